@@ -112,7 +112,7 @@ def _verdict(plain: Result, found: list[str]) -> str:
     lost = f"{report.lost_changes(plain)} of {2 * len(plain.done)}"
     return (
         f"[bold]Without protection {lost} changes vanished. With locks: none, and in order, "
-        f"although a process was killed with one in its hand.[/bold]"
+        f"although a process was killed while holding one.[/bold]"
     )
 
 

@@ -38,6 +38,7 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
+    UnknownFormat,
 )
 
 if _typing.TYPE_CHECKING:
@@ -94,6 +95,7 @@ __all__ = [
     "UniqueProblem",
     "UniqueReport",
     "UniqueTable",
+    "UnknownFormat",
     "VersionAttribute",
     "VersionedMixin",
     "atransaction",

@@ -17,6 +17,7 @@
     ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
     ├── CorruptRow                  another program broke a stored row: .table .key .field .found
+    ├── UnknownFormat               a newer release has stored a row: .table .key .found .known
     └── ConfigurationError(ValueError)   wrong arguments, tables or settings; says what to do
 
 The leaf decides what the caller may do: after `Conflict` and `LockTimeout` a retry is safe, after
@@ -59,6 +60,7 @@ __all__ = [
     "StaleVersion",
     "TransactionAborted",
     "TransactionConflict",
+    "UnknownFormat",
 ]
 _Error = TypeVar("_Error", bound="LockingError")
 _Stored: TypeAlias = tuple[type[Any], dict[str, Any]]  # a model's class, and a stored item
@@ -395,6 +397,25 @@ class CorruptRow(LockingError):
     key: dict[str, Any] | None = None
     field: str = ""
     found: str = ""
+
+
+class UnknownFormat(LockingError):
+    """A newer release of this package has stored a row, and this release does not know its format. Nothing was changed.
+
+    The values of an item can still be read, but not in a transaction. Upgrade the package where the error was raised; a
+    retry does not help before. See :doc:`/reference/item-format`.
+
+    Attributes:
+        table: name of the table.
+        key: of the row, in DynamoDB's form.
+        found: the stored number of the format.
+        known: the newest format that this release knows.
+    """
+
+    table: str = ""
+    key: dict[str, Any] | None = None
+    found: int = 0
+    known: int = 0
 
 
 def as_model(model: type[Any], image: dict[str, Any]) -> Any:

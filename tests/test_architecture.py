@@ -69,7 +69,7 @@ def test_condition_text_is_in_requests() -> None:
     wrong = [
         f"{module}:{node.lineno}"
         for module, tree in TREES.items()
-        if module not in REQUESTS
+        if module not in REQUESTS and not module.startswith("certify.contract.")  # which asks DynamoDB without us
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value.startswith(("attribute_exists(", "attribute_not_exists(", "SET ", "REMOVE ", "#l"))

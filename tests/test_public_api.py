@@ -61,6 +61,7 @@ PUBLIC = [
     "UniqueProblem",
     "UniqueReport",
     "UniqueTable",
+    "UnknownFormat",
     "VersionAttribute",
     "VersionedMixin",
     "atransaction",

@@ -26,7 +26,7 @@ def demo() -> None:
     with running([sys.executable, "-m", "demo"], 45, 82, _environment()) as terminal:
         terminal.wait_for("SIGKILL")
         terminal.draw(HERE / "demo-live.svg", "make demo")
-        terminal.wait_for("with one in its hand.")
+        terminal.wait_for("while holding one.")
         terminal.draw(HERE / "demo.svg", "make demo")
 
 

@@ -84,6 +84,14 @@ class MarkFacts:
 
 
 @dataclass(frozen=True)
+class OwnRows:
+    """How many bytes the rows of a long transaction take: its header, and a row of participants without any."""
+
+    header: int
+    participants: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a transaction would be committed now, and what that costs if no other writer interferes.
 
@@ -140,15 +148,15 @@ def choose(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = Fal
     return _long_path(members, writes, reads, extra)
 
 
-def with_costs(plan: Plan, members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> Plan:
-    """Return a plan with what it costs."""
+def with_costs(plan: Plan, members: Sequence[MemberFacts], *, rows: OwnRows, extra: int = 0) -> Plan:
+    """Return a plan with what it costs; `extra` are the units of the other actions, written alone."""
     if plan.path is CommitPath.NOTHING:
         return plan
     reads, read_units = _validations(members, plan.validated)
     if plan.path is CommitPath.LONG:
-        return _with_costs_of_marks(replace(plan, requests=reads, read_units=read_units), members, extra)
+        return _with_costs_of_marks(replace(plan, requests=reads, read_units=read_units), members, extra, rows)
     written = [*plan.direct, *plan.checked]
-    units = sum(_units(members[i]) for i in written) + extra + (record and plan.path is CommitPath.NATIVE)
+    units = sum(_units(members[i]) for i in written) + extra
     is_alone = plan.path is CommitPath.SINGLE
     return replace(plan, requests=reads or 1, read_units=read_units, write_units=units if is_alone else 2 * units)
 
@@ -210,7 +218,7 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
     return sorted(chosen)
 
 
-def _with_costs_of_marks(plan: Plan, members: Sequence[MemberFacts], extra: int) -> Plan:
+def _with_costs_of_marks(plan: Plan, members: Sequence[MemberFacts], extra: int, own: OwnRows) -> Plan:
     marks = {i: members[i].mark or MarkFacts() for i in plan.marked}
     rows = keys_in_rows([mark.key_size for mark in marks.values()])
     keys = [mark.key_size for mark in marks.values()]
@@ -221,18 +229,17 @@ def _with_costs_of_marks(plan: Plan, members: Sequence[MemberFacts], extra: int)
     spilled = [mark.spill_size for mark in marks.values() if mark.spill_size]
     read = sum(mark.is_read_first for mark in marks.values())
     last = 1 if plan.staged else 0
-    decided = [*plan.direct, *plan.checked]
-    decision = 1 + extra + sum(max(_units(members[i]), _kb(marks[i].size) if i in marks else 0) for i in decided)
+    header, decided = kb(own.header), [*plan.direct, *plan.checked]
+    decision = header + extra + sum(max(_units(members[i]), kb(marks[i].size) if i in marks else 0) for i in decided)
     return replace(
         plan,
         requests=plan.requests + 2 + read + len(rows) + 2 * len(spilled) + len(ghosts) + placing + finishing + last,
-        write_units=1
-        + sum(_kb(_ROW_BYTES + sum(keys[i] for i in row)) for row in rows)
-        + 2 * sum(map(_kb, spilled))
-        + 2 * (len(ghosts) + decision)
-        + sum(_kb(mark.size) * (2 if i in new else 1) for i, mark in marks.items())
-        + sum(_kb(max(marks[i].size, members[i].size)) for i in plan.staged)
-        + last,
+        write_units=header * (1 + last)
+        + sum(kb(own.participants + sum(keys[i] for i in row)) for row in rows)
+        + 2 * sum(map(kb, spilled))
+        + 2 * (len(ghosts) * header + decision)
+        + sum(kb(mark.size) * (2 if i in new else 1) for i, mark in marks.items())
+        + sum(kb(max(marks[i].size, members[i].size)) for i in plan.staged),
         read_units=plan.read_units + read,
         rows=len(rows),
     )
@@ -255,14 +262,11 @@ def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
 
 
 def _units(member: MemberFacts) -> int:
-    return _kb(max(1, member.size, member.before_size))
+    return kb(max(1, member.size, member.before_size))
 
 
-#: What a participant row takes beside the keys: its id, its names, its time of expiry.
-_ROW_BYTES: Final = 100
-
-
-def _kb(size: int) -> int:
+def kb(size: int) -> int:
+    """Return how many write units an item of so many bytes takes."""
     return -(-size // _KB)
 
 

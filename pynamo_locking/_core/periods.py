@@ -36,10 +36,9 @@ class Period:
     zone: tzinfo | None
     at_least_s: float
 
-    @property
-    def kept_s(self) -> int:
+    def kept_s(self, max_lease: float) -> int:
         """For how long after the last lease a row is kept that has a success: longer than it counts, and any lease."""
-        return int(max(self.length_s, self.at_least_s) + IDLE_TTL_S + LONGEST_LEASE_S)
+        return int(max(self.length_s, self.at_least_s) + IDLE_TTL_S + max(LONGEST_LEASE_S, max_lease))
 
     def begin_ms(self, now_ms: int) -> int:
         """Return when the period began that a wall clock shows: in ms since the epoch, so that any two compare.

@@ -51,6 +51,7 @@ class IntervalGuard(OwnRows, VersionedMixin, Model):
     """The guard of the intervals of one hash key, a row in a table of locks. Each such table has a subclass."""
 
     _kind: ClassVar[str] = "lock"
+    _has_format: ClassVar[bool] = True
 
     _is_guard: ClassVar[bool] = True
 

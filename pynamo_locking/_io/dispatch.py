@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ResponseStreamingError
+from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core.error_codes import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR
+from pynamo_locking._core.error_codes import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import answers, connections
+from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +36,9 @@ class Attempt(NamedTuple):
 _attempts: ContextVar[list[Attempt] | None] = ContextVar("pynamo_locking_attempts", default=None)
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 
+#: What the refusal of a transaction says where a table has none. AWS documents that it is refused, not in which words.
+_NO_TRANSACTIONS: Final = re.compile(r"multi-?\s?region|\bMRSC\b|global table|strong(ly)? consisten", re.IGNORECASE)
+
 
 def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a request, and note on its error whether an attempt before the last may have been applied.
@@ -40,6 +46,7 @@ def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> 
     Raises:
         ResponseStreamingError: the last answer was cut short. botocore accepts such an answer, unless a checksum shows
             it and the request may be repeated.
+        ConfigurationError: it is a transaction, and one of its tables has none; also PynamoDB's `TransactWriteError`.
     """
     return _noted(connection, partial(connection.dispatch, operation, kwargs))
 
@@ -72,6 +79,7 @@ def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[s
     except answers.BOTOCORE_EXCEPTIONS as error:
         _refuse_cut(attempts)
         _note(error, attempts)
+        _check_supported(error)
         raise
     finally:
         _attempts.reset(reset)
@@ -84,6 +92,21 @@ def _refuse_cut(attempts: list[Attempt]) -> None:
         error = ResponseStreamingError(error="the answer was cut short")
         _note(error, attempts)
         raise error
+
+
+def _check_supported(error: Exception) -> None:
+    """Say what to do about a transaction on a global table with strong consistency between Regions."""
+    if not isinstance(error, ClientError) or not error.operation_name.startswith("Transact"):
+        return
+    said = [answers.message_of(error), *(str(each.get("Message", "")) for each in answers.reasons_of(error))]
+    if answers.answer_of(error) is Answer.DENIED and _NO_TRANSACTIONS.search(" ".join(said)):
+        raise also(ConfigurationError, TransactWriteError)(
+            f"this transaction was refused, and nothing was written: one of its tables is a global table with strong "
+            f"consistency between Regions, which has no transactions. Single writes, versions, locks in items and "
+            f"NamedLock work there. Transaction, TransactWrite, intervals, Meta.lock_table and Meta.unique need tables "
+            f"in one Region; `pynamo-locking tables check` finds the others. DynamoDB said: {' '.join(said)}",
+            cause=error,
+        ) from error
 
 
 def _note(error: Exception, attempts: list[Attempt]) -> None:

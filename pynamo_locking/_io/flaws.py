@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from typing_extensions import override
 
 from pynamo_locking._core.naming import plain
-from pynamo_locking.exceptions import CorruptRow
+from pynamo_locking._io.stored import FORMAT, format_of
+from pynamo_locking.exceptions import CorruptRow, UnknownFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,12 +41,40 @@ def read(
     """Return what a function makes of a stored map; it may only look up parts of the map, and of the maps in it.
 
     Raises:
+        UnknownFormat: a newer release has stored the map.
         CorruptRow: it cannot. `what` names the content and its place, `advice` says what to do.
     """
-    try:
+    refuse_newer(stored, what, table=table, key=key)
+
+    def read_all(stored: Mapping[str, Any]) -> _T:
+        format_of(stored)
         return parse(stored)
+
+    try:
+        return read_all(stored)
     except UNREADABLE as error:
-        raise corrupt(what, flaw_in(parse, stored), table=table, key=key, advice=advice) from error
+        raise corrupt(what, flaw_in(read_all, stored), table=table, key=key, advice=advice) from error
+
+
+def refuse_newer(stored: Mapping[str, Any] | None, what: str, *, table: str, key: Mapping[str, Any]) -> None:
+    """Refuse a stored map of a newer format.
+
+    Raises:
+        UnknownFormat: it is.
+    """
+    with suppress(*UNREADABLE):
+        found = format_of(stored or {})
+        if found > FORMAT:
+            raise unknown_format(what, found, table=table, key=key)
+
+
+def unknown_format(what: str, found: int, *, table: str, key: Mapping[str, Any]) -> UnknownFormat:
+    error = UnknownFormat(
+        f"{what} is stored in format {found}, and this release of pynamo_locking knows the formats up to {FORMAT}: a "
+        f"newer release has stored it. Nothing was changed. Upgrade pynamo_locking here; a retry does not help before."
+    )
+    error.table, error.key, error.found, error.known = table, dict(key), found, FORMAT
+    return error
 
 
 def corrupt(what: str, flaw: str, *, table: str, key: Mapping[str, Any], advice: str) -> CorruptRow:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pynamo_locking._core.commit_paths import OwnRows
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.naming import shown_owner
 from pynamo_locking._core.own_keys import OwnKeys
 from pynamo_locking._core.transaction import KEEP, Header, Keep, State
+from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import answers, flaws, retries, runtime
 from pynamo_locking._io.denials import foreign, of_transactions
 from pynamo_locking._io.retries import Refused, persistently
-from pynamo_locking._io.stored import number
+from pynamo_locking._io.stored import FORMAT, FORMAT_NAME, known_format_text, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.stored import Image
 
-logger = logging.getLogger("pynamo_locking")
 _T = TypeVar("_T")
 
 #: Stored names.
@@ -42,14 +42,11 @@ EARLY: Final = "early"
 EXPIRES: Final = "expires_s"
 CLEAN: Final = "clean"
 CONTENT: Final = "content"
-
 ABANDONED: Final = "abandoned"
 
+_KNOWN_FORMAT: Final = known_format_text("#f")
+_FORMAT: Final = {":format": number(FORMAT)}
 _ALONE: Final = OwnKeys(ID)
-
-STORED: Final = frozenset(
-    {STATE, PRIORITY, OWNER, BEAT, LEASE, UNTIL, BY, ITEMS, ROWS, EARLY, CLEAN, CONTENT, ABANDONED}
-)
 
 #: What to do about a broken header.
 _ADVICE: Final = (
@@ -104,13 +101,20 @@ def header_table_of(table: Any) -> HeaderTable:
 def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         return retries.ask(header_table.connection, operation, kwargs)
+    except Refused as refused:
+        refuse_newer(header_table, refused.image)
+        raise
     except answers.BOTOCORE_EXCEPTIONS as error:
         raise of_transactions(header_table.table, header_table.key(""), error) from error
 
 
 def begin(header_table: HeaderTable, header: Header) -> None:
     """Create a pending header. It must be acknowledged before any mark names it, or the mark would seem an orphan."""
-    item = {
+    put_once(header_table, _begun(header_table, header), PRIORITY)
+
+
+def _begun(header_table: HeaderTable, header: Header) -> dict[str, Any]:
+    return {
         **_told(header_table, header),
         BEAT: number(header.beat),
         LEASE: number(header.lease_ms),
@@ -119,12 +123,21 @@ def begin(header_table: HeaderTable, header: Header) -> None:
         ROWS: number(header.rows),
         EARLY: {"BOOL": header.is_early},
     }
-    put_once(header_table, item, PRIORITY)
+
+
+def sizes(header_table: HeaderTable, header: Header, row_id: str) -> OwnRows:
+    """Return how many bytes a header takes at most, and a row of participants of that name without any."""
+    ends = {header_table.expires: _final_expiry(header_table)}
+    return OwnRows(
+        item_size({**_begun(header_table, header), **ends}),
+        item_size({**row_beside(header_table, row_id, {"items": {"L": []}}), **ends}),
+    )
 
 
 def _told(header_table: HeaderTable, header: Header) -> dict[str, Any]:
     return {
         **header_table.key(header.id),
+        FORMAT_NAME: number(FORMAT),
         STATE: {"S": header.state.value},
         PRIORITY: {"S": header.priority},
         OWNER: {"S": header.owner},
@@ -146,13 +159,9 @@ def record(header_table: HeaderTable, header: Header) -> dict[str, Any]:
 
 def give_up(header_table: HeaderTable, header: Header) -> Header:
     """Store an aborted header in the place of a record, unless that is stored; return what is stored then."""
-    item = {
-        **_told(header_table, header),
-        BY: {"S": header.by},
-        CLEAN: {"BOOL": True},
-        header_table.expires: _final_expiry(header_table),
-    }
-    return header_in(put_once(header_table, item, PRIORITY)) or header
+    item = {**_told(header_table, header), BY: {"S": header.by}, CLEAN: {"BOOL": True}}
+    item[header_table.expires] = _final_expiry(header_table)
+    return header_in(put_once(header_table, item, PRIORITY), header_table) or header
 
 
 def put_once(header_table: HeaderTable, item: Mapping[str, Any], known_by: str) -> Image | None:
@@ -182,6 +191,14 @@ def check_own(header_table: HeaderTable, image: Mapping[str, Any], known_by: str
         raise foreign(f"nothing can be kept in the row {name!r}", header_table.table, f"no attribute {known_by!r}")
 
 
+def refuse_newer(header_table: HeaderTable | None, image: Mapping[str, Any] | None) -> None:
+    """Refuse the image of a row of a newer format (`UnknownFormat`)."""
+    table, names = ("", {ID}) if header_table is None else (header_table.table, {ID, *header_table.key("")})
+    key = {name: value for name, value in (image or {}).items() if name in names}
+    what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
+    flaws.refuse_newer(image, what, table=table, key=key)
+
+
 def read(header_table: HeaderTable, header_id: str) -> Header | None:
     """Read a header, consistently. None if there is none (any more)."""
     return header_in(_image(header_table, header_id), header_table)
@@ -191,15 +208,16 @@ def header_in(image: Mapping[str, Any] | None, header_table: HeaderTable | None 
     """Return the header in the image of a row of that table (see `HeaderTable.row`); None if there is none.
 
     Raises:
+        UnknownFormat: a newer release has stored it.
         CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
     """
+    refuse_newer(header_table, image)
     if image is None or (STATE not in image and PRIORITY not in image):
         return None
-    what, advice = f"the row of the transaction {image[ID]['S']!r}", _ADVICE
-    table, key = (
-        ("", {ID: image[ID]}) if header_table is None else (header_table.table, header_table.key(image[ID]["S"]))
-    )
-    return flaws.read(_header, image, what, table=table, key=key, advice=advice)
+    name, table, key = image[ID]["S"], "", {ID: image[ID]}
+    if header_table is not None:
+        table, key = header_table.table, header_table.key(name)
+    return flaws.read(_header, image, f"the row of the transaction {name!r}", table=table, key=key, advice=_ADVICE)
 
 
 def whole(image: Mapping[str, Any], name: str) -> int:
@@ -313,15 +331,17 @@ def _update(
     return {
         "TableName": header_table.table,
         "Key": header_table.key(header_id),
-        "UpdateExpression": f"SET {set_}",
-        "ConditionExpression": "#state = :from" + (f" AND {condition}" if condition else ""),
+        "UpdateExpression": f"SET {set_}, #f = if_not_exists(#f, :format)",
+        "ConditionExpression": f"#state = :from AND {_KNOWN_FORMAT}" + (f" AND {condition}" if condition else ""),
         "ExpressionAttributeNames": {
             "#state": STATE,
+            "#f": FORMAT_NAME,
             **header_table.names(**{name: name for name in changes}),
             **(names or {}),
         },
         "ExpressionAttributeValues": {
             ":from": {"S": from_.value},
+            **_FORMAT,
             **{f":{name}": value for name, value in changes.items()},
             **(values or {}),
         },
@@ -352,15 +372,15 @@ def put_row(header_table: HeaderTable, row_id: str, content: Mapping[str, Any], 
 
 def row_beside(header_table: HeaderTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row beside the header as it is stored."""
-    return {**header_table.key(row_id), CONTENT: {"M": dict(content)}}
+    return {**header_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
 
 
 #: The row of a key is free: there is none, it has expired, or it only names transactions that were given up.
 _NO_KEY: Final = (
-    "attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content)) "
-    "OR (attribute_exists(#abandoned) AND attribute_not_exists(#content))"
+    f"{_KNOWN_FORMAT} AND (attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content)) "
+    "OR (attribute_exists(#abandoned) AND attribute_not_exists(#content)))"
 )
-_NAMES_OF_KEY: Final = {"id": ID, "expires": EXPIRES, "content": CONTENT, "abandoned": ABANDONED}
+_NAMES_OF_KEY: Final = {"id": ID, "expires": EXPIRES, "content": CONTENT, "abandoned": ABANDONED, "f": FORMAT_NAME}
 
 
 def once(header_table: HeaderTable, row_id: str, header_id: str) -> dict[str, Any]:
@@ -369,10 +389,10 @@ def once(header_table: HeaderTable, row_id: str, header_id: str) -> dict[str, An
     return {
         "Put": {
             "TableName": header_table.table,
-            "Item": {**header_table.key(row_id), CONTENT: {"M": content}, header_table.expires: ends},
-            "ConditionExpression": f"({_NO_KEY}) AND NOT contains(#abandoned, :me)",
+            "Item": {**row_beside(header_table, row_id, content), header_table.expires: ends},
+            "ConditionExpression": f"{_NO_KEY} AND NOT contains(#abandoned, :me)",
             "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
-            "ExpressionAttributeValues": {":now": header_table.ends(0), ":me": {"S": header_id}},
+            "ExpressionAttributeValues": {":now": header_table.ends(0), ":me": {"S": header_id}, **_FORMAT},
         }
     }
 
@@ -385,12 +405,13 @@ def abandon(header_table: HeaderTable, row_id: str, header_ids: Sequence[str]) -
     kwargs = {
         "TableName": header_table.table,
         "Key": header_table.key(row_id),
-        "UpdateExpression": "ADD #abandoned :me SET #expires = :ends REMOVE #content",
+        "UpdateExpression": "ADD #abandoned :me SET #expires = :ends, #f = :format REMOVE #content",
         "ConditionExpression": _NO_KEY,
         "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
         "ExpressionAttributeValues": {
             ":me": {"SS": list(header_ids)},
             ":now": header_table.ends(0),
+            **_FORMAT,
             ":ends": header_table.ends(header_table.keep.keep_keys_s),
         },
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -445,6 +466,7 @@ def key_holder(header_table: HeaderTable, row_id: str) -> str | None:
 
 
 def _holder(header_table: HeaderTable, image: Mapping[str, Any] | None) -> str | None:
+    refuse_newer(header_table, image)
     if image is None or (ABANDONED in image and CONTENT not in image):
         return None
     check_own(header_table, image, CONTENT)
@@ -462,7 +484,8 @@ def replace(header_table: HeaderTable, old: Mapping[str, Any], changes: Mapping[
     Raises:
         Refused: they are not, or this is a second copy.
     """
-    same = [f"#{name} = :old_{name}" if name in old else f"attribute_not_exists(#{name})" for name in seen]
+    seen, changes = {*seen, FORMAT_NAME}, {**changes, FORMAT_NAME: number(FORMAT)}
+    same = [f"#{name} = :old_{name}" if name in old else f"attribute_not_exists(#{name})" for name in sorted(seen)]
     kwargs = {
         "TableName": header_table.table,
         "Key": header_table.key(old[ID]["S"]),
@@ -482,8 +505,10 @@ def delete_row(header_table: HeaderTable, row_id: str) -> None:
     kwargs = {
         "TableName": header_table.table,
         "Key": header_table.key(row_id),
-        "ConditionExpression": "attribute_exists(#content)",
-        "ExpressionAttributeNames": {"#content": CONTENT},
+        "ConditionExpression": f"attribute_exists(#content) AND {_KNOWN_FORMAT}",
+        "ExpressionAttributeNames": {"#content": CONTENT, "#f": FORMAT_NAME},
+        "ExpressionAttributeValues": _FORMAT,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     with contextlib.suppress(Refused):  # it is gone, or was never ours
         persistently(lambda: ask(header_table, "DeleteItem", kwargs))

@@ -16,7 +16,7 @@ from pynamo_locking._core.naming import plain, row_name, shown_owner, text_of_ms
 from pynamo_locking._core.queue import FREE, LockState, Mark, QueueEntry, Success
 from pynamo_locking._io import flaws, runtime
 from pynamo_locking._io.flaws import ADVICE, corrupt
-from pynamo_locking._io.stored import Image, number
+from pynamo_locking._io.stored import FORMAT, FORMAT_NAME, Image, format_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,12 +28,42 @@ def trusted(row: LockRow, state: LockState) -> LockState:
     """Return the lock document of a row, to act upon it.
 
     Raises:
+        UnknownFormat: a newer release has stored it.
         CorruptRow: it is broken.
     """
     if state.unreadable:
-        what = f"the lock in the attribute {row.attribute!r} of {row.label}"
+        refuse_newer(row, state.raw)
+        what = _what(row)
         raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=ADVICE)
     return state
+
+
+def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
+    """Refuse a lock document, or the mark in it, of a newer format.
+
+    Raises:
+        UnknownFormat: it is.
+    """
+    with suppress(*flaws.UNREADABLE):
+        found = format_in(raw or {})
+        if found > FORMAT:
+            raise flaws.unknown_format(_what(row), found, table=row.table, key=row.key)
+
+
+def format_in(raw: Mapping[str, Any]) -> int:
+    """Return the newest format in a stored map: of the document or of the mark."""
+    return max(format_of(raw), format_of(raw[TX]["M"])) if TX in raw else format_of(raw)
+
+
+def shown_format(raw: Mapping[str, Any] | None) -> int | None:
+    """Return the format of a stored map for people; None if there is no lock, or its number cannot be read."""
+    with suppress(*flaws.UNREADABLE):
+        return format_in(raw) if raw else None
+    return None
+
+
+def _what(row: LockRow) -> str:
+    return f"the lock in the attribute {row.attribute!r} of {row.label}"
 
 
 NEXT = "next"
@@ -157,6 +187,7 @@ def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int
     """Return a document with one entry, which has that ticket."""
     return {
         "M": {
+            FORMAT_NAME: number(FORMAT),
             SINCE: number(ticket),
             NEXT: _next(ticket + members),
             QUEUE: {"M": {entry_id: entry}},
@@ -175,13 +206,19 @@ def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
 
 
 def state_of(raw: Mapping[str, Any] | None) -> LockState:
-    """Return the lock document stored as that map: `LockState.unreadable` if it is broken."""
+    """Return the lock document stored as that map: `LockState.unreadable` if it is broken, or of a newer format."""
     if not raw:
         return FREE if raw is None else LockState(raw=raw)
     try:
         return _state(raw)
+    except _Newer as newer:
+        return broken(raw, f"format {newer} is newer than format {FORMAT}, the newest that this release knows")
     except flaws.UNREADABLE:
         return broken(raw, flaws.flaw_in(_state, raw))
+
+
+class _Newer(Exception):  # noqa: N818 - an answer, not an error
+    """The document, or the mark in it, has this format."""
 
 
 def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
@@ -200,6 +237,8 @@ def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
 
 
 def _state(raw: Mapping[str, Any]) -> LockState:
+    if format_in(raw) > FORMAT:
+        raise _Newer(format_in(raw))
     if NEXT not in raw and QUEUE not in raw:
         return LockState(raw=raw, mark=_mark_in(raw))
     now_ms = runtime.current.time_ms()
@@ -267,7 +306,8 @@ def stored_mark(mark: Mark) -> dict[str, Any]:
         intent[SPILL] = {"S": mark.spill}
     else:
         intent |= stored_changes(mark)
-    return {"M": {TX_ID: {"S": mark.id}, TX_TABLE: {"S": mark.table}, INTENT: {"M": intent}}}
+    told = {FORMAT_NAME: number(FORMAT), TX_ID: {"S": mark.id}, TX_TABLE: {"S": mark.table}}
+    return {"M": {**told, INTENT: {"M": intent}}}
 
 
 def stored_changes(mark: Mark) -> dict[str, Any]:
@@ -311,7 +351,7 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
         kept = []
     ticket = max([ticket, *(entry.last_ticket + 1 for entry in kept)])
-    content: dict[str, Any] = {SINCE: number(ticket), NEXT: _next(ticket), EVICTED: EMPTY}
+    content: dict[str, Any] = {FORMAT_NAME: number(FORMAT), SINCE: number(ticket), NEXT: _next(ticket), EVICTED: EMPTY}
     content[QUEUE] = {"M": {entry.id: queue[entry.id] for entry in kept}}
     with suppress(*flaws.UNREADABLE):
         content |= {} if _mark_in(raw) is None else {TX: raw[TX]}

@@ -11,8 +11,8 @@ from pynamo_locking._core.error_codes import INVALID
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.queue import LockState, QueueEntry, Success, traces
 from pynamo_locking._io import answers, denials, event_stream, lock_document, runtime
-from pynamo_locking._io.retries import Unavailable, ask
-from pynamo_locking._io.stored import Image, number
+from pynamo_locking._io.retries import Refused, Unavailable, ask
+from pynamo_locking._io.stored import FORMAT, FORMAT_NAME, Image, known_format_text, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,8 +47,9 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
     return _update(
         row,
         set_="#l.#q.#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members",
-        condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
-        names={"#n": lock_document.NEXT, "#me": entry.id},
+        condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max AND "
+        + known_format_text("#l.#tx.#f"),  # or we would stand beside a mark that we cannot resolve
+        names={"#n": lock_document.NEXT, "#me": entry.id, "#tx": lock_document.TX},
         values={":entry": entry.stored(now_ms), ":members": number(entry.members), ":max": number(capacity)},
         lease=entry.lease,
     )
@@ -65,7 +66,7 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
     return _update(
         row,
         set_="#l = :map",
-        condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",
+        condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",  # so that there is no newer document
         names={"#h": row.hash_name},
         values={
             ":map": lock_document.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members),
@@ -228,6 +229,10 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     known = {"#l": row.attribute, "#q": lock_document.QUEUE}
     all_names = {name: known[name] for name in used} | dict(names)
     all_values = dict(values or {})
+    if "#q" in used:  # else the request stores or names the whole document
+        condition = f"{condition} AND {known_format_text('#l.#f')}"
+        set_ = ", ".join(filter(None, [set_, "#l.#f = if_not_exists(#l.#f, :format)"]))
+        all_names["#f"], all_values[":format"] = FORMAT_NAME, number(FORMAT)
     if lease is not None and row.ttl_attribute is not None:
         set_ += ", #expires = if_not_exists(#l.#success.#kept, :kept) + :ends, #ends = :shown"
         all_names |= {"#expires": row.ttl_attribute, "#ends": lock_document.LEASE_ENDS, **_KEPT}
@@ -259,6 +264,9 @@ def _call(row: LockRow, operation: str, arguments: dict[str, Any]) -> dict[str, 
         event_stream.requesting(operation)
     try:
         answer = ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
+    except Refused as refused:
+        lock_document.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
+        raise
     except answers.BOTOCORE_EXCEPTIONS as error:
         raise denials.final(row, error) from error
     if event_stream.listeners:

@@ -24,6 +24,7 @@ from pynamo_locking._io import (
 from pynamo_locking._io.pool import run_all
 from pynamo_locking._io.retries import Refused, persistently
 from pynamo_locking._io.statements import Result, Write
+from pynamo_locking._io.stored import FORMAT, FORMAT_NAME, known_format_text, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,9 +154,9 @@ def _is_whole(mark: Mark) -> bool:
 
 def _request(row: LockRow, mark: Mark, changes: Mark | None, *, ghost: str = "") -> Write:
     """Return the write that removes a mark: a delete without changes."""
-    names = {"#l": row.attribute, "#tx": lock_document.TX, "#id": lock_document.TX_ID}
-    values: dict[str, Any] = {":id": {"S": mark.id}}
-    condition = "#l.#tx.#id = :id"
+    names = {"#l": row.attribute, "#tx": lock_document.TX, "#id": lock_document.TX_ID, "#f": FORMAT_NAME}
+    values: dict[str, Any] = {":id": {"S": mark.id}, ":format": number(FORMAT)}
+    condition = f"#l.#tx.#id = :id AND {known_format_text('#l.#f')}"
     if ghost:
         names |= {"#intent": lock_document.INTENT, "#ghost": lock_document.GHOST}
         condition += f" AND {ghost}(#l.#tx.#intent.#ghost)"
@@ -163,13 +164,15 @@ def _request(row: LockRow, mark: Mark, changes: Mark | None, *, ghost: str = "")
     if changes is not None:
         kwargs["UpdateExpression"] = _expression(changes, names, values)
     kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+    kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
     return Write(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
 
 
 def _send(row: LockRow, mark: Mark, request: Write) -> None:
     try:
         persistently(lambda: retries.ask(*request))
-    except Refused:
+    except Refused as refused:
+        lock_document.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
         logger.debug("another process has removed the mark of %s from %s", mark.id, row.label)
     except answers.BOTOCORE_EXCEPTIONS as error:
         raise LockingError(

@@ -24,6 +24,9 @@ _T = TypeVar("_T")
 #: How often a request without an answer is sent, if a caller can be told that it failed.
 _ATTEMPTS: Final = 4
 
+#: How often a request of the package's own is sent while other writes have the item; its pauses last 0.75 s at most.
+_AT_ONCE: Final = 5
+
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error
     """The condition failed. Carries the item as it was, or None if there is no such item.
@@ -54,35 +57,47 @@ def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
         Unavailable: no request was answered.
         Refused: the condition of the last one failed; `repeated` says whether an earlier one had no answer.
     """
-    sending = Sending(Policy(repeats=most - 1, first_pause=0))
+    sending, in_doubt = Sending(Policy(repeats=most - 1, first_pause=0)), False
     while True:
         try:
             return call()
         except Refused as refused:
-            refused.repeated = refused.repeated or sending.in_doubt
+            refused.repeated = refused.repeated or in_doubt
             raise
         except Unavailable as error:
             logger.debug("not answered: %s", error)
+            in_doubt = in_doubt or answers.is_ambiguous(error.cause)
             if not is_sent_again(sending, Answer.UNANSWERED):
                 raise
 
 
 def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Send a request.
+    """Send a request, again while other writes have its item: DynamoDB has not applied it then.
 
     Raises:
-        Refused: its condition failed.
+        Refused: its condition failed; `repeated` as `patiently` has it.
         Unavailable: no usable answer came.
         BotoCoreError, ClientError: DynamoDB refused it for good.
     """
-    try:
-        return dispatch.dispatch(connection, operation, kwargs)
-    except answers.BOTOCORE_EXCEPTIONS as error:
-        if answers.answer_of(error) is Answer.REFUSED:
-            raise Refused(answers.image_of(error)) from error
-        if answers.is_transient(error):
-            raise Unavailable(error) from error
-        raise
+    in_doubt, attempts = False, 0
+    while True:
+        try:
+            return dispatch.dispatch(connection, operation, kwargs)
+        except answers.BOTOCORE_EXCEPTIONS as error:
+            answer, attempts = answers.answer_of(error), attempts + 1
+            in_doubt = in_doubt or answers.was_repeated(error)
+            if answer is Answer.CONFLICT and attempts < _AT_ONCE:
+                runtime.current.sleep(backoff(attempts - 1, runtime.current.jitter()))
+                continue
+            if answer is Answer.REFUSED:
+                refused = Refused(answers.image_of(error))
+                refused.repeated = in_doubt
+                raise refused from error
+            if in_doubt:
+                setattr(error, answers.REPEATED, True)
+            if answers.is_transient(error):
+                raise Unavailable(error) from error
+            raise
 
 
 #: Unanswered requests in a row before giving up; their pauses last at most 12 s together.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.util import get_value_placeholder
@@ -11,12 +11,25 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pynamodb.expressions.condition import Condition
+
 
 def number(value: int) -> dict[str, str]:
     return {"N": str(value)}
 
 
 Image = dict[str, Any]
+
+#: The format of what this release stores, and the newest that it reads. What has no number is of format 1.
+FORMAT: Final = 1
+
+#: The name of the number: of an attribute of a row of ours, or of an entry in the map of a lock or of a mark.
+FORMAT_NAME: Final = "f"
+
+
+def format_of(stored: Mapping[str, Any]) -> int:
+    """Return the number of the format of a stored row, lock document or mark."""
+    return int(stored[FORMAT_NAME]["N"]) if FORMAT_NAME in stored else 1
 
 
 class Stored(Value):
@@ -52,3 +65,15 @@ class Place(Path):
         if isinstance(item, str):
             return Place(*self.path, item)
         return Place(*self.path[:-1], f"{self.path[-1]}[{item}]")
+
+
+def known_format(*names: str) -> Condition:
+    """Return the condition that the number in the map of that path, or in the row, is of no newer format."""
+    number_ = Place(*names, FORMAT_NAME)
+    known: Condition = number_.does_not_exist() | (number_ <= Stored(number(FORMAT)))
+    return known
+
+
+def known_format_text(path: str) -> str:
+    """Return the same condition as text, of a request that has the value ``:format``."""
+    return f"(attribute_not_exists({path}) OR {path} <= :format)"

@@ -9,7 +9,8 @@ from pynamodb.constants import NUMBER, STRING
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.outcome import Known, next_write_id
-from pynamo_locking._io.stored import Place, Stored
+from pynamo_locking._io import flaws
+from pynamo_locking._io.stored import FORMAT, FORMAT_NAME, Place, Stored, known_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,14 +24,24 @@ if TYPE_CHECKING:
 #: Set on a model class: its `Shape`, worked out once.
 _SHAPE: Final = "_pynamo_locking_shape"
 
+_FORMAT: Final = {NUMBER: str(FORMAT)}
+
 
 class Shape:
     """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
-    `lasting` has the names of all attributes that no save removes.
+    `lasting` has the names of all attributes that no save removes. Of rows of ours, `known` is
+    the condition that no newer release has stored the row, and `format_` the action that stores its format.
     """
 
-    def __init__(self, attribute: Attribute[Any] | None, write_id_name: str | None, lasting: frozenset[Any]) -> None:
+    def __init__(
+        self,
+        attribute: Attribute[Any] | None,
+        write_id_name: str | None,
+        lasting: frozenset[Any],
+        *,
+        has_format: bool = False,
+    ) -> None:
         self.attribute = attribute
         self.write_id_name = write_id_name
         self.lasting = lasting
@@ -39,6 +50,8 @@ class Shape:
         self.write_id: Path | None = None if write_id_name is None else Place(write_id_name)
         self.count: Action | None = None if self.version is None else self.version.add(Stored({NUMBER: "1"}))
         self.begin: Action | None = None if self.version is None else self.version.set(Stored({NUMBER: "1"}))
+        self.known: Condition | None = known_format() if has_format else None
+        self.format_: Action | None = Place(FORMAT_NAME).set(Stored(_FORMAT)) if has_format else None
 
 
 def shape_of(model: type[Model]) -> Shape:
@@ -52,7 +65,10 @@ def shape_of(model: type[Model]) -> Shape:
         attribute = None if name is None else model.get_attributes()[name]
         write_id_name = _find_name(model, attribute)
         required = {each.attr_name for each in model.get_attributes().values() if not each.null or each is attribute}
-        shape = Shape(attribute, write_id_name, frozenset({*required, write_id_name}))
+        has_format = getattr(model, "_has_format", False)
+        if has_format and FORMAT_NAME in {each.attr_name for each in model.get_attributes().values()}:
+            raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")
+        shape = Shape(attribute, write_id_name, frozenset({*required, write_id_name}), has_format=has_format)
         setattr(model, _SHAPE, shape)
     return shape
 
@@ -71,6 +87,20 @@ def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | No
             f"name another one in Meta.write_id."
         )
     return name
+
+
+def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
+    """Refuse a row of ours of a newer format.
+
+    Raises:
+        UnknownFormat: it is.
+    """
+    if image is None or shape_of(model).known is None:
+        return
+    keys = (model._hash_key_attribute(), model._range_key_attribute())
+    key = {each.attr_name: image[each.attr_name] for each in keys if each is not None}
+    table = model.Meta.table_name
+    flaws.refuse_newer(image, f"the row {next(iter(key.values()))['S']!r} of {table!r}", table=table, key=key)
 
 
 def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
@@ -143,7 +173,7 @@ class VersionPart:
         """Return the actions that increment the stored version, or begin it with 1, and store the write id."""
         shape = self.shape
         creates = self.is_checked and self.before.version is None
-        actions: list[Action | None] = [shape.begin if creates else shape.count]
+        actions: list[Action | None] = [shape.begin if creates else shape.count, shape.format_]
         if shape.write_id is not None:
             actions.append(shape.write_id.set(Stored(self._stored_id)))
         return [action for action in actions if action is not None]
@@ -154,3 +184,5 @@ class VersionPart:
             attributes[self.shape.attribute.attr_name] = {NUMBER: str((self.before.version or 0) + 1)}
         if self.shape.write_id_name is not None:
             attributes[self.shape.write_id_name] = self._stored_id
+        if self.shape.format_ is not None:
+            attributes[FORMAT_NAME] = _FORMAT

@@ -18,6 +18,7 @@ from pynamo_locking._core.lease import IDLE_TTL_S, Duration, lease_end_s, second
 from pynamo_locking._core.naming import plain
 from pynamo_locking._io import runtime
 from pynamo_locking._io.stored import Image, Place, Stored, number
+from pynamo_locking._items import versions
 from pynamo_locking._jobs.named_lock import NamedLock
 from pynamo_locking._locks.context import taken_here
 from pynamo_locking._locks.lock import Lock
@@ -86,6 +87,7 @@ class IdempotencyTable(NamedLock):
     """
 
     _kind: ClassVar[str] = "call"
+    _has_format: ClassVar[bool] = True
     _also_stored: ClassVar[frozenset[str]] = NamedLock._also_stored | {"version_write_id"}
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"call"})
 
@@ -154,6 +156,7 @@ class IdempotencyTable(NamedLock):
 
     @classmethod
     def _peek(cls, image: Image) -> None:
+        versions.refuse_newer(cls, image)
         if cls.kept_until_ms.attr_name in image:
             row = cls.from_raw_data(image)
             if _is_kept(row.kept_until_ms):
@@ -177,6 +180,8 @@ def check_terms(keep: Duration, final: Any, serializer: Any) -> float:
     is_tuple = isinstance(final, tuple)
     if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in final)):
         raise ConfigurationError(f"final must be a tuple of exception classes, not {final!r}.")
+    if len({kind.__name__ for kind in final}) < len(set(final)):
+        raise ConfigurationError(f"final has two exceptions of one name, by which a repeat knows them: {final!r}.")
     return kept
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,9 @@ logger = logging.getLogger("pynamo_locking")
 #: A leader whose renewals are not answered steps down when this part of its lease is left. Less than what is left when
 #: silent work is given up, so that silence has its own reason.
 _LAST_PART: Final = 1 / 4
+
+#: The campaign that this thread, or task, was started by.
+_started_by: ContextVar[Campaign | None] = ContextVar("pynamo_locking_started_by", default=None)
 
 
 class Term:
@@ -205,7 +209,15 @@ class Campaign:
         Args:
             wait: until the lock is released, which is when `on_lost` and `on_elected` have returned; if `on_elected`
                 does not return, until the lease is over. False for a handler of a signal, and inside of these two.
+
+        Raises:
+            ConfigurationError: it was to wait inside of these two, for itself. The campaign goes on.
         """
+        if wait and _started_by.get() is self:
+            raise ConfigurationError(
+                f"on_elected and on_lost of the campaign for {self._pattern.name} would wait for themselves: call "
+                f"stop(wait=False) there, and return."
+            )
         self._stop()
         if wait:
             walk(self._until(lambda: self._is_over))
@@ -268,6 +280,7 @@ class Campaign:
     # The campaign's thread
 
     def _run(self) -> None:
+        _started_by.set(self)
         try:
             while not self._is_stopping:
                 lock = Lock(self._pattern._target, self._pattern._options, lambda _: self._tell())
@@ -324,6 +337,7 @@ class Campaign:
             return
 
         def work() -> None:
+            _started_by.set(self)
             try:
                 on_elected(term)
             except Exception as error:

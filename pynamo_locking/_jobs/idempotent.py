@@ -11,6 +11,7 @@ from typing_extensions import ParamSpec
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._jobs.calls import KEEP_S, IdempotencyTable, check_terms
+from pynamo_locking._locks.options import make_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,7 @@ def idempotent(  # noqa: PLR0913 - options
     """
     _check_table(table)
     check_terms(keep, final, serializer)
+    make_options(table, wait=wait, lease=lease, heartbeat=heartbeat, owner=None, settings=None)
     options: Any = {"keep": keep, "wait": wait, "lease": lease, "heartbeat": heartbeat}
     options |= {"final": final, "serializer": serializer}
 

@@ -181,8 +181,11 @@ class Once(Generic[M]):
             )
 
     def _is_busy(self, error: BaseException) -> bool:
-        """Note that another party has the lock, if that is what an error says, and not that no answer came."""
-        if not isinstance(error, LockTimeout) or error.queue is None:
+        """Note that other parties were ahead to the end of the wait, if an error says that.
+
+        After the last request had no answer, whether the job runs is unknown.
+        """
+        if not isinstance(error, LockTimeout) or error.queue is None or error.cause is not None:
             return False
         self._run = self._make_run("busy", None)
         self._run.timeout = error
@@ -221,7 +224,7 @@ class Once(Generic[M]):
             )
         now_ms = runtime.current.time_ms()
         success = Success(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
-        holding.succeed(held, success, self._period.kept_s)
+        holding.succeed(held, success, self._period.kept_s(self.lock._options.settings.max_lease))
 
 
 def make_once(lock: Lock[M], period: Period) -> Once[M]:

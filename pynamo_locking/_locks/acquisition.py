@@ -13,7 +13,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.queue import FREE, LockState, Pace, QueueEntry, Sighting, dead_among, observe, poll_delay
-from pynamo_locking._io import bell, event_stream, lock_document, lock_requests, runtime
+from pynamo_locking._io import answers, bell, event_stream, lock_document, lock_requests, runtime
 from pynamo_locking._io.denials import is_about_size, refuse_foreign
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.loops import TO_THREADS, Pause, walk
@@ -217,7 +217,7 @@ class Acquisition:
         """Send a request to enter; return the image it made, or the image that came with its refusal.
 
         From before the request until a refusal our entry may be there, also for an interrupt that arrives meanwhile. A
-        refusal that shows us in the queue was meant for a second copy.
+        refusal that shows us in the queue was meant for a second copy. A refusal for now leaves no doubt.
         """
         was_in_doubt, self._may_be_in = self._may_be_in, True
         cohorts.note_life(self._caller, runtime.current.monotonic())
@@ -229,6 +229,10 @@ class Acquisition:
             if self._row.state(refused.image).find(self._new.id) is None:
                 self._may_be_in = was_in_doubt
             return refused.image
+        except Unavailable as error:
+            if not answers.is_ambiguous(error.cause):
+                self._may_be_in = was_in_doubt
+            raise
         except ConfigurationError as error:
             if not is_about_size(error.cause):
                 raise
@@ -323,7 +327,7 @@ class Acquisition:
         return None
 
     def _see(self, state: LockState) -> None:
-        self._state = state
+        self._state, self._failure = state, None
         if self._caller is not None:
             self._caller.state = state
 
@@ -442,6 +446,8 @@ class Acquisition:
                 f"{len(ahead)} ahead; held by {plain(first.owner)} (ticket {first.ticket}) for {first.held_for:.0f} s"
             )
             reason = f"{reason}; {held}" if reason else held
+            if self._failure is not None:
+                reason += f" when last seen, and DynamoDB has given no answer since: {self._failure}"
         reason = reason or f"no answer from DynamoDB: {self._failure}"
         if self._entry is None and self._full_at is not None:
             reason += "; the item is so close to DynamoDB's limit of 400 KB that no further entry of the queue fits"

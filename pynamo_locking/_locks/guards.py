@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import lock_document, runtime
-from pynamo_locking._io.stored import Place, Stored, number
+from pynamo_locking._io.stored import Place, Stored, known_format, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,12 +26,18 @@ def in_queue(held: HeldEntry) -> Condition:
     The condition names the ticket: a late copy of the request to enter could bring the id back after we left, under
     another ticket, and a late copy of a write must not find it.
     """
-    return _entry(held)[lock_document.TICKET] == Stored(number(held.entry.ticket))
+    mine: Condition = _entered(held) & known_format(held.row.attribute)
+    return mine
+
+
+def _entered(held: HeldEntry) -> Condition:
+    entered: Condition = _entry(held)[lock_document.TICKET] == Stored(number(held.entry.ticket))
+    return entered
 
 
 def standing(held: HeldEntry, number: int) -> Condition:
     """Our entry is in the queue, no later write of ours was applied, and no transaction has the item."""
-    standing: Condition = in_queue(held) & (_writes(held) < Stored({"N": str(number)})) & unmarked(held.row.attribute)
+    standing: Condition = _entered(held) & (_writes(held) < Stored({"N": str(number)})) & unmarked(held.row.attribute)
     return standing
 
 
@@ -92,6 +98,7 @@ def not_entered_since(row: LockRow, seen: LockState) -> Condition:
     if seen.exists:
         is_same = lock[lock_document.SINCE] == Stored(number(seen.since))
         free |= is_same & (lock[lock_document.NEXT][0] == Stored(number(seen.next_ticket)))
+    free &= known_format(row.attribute)
     return free
 
 
@@ -102,13 +109,14 @@ def founding(row: LockRow) -> list[Action]:
 
 
 def unmarked(lock_name: str) -> Condition:
-    """No transaction of many items has the item: otherwise the write could overwrite its decision."""
-    condition: Condition = Place(lock_name, lock_document.TX).does_not_exist()
+    """No transaction of many items has the item, whose decision the write could overwrite; nor has a newer release."""
+    condition: Condition = Place(lock_name, lock_document.TX).does_not_exist() & known_format(lock_name)
     return condition
 
 
 def marked_by(lock_name: str, transaction_id: str) -> Condition:
     condition: Condition = Place(lock_name, lock_document.TX, lock_document.TX_ID) == transaction_id
+    condition &= known_format(lock_name)
     return condition
 
 

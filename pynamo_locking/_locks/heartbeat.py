@@ -41,6 +41,8 @@ class Renewable(Held, Protocol):
 
     def may_be_renewed(self) -> bool: ...
 
+    def leave_if_stalled(self) -> float | None: ...
+
     def renew(self) -> None: ...
 
 
@@ -64,13 +66,14 @@ class Heart:
         with self._condition:
             self._released += 1
             if self._released > _SWEEP_AT and self._released * 2 > len(self._due):
-                self._due = [item for item in self._due if item[2].possession.is_held]
+                self._due = [item for item in self._due if not item[2].possession.is_over]
                 heapq.heapify(self._due)
                 self._released = 0
 
     def _push(self, held: Renewable, due: float) -> None:
         with self._condition:
-            heapq.heappush(self._due, (min(due, held.ends_at), next(self._order), held))
+            at = min(due, held.ends_at) if held.possession.is_held else due
+            heapq.heappush(self._due, (at, next(self._order), held))
             if self._idle == 0:
                 self._start_thread()
             elif self._due[0][2] is held:
@@ -133,7 +136,7 @@ class Heart:
     def _renew(self, held: Renewable) -> float | None:
         """Renew once; return when to renew again, None if that is not needed any more."""
         if not held.may_be_renewed():
-            return self._soon(held) if held.possession.is_held else None
+            return self._soon(held) if held.possession.is_held else held.leave_if_stalled()
         lease = held.entry.lease
         started = runtime.current.monotonic()
         try:

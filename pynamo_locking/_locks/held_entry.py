@@ -78,7 +78,6 @@ class HeldEntry:
     has_heartbeat = False
     ends_at = math.inf  # the end of `max_hold`, on our monotonic clock
     needs_progress = False  # the heartbeat waits for a sign of the work
-    progressed_at = -math.inf  # the last one
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
     caller: Caller | None = None
     # Entries that were next when it was granted.
@@ -99,6 +98,7 @@ class HeldEntry:
         self.on_lost: list[Callable[[str], object]] = []
         self.outage = Outage()
         self.deadline = started + entry.lease
+        self.progressed_at = started  # the last sign of the work: that it has begun
         self.last_beat = beat  # sent
         self.last_write = entry.writes  # made ready
         self._make_mutexes()
@@ -125,11 +125,23 @@ class HeldEntry:
 
     def may_be_renewed(self) -> bool:
         """Tell whether the heartbeat may renew the lease now; note the loss if it may never do so again."""
-        renewed_at, now = self.deadline - self.entry.lease, runtime.current.monotonic()
-        is_silent = self.needs_progress and self.progressed_at <= renewed_at
-        if is_silent and now >= renewed_at + self.entry.lease * STALLED_AFTER:
+        if self.needs_progress and runtime.current.monotonic() >= self.progressed_at + self.entry.lease * STALLED_AFTER:
             self.lose(STALLED)
+        is_silent = self.needs_progress and self.progressed_at <= self.deadline - self.entry.lease
         return self.is_allowed() and not is_silent
+
+    def leave_if_stalled(self) -> float | None:
+        """Let a thread remove the entry of work that is given up as silent, a lease after its last sign.
+
+        Returns when that is, if that is later. A renewal after that sign would keep the entry for longer.
+        """
+        if self.possession.is_over or self.possession.reason != STALLED:
+            return None
+        leaves_at = self.progressed_at + self.entry.lease
+        if runtime.current.monotonic() < leaves_at:
+            return leaves_at
+        removal.leave_behind(self.row, self.entry.id)
+        return None
 
     def is_allowed(self) -> bool:
         """Tell whether it is held; note the loss if it was held for as long as it may be."""

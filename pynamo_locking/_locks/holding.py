@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pynamo_locking._core.claims import SHARED
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import bell, lock_requests, retries, runtime
+from pynamo_locking._io import answers, bell, lock_requests, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._items import expiry
 from pynamo_locking._locks import cohorts, mailboxes
@@ -39,7 +39,9 @@ def renew(held: HeldEntry) -> None:
         OutcomeUnknown: no answer.
     """
     try:
+        began = runtime.current.monotonic()
         held.renew()
+        held.progressed_at = max(began, held.progressed_at)
     except Unavailable as error:
         certain = f"{held.remaining:.1f} s of the lease are certain. Try again."
         raise _unanswered(held, "renewal", error, certain) from error
@@ -99,7 +101,8 @@ def progress(held: HeldEntry) -> None:
 
 
 def _unanswered(held: HeldEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"no answer to the {request} of {held}; {advice}", write_id=held.entry.id, cause=error.cause)
+    said = "no answer to" if answers.is_ambiguous(error.cause) else "DynamoDB has refused for now"
+    return OutcomeUnknown(f"{said} the {request} of {held}; {advice}", write_id=held.entry.id, cause=error.cause)
 
 
 def refuse_expired(held: HeldEntry, target: LockTarget[M]) -> None:

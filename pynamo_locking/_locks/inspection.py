@@ -13,7 +13,7 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.naming import text_of_ms
 from pynamo_locking._io import dispatch, event_stream, lock_document, lock_requests, reports, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
-from pynamo_locking._io.stored import Place, Stored
+from pynamo_locking._io.stored import Place, Stored, known_format
 from pynamo_locking._items import key_text
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.key_text import is_base_64, key_attributes
@@ -96,7 +96,7 @@ def listed(
     condition, queue = Place(lock, lock_document.NEXT).exists(), Place(lock, lock_document.QUEUE)
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
         condition = (condition | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
-    condition |= Place(lock, lock_document.TX).exists()
+    condition |= Place(lock, lock_document.TX).exists() | ~known_format(lock)
     keys = item_keys.own_keys_of(carrier) if carrier._lock_creates_item else None
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:
@@ -138,6 +138,7 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
         "last_success": None if state.success is None else shown_success(state.success),
         "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
         "unreadable": state.unreadable or None,
+        "format": lock_document.shown_format(state.raw),
     }
 
 
@@ -208,6 +209,7 @@ def repair(row: LockRow) -> bool:
     was_broken = False
     for _ in range(_ATTEMPTS):
         now = state(row)
+        lock_document.refuse_newer(row, now.raw)
         if now.raw is None or not now.unreadable:
             return was_broken
         was_broken = True

@@ -11,9 +11,10 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.naming import GUARD_PREFIX
 from pynamo_locking._io import answers, connections, header_requests, lock_document, runtime
 from pynamo_locking._io.denials import has_foreign
+from pynamo_locking._io.stored import FORMAT_NAME
 from pynamo_locking._items import key_text, versions
 from pynamo_locking._items.keys import own_keys_of
-from pynamo_locking.exceptions import CorruptRow
+from pynamo_locking.exceptions import CorruptRow, UnknownFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -160,7 +161,7 @@ def flaw_of(model: Any, image: Image) -> str | None:
             header_requests.header_in(table.row(image), table)
             return None
         flaw = lock_document.state_in(image, model._lock_attribute().attr_name).unreadable
-    except CorruptRow as error:
+    except (CorruptRow, UnknownFormat) as error:
         return str(error)
     return f"{_name(model, image)!r}: {flaw}" if flaw else None
 
@@ -172,7 +173,7 @@ def is_strange(model: Any, image: Image) -> bool:
         return not (is_guard or {header_requests.PRIORITY, header_requests.CONTENT} & image.keys())
     if has_foreign(model, image):
         return not is_guard
-    ours = versions.shape_of(model).write_id_name, lock_document.LEASE_ENDS
+    ours = versions.shape_of(model).write_id_name, lock_document.LEASE_ENDS, FORMAT_NAME
     return not image.keys() <= {*ours, *(each.attr_name for each in model.get_attributes().values())}
 
 

@@ -13,6 +13,7 @@ from pynamo_locking._core.transaction import Fate, fate, shows_committed
 from pynamo_locking._io import answers, dispatch, lock_document, mark_requests, trust
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.transactional_reads import get_batch
+from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking.exceptions import TransactionConflict, also
 
@@ -84,6 +85,7 @@ class Reader:
     def _shown(self, seen: _Seen, i: int) -> tuple[Image | None] | None:
         """Return the item, alone in a tuple; None if its mark has to be resolved before."""
         image, marked = seen.images[i], seen.marked(i)
+        versions.refuse_newer(seen.model, image)
         if image is None or marked is None:
             return (image,)
         row, mark = marked

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.own_keys import OwnKeys
-from pynamo_locking._io.stored import Place, Stored
+from pynamo_locking._io.stored import FORMAT_NAME, Place, Stored
 from pynamo_locking._items import clauses
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class OwnRows(_Base):
         if ttl is not None and expires is not None:
             declared[ttl] = cls._put(ttl, type(declared[ttl])(null=True, attr_name=expires))
         taken = [each.attr_name for each in declared.values() if not (each.is_hash_key or each.is_range_key)]
-        taken += cls._also_stored - {*taken}
+        taken += (cls._also_stored | {FORMAT_NAME}) - {*taken}
         if expires is not None and (not (isinstance(expires, str) and expires) or taken.count(expires) > 1):
             raise ConfigurationError(
                 f"{cls.__name__}: Meta.ttl_attribute is the stored name of the attribute for DynamoDB's TTL, which no "

@@ -61,6 +61,7 @@ class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
 
     _holds_unique_values: ClassVar[bool] = True
     _kind: ClassVar[str] = "unique"
+    _has_format: ClassVar[bool] = True
     _also_stored: ClassVar[frozenset[str]] = frozenset({"version_write_id"})
 
     name: UnicodeAttribute = UnicodeAttribute(hash_key=True)

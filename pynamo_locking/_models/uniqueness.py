@@ -15,7 +15,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.stored import Place, Stored
 from pynamo_locking._io.transactional_reads import get_together
-from pynamo_locking._items import clauses, expiry, unique
+from pynamo_locking._items import clauses, expiry, unique, versions
 from pynamo_locking._items.key_text import stored_keys
 from pynamo_locking._items.keys import ItemKey, own_keys_of
 from pynamo_locking._locks import guards
@@ -160,6 +160,7 @@ class _Audit:
         while True:
             gets = [_get(self._table, row_key), *(_get(self._model, key) for key in keys.values())]
             row, *images = get_together(self._connection.connection, gets)
+            versions.refuse_newer(self._table, row)
             marked = [
                 (place, mark)
                 for place, image in [

@@ -12,18 +12,19 @@ from pynamo_locking._core.commit_paths import (
     CannotBeStaged,
     CommitPath,
     MemberFacts,
+    OwnRows,
     Plan,
     choose,
     with_costs,
 )
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import row_of_changes
-from pynamo_locking._io import event_stream
+from pynamo_locking._core.transaction import State, row_of_changes, row_of_participants
+from pynamo_locking._io import event_stream, header_requests
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import images
 from pynamo_locking._models import isolation
 from pynamo_locking._transactions import fates
-from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of
+from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of, new_header
 from pynamo_locking._transactions.marking import can_be_marked, needs_read, plan_mark, stored_size
 from pynamo_locking._transactions.member_writes import Unread, check_key
 from pynamo_locking._transactions.validation import item_size, validate
@@ -72,7 +73,7 @@ class Committing:
                 facts[i] = replace(facts[i], size=stored_size(self._members[i], facts[i].size))
             for i in plan.marked:
                 facts[i] = self._marked(facts[i], i, is_staged=i in staged)
-        return with_costs(plan, facts, extra=self._extra_actions(), record=self._options.record)
+        return with_costs(plan, facts, extra=self._extra_units(plan.path), rows=self._own_rows(plan))
 
     def _marked(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
         """Return the facts of an item that gets a mark."""
@@ -120,6 +121,21 @@ class Committing:
         guarded = [writer for writer in writers if isinstance(writer, BesideWriter)]
         checked_rows = {each.row.identity for writer in guarded for each in writer.checked}
         return len(checked_rows) + (self._options.idempotency_key is not None)
+
+    def _extra_units(self, path: CommitPath) -> int:
+        """Return the units of these actions; the row of a lock, whose queue is not known, counts as 1 KB."""
+        has_record = path is CommitPath.NATIVE and self._options.record
+        own = [*fates.key_action(self._options), *(fates.record_action(self._options) if has_record else [])]
+        rows = self._extra_actions() - (self._options.idempotency_key is not None)
+        return rows + sum(commit_paths.kb(images.size_of(action.request["Put"]["Item"])) for action in own)
+
+    def _own_rows(self, plan: Plan) -> OwnRows:
+        table, options, marked = self._options.header_table, self._options, len(plan.marked)
+        if plan.path is not CommitPath.LONG or table is None:
+            return OwnRows(0, 0)
+        header = new_header(options, is_early=bool(plan.validated))
+        header = replace(header, state=State.COMMITTED, items=marked, rows=marked)
+        return header_requests.sizes(table, header, row_of_participants(options.id, 0))
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""

@@ -34,7 +34,14 @@ from pynamo_locking._transactions.validation import validate
 from pynamo_locking._writes.assembly import Assembly, note_applied
 from pynamo_locking._writes.native import Commit, TransactAction
 from pynamo_locking._writes.resolving import Question
-from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown, TransactionAborted, TransactionConflict, also
+from pynamo_locking.exceptions import (
+    CorruptRow,
+    OutcomeUnknown,
+    TransactionAborted,
+    TransactionConflict,
+    UnknownFormat,
+    also,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -60,7 +67,7 @@ class LongCommit:
         self._plan = plan
         self._options = options
         self._header_table = options.header_table
-        self._header = _new_header(options, is_early=bool(plan.validated))
+        self._header = new_header(options, is_early=bool(plan.validated))
         self._extra = extra
         self._done = 0
         self._beat = 0
@@ -237,7 +244,7 @@ class LongCommit:
         """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
         try:
             stored = header_requests.abort(self._header_table, self._header.id, "itself")
-        except (Unavailable, CorruptRow) as silence:
+        except (Unavailable, CorruptRow, UnknownFormat) as silence:
             if self._is_sent:
                 raise self._unknown(silence) from error
             logger.warning("transaction %s could not be aborted, and will expire: %s", self._header.id, silence)
@@ -256,7 +263,7 @@ class LongCommit:
             f"the transaction {self._header.id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
-    def _unknown(self, silence: Unavailable | CorruptRow) -> OutcomeUnknown:
+    def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
             f"the transaction {self._header.id} may or may not have been committed: its header could not be read "
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
@@ -327,7 +334,8 @@ def assemble(assembly: Assembly, i: int, member: Member) -> None:
         assembly.add_write(i, member.writer, member.final())
 
 
-def _new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+def new_header(options: TransactionOptions, *, is_early: bool) -> Header:
+    """Return the header of a transaction before anything is known of its marks."""
     now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
     return Header(
         options.id,

@@ -59,8 +59,8 @@ class Transaction(Reads):
 
     Guaranteed under crashes of any process at any request, lost and late responses, pauses and clock skew: all writes
     are applied, or none; no reader, not even a plain PynamoDB reader, sees a value that is not committed; the commit
-    is correct for everything that was read (strictly serializable, unless a weaker isolation was chosen). Required:
-    every program that writes these items uses this package.
+    is correct for everything that was read (serializable, unless a weaker isolation was chosen); and a transaction that
+    begins after another one has returned sees it. Required: every program that writes these items uses this package.
     Not guaranteed: that a plain reader who reads several items one by one sees them at one moment; that a second,
     late copy of the request of a transaction that only creates one item, or saves, sets or deletes one without a
     version check, is not applied. An `idempotency_key` prevents that.

@@ -44,6 +44,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     """
 
     _kind: ClassVar[str] = "transaction"
+    _has_format: ClassVar[bool] = True
     _also_stored: ClassVar[frozenset[str]] = frozenset(
         {
             header_requests.PRIORITY,

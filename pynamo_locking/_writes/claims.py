@@ -20,7 +20,7 @@ from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._io.denials import foreign
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._io.stored import Place, Stored
-from pynamo_locking._items import clauses, knowledge, unique
+from pynamo_locking._items import clauses, knowledge, unique, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
@@ -184,11 +184,13 @@ class Claims:
         Raises:
             NotUnique: another item has a value; also PynamoDB's error.
             TransactionConflict: a transaction of many items has a row; also PynamoDB's error.
+            UnknownFormat: a newer release has stored a row.
         """
         pairs = zip(list(self.rows), reasons, strict=True)
         met = [(row, reason.get("Item")) for row, reason in pairs if reason.get("Code") == ACTION_FAILED]
         for row, image in met:
             (writer, write), mark = row, row[0].row.state(image).mark
+            versions.refuse_newer(type(write.item), image)
             if mark is not None:
                 with conflicts(self.kind, cause):
                     self._resolver.resolve((writer.row, mark))

@@ -11,7 +11,7 @@ from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.sending import Next
 from pynamo_locking._io import answers, dispatch, retries, runtime
 from pynamo_locking._io.resolver import Resolver, conflicts
-from pynamo_locking._items import expiry
+from pynamo_locking._items import expiry, versions
 from pynamo_locking._writes.refusals import locked_out, refusal
 from pynamo_locking._writes.resolving import Sent, question_of
 from pynamo_locking._writes.write import CHECK
@@ -81,6 +81,11 @@ class TransactAction(NamedTuple):
             return False
         mine = self.row.state(image).find(self.own.entry.id, self.own.entry.ticket)
         return mine is not None and mine.writes == self.number
+
+    def refuse_newer(self, image: Image | None) -> None:
+        """Refuse a row of ours of a newer format (`UnknownFormat`)."""
+        if self.write is not None:
+            versions.refuse_newer(type(self.write.item), image)
 
     def mark_in(self, image: dict[str, Any] | None) -> Mark | None:
         """Return the mark of a transaction of many items that blocks this action."""
@@ -186,6 +191,8 @@ class Commit:
     def _resolve(self, images: Mapping[int, Image | None], error: Exception, *, in_doubt: bool) -> bool:
         """Resolve marks; tell whether there were any, so that a retry may succeed."""
         with conflicts(TransactWriteError, error, self._unknown if in_doubt else None):
+            for i, image in images.items():
+                self.all[i].refuse_newer(image)
             found = [(self.all[i].row, self.all[i].mark_in(image)) for i, image in images.items()]
             marked = [(row, mark) for row, mark in found if row is not None and mark is not None]
             self.resolver.resolve(*marked)

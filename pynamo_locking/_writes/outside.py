@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.outcome import Outcome
 from pynamo_locking._core.queue import FREE
 from pynamo_locking._core.sending import Next, Policy
 from pynamo_locking._io import answers, retries, runtime
 from pynamo_locking._io.resolver import Resolver, conflicts
-from pynamo_locking._items import clauses, expiry
+from pynamo_locking._items import clauses, expiry, versions
 from pynamo_locking._locks import guards
 from pynamo_locking._locks.evictions import evict_all
 from pynamo_locking._writes.refusals import locked_out, refusal
@@ -125,10 +124,13 @@ def is_cleared(write: Write, image: Image | None, guard: Condition | None = None
 def clear_expired(item: Model, image: Image, guard: Condition | None) -> None:
     """Delete an expired item, if it still has the time of expiry in `image`."""
     hash_key, range_key = item._get_hash_range_key_serialized_values()
+    known = versions.shape_of(type(item)).known
     connection, condition = item._get_connection(), clauses.both(expiry.still(type(item), image), guard)
+    condition = clauses.both(condition, known)
     kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
     try:
-        connection.connection.dispatch("DeleteItem", kwargs)
-    except answers.BOTOCORE_EXCEPTIONS as error:
-        if answers.answer_of(error) is not Answer.REFUSED:  # else another writer was faster
-            raise
+        retries.ask(connection.connection, "DeleteItem", kwargs)
+    except retries.Refused:
+        pass  # another writer was faster
+    except retries.Unavailable as error:
+        raise error.cause from None

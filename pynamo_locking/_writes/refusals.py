@@ -64,8 +64,12 @@ def refusal(write: Write, kind: type[PynamoDBException], image: Image | None, ca
     """Return the error for a failed condition: another version, another class, or the caller's own condition.
 
     It is also a `kind` of PynamoDB; callers find the code of the failed condition in its `cause`.
+
+    Raises:
+        UnknownFormat: the item is a row of ours that a newer release has stored.
     """
     model, before = type(write.item), write.part.before
+    versions.refuse_newer(model, image)
     if getattr(model, "_holds_unique_values", False):
         return not_unique(write, image, kind, cause)
     if write.operation is not CHECK and has_foreign(model, image):

@@ -128,6 +128,7 @@ class Write:
         self._asked = (guard, actions)
         all_actions = [*self.actions, *actions] if self.actions else None
         whole = clauses.both(self.condition, None if self.claims is None else self.claims.condition())
+        whole = clauses.both(whole, self.part.shape.known)
         hash_key, range_key = self.item._get_hash_range_key_serialized_values()
         kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(
             hash_key,

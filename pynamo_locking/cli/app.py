@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pynamo_locking.cli import command, locks, output, tables, tx, unique
+from pynamo_locking.cli import certify, command, locks, output, tables, tx, unique
 from pynamo_locking.cli import run as run_command
 from pynamo_locking.cli.ending import Ending, Stopped, interrupted
 from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
@@ -44,7 +44,7 @@ def make_app() -> typer.Typer:
         "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
         "and run programs under a lock."
     )
-    for module in (tables, locks, tx, unique, run_command):  # in the order of the help
+    for module in (tables, locks, tx, unique, run_command, certify):  # in the order of the help
         module.attach(app)
 
     @app.callback()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.attributes import TTLAttribute
 
-from pynamo_locking import LockableMixin, NamedLock, TransactionTable
+from pynamo_locking import IntervalMixin, LockableMixin, NamedLock, TransactionTable
 from pynamo_locking._edge import NO_TABLE, administration, key_text
 from pynamo_locking.cli.problems import EXPECTED, explain, said
 
@@ -31,6 +31,9 @@ _ALLOW: Final = "allow dynamodb:"
 
 #: So many items of a table of locks are looked at.
 MOST_ROWS: Final = 1000
+
+#: Options of a model's Meta whose writes are transactions.
+_BY_TRANSACTIONS: Final = ("lock_table", "transaction_table", "unique")
 
 #: So many of them are named.
 _MOST_NAMED: Final = 3
@@ -146,12 +149,24 @@ def _replicas(model: type[Model], description: Mapping[str, Any]) -> Finding:
             f"two Regions is given to both, and conditions hold in one Region only",
             "use a table in one Region, or one with multi-Region strong consistency",
         )
-    if issubclass(model, LockableMixin) and role_of(model) == "locks":
-        remedy = "use it for locks on names; locks of items in other tables need transactions"
-    else:
-        remedy = "use single writes and embedded locks only"
     detail = f"a global table with strong consistency ({listed}): no transactions and no TTL on it"
+    if needs := ", ".join(_needs_transactions(model)):
+        remedy = "use tables in one Region, or do without these"
+        return Finding("regions", PROBLEM, f"{detail}, and these need transactions: {needs}", remedy)
+    remedy = "use single writes, versions and locks in items only"
+    if role_of(model) == "locks":
+        remedy = "use it for locks on names only, and delete what has expired yourself"
     return Finding("regions", WARNING, detail, remedy)
+
+
+def _needs_transactions(model: type[Model]) -> Iterator[str]:
+    """Yield what of a model works in transactions only."""
+    if role_of(model) == "transactions":
+        yield model.__name__
+        return
+    yield from (f"Meta.{name}" for name in _BY_TRANSACTIONS if getattr(model.Meta, name, None))
+    if issubclass(model, IntervalMixin):
+        yield "intervals"
 
 
 def _billing(description: Mapping[str, Any]) -> Finding:

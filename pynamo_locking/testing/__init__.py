@@ -5,7 +5,7 @@ The fixtures `memory_dynamodb` and `virtual_clock` for pytest come with the pack
 
 from pynamo_locking.testing.clock import VirtualClock, VirtualProcess
 from pynamo_locking.testing.clock_view import ClockView, TimeSource
-from pynamo_locking.testing.faults import Strikes, conflict, held, lose, lost_answers, throttled
+from pynamo_locking.testing.faults import Strikes, conflict, held, lose, lost_answers, strong_global_table, throttled
 from pynamo_locking.testing.memory import MemoryClient, MemoryDynamoDB
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "held",
     "lose",
     "lost_answers",
+    "strong_global_table",
     "throttled",
 ]

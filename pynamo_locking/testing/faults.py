@@ -17,6 +17,7 @@ from pynamodb.connection.base import Connection
 from pynamodb.exceptions import DoesNotExist
 from pynamodb.models import Model
 
+from pynamo_locking._core.error_codes import INVALID
 from pynamo_locking._expressions.request import Expressions
 from pynamo_locking._io import lock_document, runtime
 from pynamo_locking._items.keys import key_of
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M", bound=Model)
 _T = TypeVar("_T")
+
+#: What a strong global table does not have, and what may meet a write of another Region there.
+_NOT_THERE: Final = frozenset({"TransactWriteItems", "TransactGetItems", "UpdateTimeToLive"})
+_WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"})
 
 #: Whether the requests of this context are those of a fault itself.
 _is_fault: Final = contextvars.ContextVar("pynamo_locking_is_fault", default=False)
@@ -195,6 +200,51 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strik
 
 
 @contextmanager
+def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[Strikes]:
+    """Let a model's table answer as a global table with strong consistency between Regions does.
+
+    ::
+
+        with strong_global_table(Account, conflicts=2):
+            pay_in("a-1", 30)  # two writes of other Regions were in the way
+
+    It has no transactions and no TTL: such requests are refused. DynamoDB's own words for that are not known here.
+
+    Args:
+        model: whose table.
+        conflicts: how many writes, the first ones of the block, are refused with `ReplicatedWriteConflictException`: a
+            write of another Region is at work on the item. It is the refusal after botocore's own attempts.
+            Statements in batches are not refused.
+
+    Yields:
+        How many writes have been refused so far.
+    """
+    table, strikes, mutex = model.Meta.table_name, Strikes(), runtime.current.exclusive()
+
+    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        if table not in _tables(kwargs):
+            return send()
+        if operation in _NOT_THERE:
+            message = f"{operation} is not supported on global tables with multi-Region strong consistency"
+            raise client_error(operation, INVALID, message, {})
+        with mutex:
+            is_hit = operation in _WRITES and strikes.count < conflicts
+            strikes.count += is_hit
+        if is_hit:
+            code, message = "ReplicatedWriteConflictException", "refused by a test: a write of another Region has it"
+            raise client_error(operation, code, message, {})
+        answer = send()
+        if operation == "DescribeTable":
+            regions = ("us-east-1", "us-east-2", "us-west-2")
+            replicas = [{"RegionName": region, "ReplicaStatus": "ACTIVE"} for region in regions]
+            answer["Table"] |= {"Replicas": replicas, "MultiRegionConsistency": "STRONG"}
+        return answer
+
+    with _seen(see):
+        yield strikes
+
+
+@contextmanager
 def held(lock: Lock[_M]) -> Iterator[Lock[_M]]:
     """Let another party hold a lock while the block runs.
 
@@ -307,6 +357,9 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
     """Return a function that tells whether a request writes an item."""
     key, table = key_of(model, hash_key, range_key), model.Meta.table_name
     of_lock = getattr(model, "_lock_attribute", lambda: None)()
+    own = set[str]() if of_lock is None else {of_lock.attr_name}
+    if getattr(model, "_lock_creates_item", False):  # a row that is there for its lock, which says until when
+        own |= {lock_document.LEASE_ENDS, model._ttl_attribute().attr_name}  # type: ignore[attr-defined]
 
     def is_it(kwargs: dict[str, Any]) -> bool:
         if kwargs.get("TableName") != table:
@@ -320,7 +373,7 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
         # A request for the lock changes nothing else of the item. The mark of a transaction is in the lock as well.
         values = kwargs.get("ExpressionAttributeValues", {}).values()
         is_mark = any(lock_document.TX in value.get("M", ()) for value in values)
-        return is_mark or any(path[0] != of_lock.attr_name for path in update.paths)
+        return is_mark or any(path[0] not in own for path in update.paths)
 
     def is_write(operation: str, kwargs: dict[str, Any]) -> bool:
         if operation in ("PutItem", "UpdateItem", "DeleteItem"):

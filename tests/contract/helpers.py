@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore.exceptions import ClientError
+
+from pynamo_locking.certify.contract.rows import CANCELED, INVALID, REFUSED, Rows, plain_item, wire_item
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engines.engine import Engine
 
-REFUSED = "ConditionalCheckFailedException"
-INVALID = "ValidationException"
-CANCELED = "TransactionCanceledException"
+__all__ = ["CANCELED", "INVALID", "REFUSED", "Table", "deviates", "plain_item", "refused", "wire_item"]
 
 #: What an engine lets pass, or does otherwise, although DynamoDB does not. The tests assert the deviation,
 #: so a mended engine shows.
@@ -33,11 +31,7 @@ DEVIATIONS: dict[str, set[str]] = {
     "accepts a sum of three terms in SET": {"moto"},
     "accepts REMOVE below a missing map": {"dynoxide"},
     "crashes on an update of 320 clauses": {"moto"},
-    "crashes on size() of a missing path": {"moto"},
-    "crashes on an order between types": {"moto"},
-    "misses overlapping paths two levels apart": {"moto"},
     "enables TTL twice": {"moto", "dynoxide"},
-    "ignores ClientRequestToken": {"moto"},
     "ignores projections in TransactGetItems": {"moto"},
     "adds the key to projections in TransactGetItems": {"dynoxide"},
     "refuses items above 405,000 bytes": {"moto"},
@@ -49,77 +43,12 @@ def deviates(engine: Engine, deviation: str) -> bool:
     return engine.name in DEVIATIONS[deviation]
 
 
-def wire(value: Any) -> Any:
-    """A Python value as DynamoDB sends it: ``{"N": "1"}``."""
-    return TypeSerializer().serialize(value)
-
-
-def wire_item(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: wire(value) for name, value in item.items()}
-
-
-def plain_item(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: TypeDeserializer().deserialize(value) for name, value in item.items()}
-
-
-class Table:
-    """A table with the key ``pk``. Every method is one request; ``pk`` is "a" unless given."""
+class Table(Rows):
+    """A new table with the key ``pk`` on an engine. Every method is one request; ``pk`` is "a" unless given."""
 
     def __init__(self, engine: Engine, hash_type: str = "S") -> None:
+        super().__init__(engine.client(), engine.create_table(hash_type))
         self.engine = engine
-        self.name = engine.create_table(hash_type)
-        self.client = engine.client()
-
-    def put(self, pk: Any = "a", /, **attributes: Any) -> None:
-        self.client.put_item(TableName=self.name, Item=wire_item({"pk": pk, **attributes}))
-
-    def get(self, pk: Any = "a", /, **options: Any) -> dict[str, Any] | None:
-        options = {"ConsistentRead": True, **options}
-        answer = self.client.get_item(TableName=self.name, Key=wire_item({"pk": pk}), **options)
-        return plain_item(answer["Item"]) if "Item" in answer else None
-
-    def request(
-        self,
-        pk: Any = "a",
-        /,
-        *,
-        update: str | None = None,
-        condition: str | None = None,
-        names: dict[str, str] | None = None,
-        values: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """The arguments of an UpdateItem, DeleteItem or ConditionCheck.
-
-        Names and values that no expression uses are left out.
-        """
-        texts = {"UpdateExpression": update, "ConditionExpression": condition}
-        expressions = {key: text for key, text in texts.items() if text is not None}
-        used = set(re.findall(r"[#:]\w+", " ".join(expressions.values())))
-        placeholders = {
-            "ExpressionAttributeNames": {key: name for key, name in (names or {}).items() if key in used},
-            "ExpressionAttributeValues": {key: wire(value) for key, value in (values or {}).items() if key in used},
-        }
-        given = {key: mapping for key, mapping in placeholders.items() if mapping}
-        return {"TableName": self.name, "Key": wire_item({"pk": pk}), **expressions, **given, **options}
-
-    def update(self, expression: str, condition: str | None = None, pk: Any = "a", **arguments: Any) -> dict[str, Any]:
-        """UpdateItem, answered with the new image."""
-        answer = self.client.update_item(
-            **self.request(pk, update=expression, condition=condition, **{"ReturnValues": "ALL_NEW", **arguments})
-        )
-        return plain_item(answer.get("Attributes", {}))
-
-    def holds(self, condition: str, pk: Any = "a", **arguments: Any) -> bool:
-        """Whether an UpdateItem under this condition goes through (it then sets ``probe``)."""
-        arguments["values"] = {**arguments.get("values", {}), ":probe": 1}
-        try:
-            self.update("SET probe = :probe", condition, pk, **arguments)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != REFUSED:
-                raise
-            return False
-        return True
 
 
 class Refusal:
@@ -131,10 +60,6 @@ class Refusal:
     def message(self) -> str:
         text: str = self.response["Error"]["Message"]
         return text
-
-    @property
-    def item(self) -> dict[str, Any]:
-        return plain_item(self.response["Item"])
 
     @property
     def codes(self) -> list[str]:

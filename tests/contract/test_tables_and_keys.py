@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pynamo_locking.certify.contract.requests import lock_map
 from tests.contract.helpers import INVALID, Table, deviates, plain_item, refused, wire_item
-from tests.contract.lock_requests import lock_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,196 +2,80 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
+from pynamo_locking.certify.contract import transactions
+from tests.contract.asking import asked
+from tests.contract.helpers import CANCELED, INVALID, Table, deviates, plain_item, refused
 
-from tests.contract.helpers import CANCELED, INVALID, REFUSED, Table, deviates, plain_item, refused, wire_item
-from tests.contract.lock_requests import ALL_OLD, MAY_RELEASE, MINE, RELEASE, lock_map, names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-NEW = "attribute_not_exists(pk)"
-
-
-def put(table: Table, pk: str, condition: str | None = None, /, **attributes: Any) -> dict[str, Any]:
-    conditional = {} if condition is None else {"ConditionExpression": condition, **ALL_OLD}
-    return {"Put": {"TableName": table.name, "Item": wire_item({"pk": pk, **attributes}), **conditional}}
-
-
-def add(table: Table, pk: str, condition: str | None = None, n: int = 1) -> dict[str, Any]:
-    return {"Update": table.request(pk, update="ADD n :n", condition=condition, values={":n": n}, **ALL_OLD)}
+test_all_or_nothing = asked(transactions.all_or_nothing)
+test_reasons_stand_in_the_order_of_the_request = asked(transactions.reasons_stand_in_the_order_of_the_request)
+test_a_check_of_a_lock_guards_a_write_elsewhere = asked(transactions.a_check_of_a_lock_guards_a_write_elsewhere)
+test_two_actions_on_one_item_are_invalid = asked(transactions.two_actions_on_one_item_are_invalid)
+test_one_hundred_actions_are_the_limit = asked(transactions.one_hundred_actions_are_the_limit)
+test_the_same_token_applies_once = asked(transactions.the_same_token_applies_once)
+test_the_same_token_with_other_content_is_refused = asked(transactions.the_same_token_with_other_content_is_refused)
+test_a_token_is_not_used_up_by_a_cancelled_transaction = asked(transactions.a_token_is_not_used_up_by_a_cancelled_transaction)
+test_a_resent_success_does_not_look_at_its_conditions_again = asked(transactions.a_resent_success_does_not_look_at_its_conditions_again)
+test_transactional_reads = asked(transactions.transactional_reads)
+test_a_check_needs_no_write = asked(transactions.a_check_needs_no_write)
 
 
-def delete(table: Table, pk: str, condition: str) -> dict[str, Any]:
-    return {"Delete": table.request(pk, condition=condition, **ALL_OLD)}
+def write(table: Table, *actions: dict[str, Any]) -> None:
+    table.client.transact_write_items(TransactItems=list(actions))
 
 
-def check(table: Table, pk: str, condition: str, **arguments: Any) -> dict[str, Any]:
-    return {"ConditionCheck": table.request(pk, condition=condition, **arguments, **ALL_OLD)}
+def add(table: Table, condition: str | None = None) -> dict[str, Any]:
+    return {"Update": table.request(update="ADD n :n", condition=condition, values={":n": 1})}
 
 
-def write(table: Table, actions: Iterable[dict[str, Any]], **options: Any) -> None:
-    table.client.transact_write_items(TransactItems=list(actions), **options)
-
-
-def test_all_or_nothing(table: Table) -> None:
-    """One failed condition and nothing is written."""
-    table.put("a")
-    with refused(CANCELED) as refusal:
-        write(table, [put(table, "b"), add(table, "c"), put(table, "a", NEW)])
-    assert refusal.codes == ["None", "None", "ConditionalCheckFailed"]
-    assert table.get("b") is None
-    assert table.get("c") is None
-    write(table, [put(table, "b"), add(table, "c"), put(table, "d", NEW)])
-    assert [table.get(pk) for pk in "bcd"] == [{"pk": "b"}, {"pk": "c", "n": 1}, {"pk": "d"}]
-
-
-def test_reasons_stand_in_the_order_of_the_request(table: Table) -> None:
-    """Each action kind brings the old image of its own item, at its own place."""
-    for number, pk in enumerate("abcd"):
-        table.put(pk, n=number)
-    with refused(CANCELED) as refusal:
-        write(
-            table,
-            [
-                check(table, "d", NEW),
-                put(table, "ok"),
-                delete(table, "c", NEW),
-                add(table, "b", NEW),
-                put(table, "a", NEW),
-                check(table, "missing", "attribute_exists(pk)"),
-            ],
-        )
-    reasons = refusal.response["CancellationReasons"]
-    failed = "ConditionalCheckFailed"
-    assert refusal.codes == [failed, "None", failed, failed, failed, failed]
-    images = [plain_item(reason["Item"]) if "Item" in reason else None for reason in reasons]
-    assert images == [
-        {"pk": "d", "n": 3},
-        None,
-        {"pk": "c", "n": 2},
-        {"pk": "b", "n": 1},
-        {"pk": "a", "n": 0},
-        None,
-    ]
-
-
-def test_lock_row_and_another_table(table: Table) -> None:
-    """A guarded write of an item elsewhere: check or release on the lock row, Put on the other table."""
-    table.put("lock-row", lock=lock_map(8, e1=0))
+def test_two_tables(table: Table) -> None:
+    """A check in one table guards a Put in another."""
     other = Table(table.engine)
-    guard = check(table, "lock-row", f"attribute_exists({MINE})", names=names())
-    write(table, [guard, put(other, "x", balance=1)])
-    leave = {"Update": table.request("lock-row", update=RELEASE, condition=MAY_RELEASE, names=names(), **ALL_OLD)}
-    write(table, [leave, put(other, "x", balance=2)])
-    assert table.get("lock-row") == {"pk": "lock-row", "lock": lock_map(8) | {"queue": {}}}
+    there = {"ConditionCheck": table.request(condition="attribute_exists(pk)")}
+    put = {"Put": {"TableName": other.name, "Item": other.stored(balance=1)}}
     with refused(CANCELED) as refusal:
-        write(table, [guard, put(other, "x", balance=3)])
+        write(table, there, put)
     assert refusal.codes == ["ConditionalCheckFailed", "None"]
-    assert other.get("x") == {"pk": "x", "balance": 2}
-
-
-def test_two_actions_on_one_item_are_invalid(table: Table) -> None:
-    """Even a check beside a write: they have to be joined into one action."""
-    table.put("a")
-    for second in (check(table, "a", "attribute_exists(pk)"), add(table, "a")):
-        with refused(INVALID) as refusal:
-            write(table, [add(table, "a"), second])
-        assert "multiple operations on one item" in refusal.message
+    table.put()
+    write(table, there, put)
+    assert other.get() == {"pk": "a", "balance": 1}
 
 
 def test_two_actions_on_one_item_are_invalid_before_any_condition(table: Table) -> None:
     """DynamoDB looks at the request first. DynamoDB Local evaluates conditions as it goes."""
     deviation = deviates(table.engine, "checks conditions before it looks for one item written twice")
     with refused(CANCELED if deviation else INVALID):
-        write(table, [add(table, "a", "attribute_exists(pk)"), add(table, "a")])
+        write(table, add(table, "attribute_exists(pk)"), add(table))
 
 
-def test_one_hundred_actions_are_the_limit(table: Table) -> None:
-    """100 actions pass, 101 are invalid, and none is invalid too."""
-    write(table, [add(table, f"k{number}") for number in range(100)])
-    assert table.get("k99") == {"pk": "k99", "n": 1}
-    with refused(INVALID) as refusal:
-        write(table, [add(table, f"k{number}") for number in range(101)])
-    assert "less than or equal to 100" in refusal.message
+def test_an_empty_transaction_is_invalid(table: Table) -> None:
+    """There is nothing that it could mean."""
     with refused(INVALID, unless=deviates(table.engine, "accepts an empty transaction")):
-        write(table, [])
+        write(table)
 
 
 def test_four_megabytes_are_the_limit(table: Table) -> None:
     """The items of a transaction may have 4 MB together."""
+    puts = [
+        {"Put": {"TableName": table.name, "Item": table.stored(f"k{number}", text="x" * 399_000)}}
+        for number in range(11)
+    ]
     with refused(INVALID, unless=deviates(table.engine, "accepts transactions above 4 MB")) as refusal:
-        write(table, [put(table, f"k{number}", text="x" * 399_000) for number in range(11)])
+        write(table, *puts)
     if not deviates(table.engine, "accepts transactions above 4 MB"):
         assert "4MB" in refusal.message
         assert table.get("k0") is None
 
 
-def test_the_same_token_applies_once(table: Table) -> None:
-    """A resent transaction answers success and writes nothing."""
-    token = uuid.uuid4().hex
-    for _ in range(3):
-        write(table, [add(table, "a")], ClientRequestToken=token)
-    assert table.get() == {"pk": "a", "n": 3 if deviates(table.engine, "ignores ClientRequestToken") else 1}
-
-
-def test_the_same_token_with_other_content_is_refused(table: Table) -> None:
-    """A token belongs to one request."""
-    token = uuid.uuid4().hex
-    write(table, [add(table, "a")], ClientRequestToken=token)
-    deviation = deviates(table.engine, "ignores ClientRequestToken")
-    with refused("IdempotentParameterMismatchException", unless=deviation):
-        write(table, [add(table, "a", n=2)], ClientRequestToken=token)
-    assert table.get() == {"pk": "a", "n": 3 if deviation else 1}
-
-
-def test_a_token_is_not_used_up_by_a_cancelled_transaction(table: Table) -> None:
-    """Only success is remembered: the same request may succeed later."""
-    token = uuid.uuid4().hex
-    transaction = [add(table, "a", "attribute_exists(pk)")]
-    with refused(CANCELED):
-        write(table, transaction, ClientRequestToken=token)
-    table.put("a")
-    write(table, transaction, ClientRequestToken=token)
-    assert table.get() == {"pk": "a", "n": 1}
-
-
-def test_a_resent_success_does_not_look_at_its_conditions_again(table: Table) -> None:
-    """The first attempt made the condition false; the second one with the same token is still a success."""
-    token = uuid.uuid4().hex
-    write(table, [put(table, "a", NEW)], ClientRequestToken=token)
-    deviation = deviates(table.engine, "ignores ClientRequestToken")
-    with refused(CANCELED, unless=not deviation):
-        write(table, [put(table, "a", NEW)], ClientRequestToken=token)
-
-
-def test_transactional_reads(table: Table) -> None:
-    """TransactGetItems answers in the order asked; a missing item is an empty answer; projections work."""
+def test_projections_of_transactional_reads(table: Table) -> None:
+    """Only the attributes that were asked for come back."""
     table.put("a", n=1, m=2)
-    table.put("b", n=3)
-    gets = [{"Get": {"TableName": table.name, "Key": wire_item({"pk": pk})}} for pk in ("b", "missing")]
-    gets.append({"Get": {"TableName": table.name, "Key": wire_item({"pk": "a"}), "ProjectionExpression": "m"}})
     projected: dict[str, Any] = {"m": 2}
     if deviates(table.engine, "ignores projections in TransactGetItems"):
         projected = {"pk": "a", "n": 1, "m": 2}
     elif deviates(table.engine, "adds the key to projections in TransactGetItems"):
         projected = {"pk": "a", "m": 2}
-    responses = table.client.transact_get_items(TransactItems=gets)["Responses"]
-    assert [plain_item(response.get("Item", {})) for response in responses] == [
-        {"pk": "b", "n": 3},
-        {},
-        projected,
-    ]
-
-
-@pytest.mark.parametrize("kind", ["update", "delete"])
-def test_a_check_needs_no_write(table: Table, kind: str) -> None:
-    """A ConditionCheck on an absent item does not create it."""
-    action = add(table, "b") if kind == "update" else delete(table, "b", NEW)
-    write(table, [check(table, "a", NEW), action])
-    assert table.get("a") is None
-    with refused(REFUSED):
-        table.update("SET x = :one", "attribute_exists(pk)", values={":one": 1})
+    get = {"Get": {"TableName": table.name, "Key": table.key(), "ProjectionExpression": "m"}}
+    (response,) = table.client.transact_get_items(TransactItems=[get])["Responses"]
+    assert plain_item(response["Item"]) == projected

@@ -95,10 +95,12 @@ class TappedClient(MemoryClient):
             parsed: Any = super()._make_api_call(operation, kwargs)
         except ClientError as refusal:
             parsed = refusal.response
-        return (
-            SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"], headers={}, content=b""),
-            parsed,
-        ), None
+        return as_answer(parsed), None
+
+
+def as_answer(parsed: Any) -> Any:
+    """Return a response as botocore's endpoint does, from what was parsed of it."""
+    return SimpleNamespace(status_code=parsed["ResponseMetadata"]["HTTPStatusCode"], headers={}, content=b""), parsed
 
 
 def _is_worth_repeating(number: int, response: Any, error: Exception | None) -> bool:

@@ -104,7 +104,7 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
     """
     chance = random.Random(f"{workload} {seed}")
     parties = chance.choice((2, 2, 3, 3, 4))
-    *others, doubled, hot = Fault
+    *others, doubled, hot, replicated = Fault
     faults = {fault: chance.choice((1, 1, 2, 3)) for fault in others if chance.random() < 1 / 4}
     plan = Plan(
         workload=workload,
@@ -126,4 +126,6 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
         plan = plan.but(block=chance.choice((2, 32)))
     if chance.random() < 1 / 4:
         plan = plan.but(has_bells=True)
+    if chance.random() < 1 / 4:
+        plan = plan.but(faults={**plan.faults, replicated: chance.choice((1, 2, 3))})
     return RandomPlan(seed, plan, tuple(STRATEGIES)[seed % len(STRATEGIES)], rate)

@@ -83,6 +83,7 @@ EFFECTS = {
     Fault.CRASH_AFTER: (1, "NoneType"),
     Fault.PAUSE_BEFORE: (1, "dict"),
     Fault.PAUSE_AFTER: (1, "dict"),
+    Fault.REPLICATED: (0, "ReplicatedWriteConflictException"),
     Fault.DOUBLED: (1, "dict"),  # does not happen to what does not know itself, see below
 }
 
@@ -310,6 +311,7 @@ OF_STATEMENTS = {
     Fault.THROTTLED: ([{"Error": {"Code": "ThrottlingError"}}, {}], 0),
     Fault.HOT: ([{"Error": {"Code": "ProvisionedThroughputExceeded"}}, {}], 0),
     Fault.CONFLICT: ([{"Error": {"Code": "TransactionConflict"}}, {}], 0),
+    Fault.REPLICATED: ([{"Error": {"Code": "ReplicatedWriteConflict"}}, {}], 0),
     Fault.FAILED_AFTER: ([{"Error": {"Code": "InternalServerError"}}, {}], 1),
     Fault.LOST_REQUEST: ("ReadTimeoutError", 0),
     Fault.LOST_RESPONSE: ("ReadTimeoutError", 1),

@@ -34,7 +34,7 @@ class Shell:
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
         self._capsys.readouterr()
-        words = 1 if arguments[0] == "run" else 2
+        words = 1 if arguments[0] in {"run", "certify"} else 2
         code = main([*arguments[:words], *self._reach, *arguments[words:]])
         captured = self._capsys.readouterr()
         return code, captured.out, captured.err

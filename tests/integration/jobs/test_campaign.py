@@ -144,8 +144,7 @@ def test_work_that_fails_lets_another_process_lead(clock: VirtualClock, caplog: 
         clock.sleep(LEASE)
         with Locks.lead("scheduler", **OPTIONS) as other:
             assert other.elected(timeout=LEASE) is not None
-    assert reasons
-    assert set(reasons) == {"failed"}
+        assert set(reasons) == {"failed"}
     assert [later - earlier for earlier, later in itertools.pairwise(began)] == [pytest.approx(LEASE / 3, abs=0.2)] * (
         len(began) - 1
     )
@@ -342,6 +341,33 @@ def test_stopped_by_its_own_work(clock: VirtualClock) -> None:
     campaign.start()
     campaign.stop()
     assert not Locks.lock_state("scheduler").entries
+
+
+@pytest.mark.parametrize("where", ["on_elected", "on_lost"])
+def test_callbacks_do_not_wait_for_themselves(clock: VirtualClock, where: str) -> None:
+    """Refused at once, also in the event loop of a callback, and the campaign goes on."""
+    heard: list[BaseException] = []
+
+    def stop(_: object) -> None:
+        async def from_a_task() -> None:
+            campaign.stop()
+
+        for wait in (campaign.stop, lambda: asyncio.run(from_a_task())):
+            with pytest.raises(ConfigurationError, match=r"would wait for themselves: call stop\(wait=False\)") as refused:
+                wait()
+            heard.append(refused.value)
+
+    with Locks.lead("scheduler", **{where: stop}, **OPTIONS) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        began = clock.elapsed
+        if where == "on_lost":
+            term.resign()
+            assert campaign.elected() is not None
+        while len(heard) < 2:
+            clock.sleep(0.1)
+        assert campaign.elected() is not None
+        assert clock.elapsed - began < LEASE / 3
 
 
 def test_an_error_ends_no_campaign(memory: Engine, caplog: pytest.LogCaptureFixture) -> None:

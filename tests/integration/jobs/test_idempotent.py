@@ -772,6 +772,10 @@ def test_what_cannot_work_is_refused_before_any_request(memory):
         ({"key": None}, "name of an argument, or a function"),
         ({"key": "k", "keep": -1}, "not be negative"),
         ({"key": "k", "serializer": str}, "dumps and loads"),
+        ({"key": "k", "wait": -1}, "wait must not be negative"),
+        ({"key": "k", "lease": 1}, "too short"),
+        ({"key": "k", "heartbeat": "always"}, "heartbeat must be"),
+        ({"key": "k", "final": (Declined, type("Declined", (Exception,), {}))}, "two exceptions of one name"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             idempotent(Calls, **options)(generator if options["key"] == "a" else lambda k: k)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -293,6 +294,39 @@ def test_no_answer_is_an_error(clock, monkeypatch):
         run_once(wait=0)
 
 
+@pytest.mark.parametrize("silent_from", [10, 15])
+def test_no_answer_at_the_end_of_a_wait_is_an_error(clock, monkeypatch, silent_from):
+    """Also if another party had the lock when DynamoDB was last heard: it may have succeeded, or failed, since."""
+    with held_elsewhere(Locks.locked("job")):
+        answers = lock_requests.look
+
+        def silent_later(*arguments: Any, **options: Any) -> Any:
+            if clock.elapsed >= silent_from:
+                raise Unavailable(ConnectionError("no route"))
+            return answers(*arguments, **options)
+
+        monkeypatch.setattr(lock_requests, "look", silent_later)
+        with pytest.raises(LockTimeout, match="no answer"):
+            run_once(wait=15)
+
+
+def test_a_blip_that_is_over_is_not_told(clock, monkeypatch):
+    """The error of a wait that was answered at its end names the holder, and no outage of an hour ago."""
+    with held_elsewhere(Locks.locked("job")):
+        answers = lock_requests.look
+
+        def silent_at_first(*arguments: Any, **options: Any) -> Any:
+            if clock.elapsed < 10:
+                raise Unavailable(ConnectionError("no route"))
+            return answers(*arguments, **options)
+
+        monkeypatch.setattr(lock_requests, "look", silent_at_first)
+        run = run_once(wait=20)
+    assert run.timeout is not None
+    assert "no answer" not in str(run.timeout)
+    assert run.timeout.cause is None
+
+
 def test_a_lost_lock_notes_nothing(clock):
     """The caller learns that its work may have been done twice."""
     with pytest.raises(LockLost, match="Stop writing"), once() as run:
@@ -413,6 +447,17 @@ def test_a_row_without_a_success_goes_after_a_day(clock):
         pass
 
     assert 0 <= expiry_s() - clock.now.timestamp() - 86400 - 60 <= 2
+
+
+def test_the_row_outlives_a_lease_that_is_longer_than_a_day(clock):
+    """Also that of a party that came before the success, and renews no more."""
+    long = replace(RARE, max_lease=5 * DAY, block=1)
+    with once(settings=long, lease=5 * DAY, period=timedelta(hours=1)):
+        waiter = in_background(Locks.locked("job", settings=long, lease=5 * DAY, heartbeat=False).acquire)
+        until_queued(Locks, "job", 2)
+    waiter.join()
+    [entry] = Locks.lock_state("job").entries
+    assert expiry_s() >= entry.until_ms / 1000
 
 
 @pytest.mark.parametrize("way", ["locked", "edit"])

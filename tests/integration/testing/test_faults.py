@@ -16,6 +16,7 @@ from pynamo_locking import (
     BatchError,
     ConfigurationError,
     Conflict,
+    IdempotencyTable,
     ItemLocked,
     LockableModel,
     LockAttribute,
@@ -77,6 +78,11 @@ class Names(NamedLock):
         table_name = "names"
 
 
+class Calls(IdempotencyTable):
+    class Meta:
+        table_name = "calls"
+
+
 def balance(name: str = "a") -> int:
     return int(Account.get(name, consistent_read=True).balance)
 
@@ -92,7 +98,7 @@ def everywhere(engine: Engine) -> Engine:
 @pytest.fixture
 def accounts(memory_dynamodb: Any) -> None:
     """The same in memory, with all models, where a second engine would show nothing more."""
-    for model in (Account, Line, Plain, Headers, Names):
+    for model in (Account, Line, Plain, Headers, Names, Calls):
         model.create_table(billing_mode="PAY_PER_REQUEST")
     Account("a", balance=100).save()
 
@@ -229,6 +235,27 @@ def test_a_conflict_that_did_not_come(accounts):
     assert balance() == 101
     with pytest.raises(ZeroDivisionError), conflict(Account, "a"):
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("table", [Names, Calls])
+def test_a_lock_that_creates_its_row_is_no_write(accounts, table):
+    """Taking, renewing, handing over and giving up the lock of a name change nothing else."""
+    for _ in range(2):  # the second time there is a row
+        with pytest.raises(AssertionError, match="did not write"), conflict(table, "n"), table.locked("n") as lock:
+            lock.renew()
+
+
+def test_a_call_whose_result_meets_a_conflict(accounts):
+    """The other writer comes when the result is stored, and not when the key is locked: it finds the holder there."""
+    seen: list[int] = []
+
+    def look(row: Calls) -> None:
+        seen.append(len(row.lock.entries))
+
+    with conflict(Calls, "k", by=look) as strikes, Calls.call("k") as call:
+        assert not strikes.count
+        call.result = 1
+    assert (strikes.count, seen) == (1, [1])
 
 
 # Locks

@@ -93,6 +93,43 @@ def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, monkeypatch: pytes
         assert (plan.requests, plan.write_units, plan.read_units) == (requests, written, read), (reads, writes, plan)
 
 
+def test_a_plan_counts_the_rows_of_the_transaction_to_the_byte(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the keys are that its row of participants names: a byte more can be a unit more."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    found = set[float]()
+    for longer in range(0, 140, 3):
+        tx = Transaction()
+        for i in range(3):
+            tx.save(Purse(f"direct{longer}{i}", note="x" * 700))
+        for i in range(7):
+            tx.save(Purse(f"{i}{longer:03}" + "x" * (75 + (longer if i == 0 else 0))))
+        plan = tx.plan()
+        assert (plan.path, plan.rows) == ("long", 1)
+        requests, written, _ = units(monkeypatch, tx.commit)
+        assert (plan.requests, plan.write_units) == (requests, written), longer
+        found.add(written)
+    assert len(found) == 2  # the border was among them
+
+
+@pytest.mark.parametrize("count", [2, 9], ids=["native", "long"])
+def test_a_plan_counts_a_long_idempotency_key(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Its row is as long as the key, and that of a record as the label of the owner."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    for length in (1, 900, 960, 1_000):
+        tx = Transaction(idempotency_key="k" * length, record=True, owner="o" * 256)
+        for i in range(count):
+            tx.save(Purse(f"{length} {i}"))
+        plan = tx.plan()
+        requests, written, _ = units(monkeypatch, tx.commit)
+        assert (plan.requests, plan.write_units) == (requests, written), length
+
+
 def test_progress(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """on_progress counts up to the number of all, and ends there."""
     memory.bind(Purse, Transactions)

@@ -169,6 +169,16 @@ def test_scopes() -> None:
     assert len(list(Uniques.scan())) == 2
 
 
+def test_a_scope_that_is_no_text() -> None:
+    class Numbered(User):
+        class Meta(User.Meta):
+            unique_scope = 5
+
+    with pytest.raises(ConfigurationError, match="unique_scope of Numbered is a text, not 5"):
+        Numbered("a", email="x").save()
+    assert not rows()
+
+
 def test_a_long_value_has_a_row() -> None:
     """Named by its digest."""
     User("a", email="x" * 5000).save()

@@ -123,7 +123,7 @@ def test_transactions(model: Any) -> None:
     assert cost(by_hand) == ({"GetItem": 1, "TransactWriteItems": 1}, 4)
 
 
-@pytest.mark.parametrize("count", [1, 7], ids=["native", "long"])
+@pytest.mark.parametrize("count", [1, 9], ids=["native", "long"])
 @pytest.mark.parametrize("change", ["create", "change", "swap", "unread", "delete", "keep"])
 def test_a_plan_counts_the_rows(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, change: str, count: int) -> None:
     """plan() is what is sent, however often it is asked, and leaves the transaction as it was."""

@@ -25,14 +25,17 @@ from pynamo_locking import (
     Conflict,
     LockableModel,
     LockLost,
+    LockTimeout,
     OutcomeUnknown,
     TransactionConflict,
     TransactWrite,
     VersionAttribute,
+    transaction,
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import _tapped
 from tests.support.models import Locks
+from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
     LOCKABLE,
     VERSIONED,
@@ -288,7 +291,89 @@ def test_busy_writes_are_given_up_after_nine(place, name):
     item.save()
 
 
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED, *THROTTLED])
+#: How often a request of the package's own is sent while other writes have the item.
+AT_ONCE = 5
+
+
+@pytest.mark.parametrize("times", [1, AT_ONCE - 1])
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_requests_of_a_lock_meet_other_writes(engine, code, times):
+    """Refused for now, once or several times: each does what it is for, and is never in doubt."""
+    model = engine.bind(document(LOCKABLE))
+    item = saved(model)
+    with model.locked("a", heartbeat=False):
+        pass  # the first one of all also makes the document
+
+    def refused(act):
+        with recording() as world, answered(["UpdateItem"], *[code] * times) as sent:
+            result = act()
+        assert (len(sent), world.pauses) == (times + 1, [0.05, 0.1, 0.2, 0.4][:times])
+        return result
+
+    lock = model.lock("a", wait=0, heartbeat=False)
+    refused(lock.acquire)
+    deadline = lock._held.deadline
+    refused(lock.renew)
+    assert lock._held.deadline > deadline
+    refused(lock.downgrade)
+    refused(lock.release)
+    assert model.lock_state("a").entries == ()
+
+    broken = model.lock("a", heartbeat=False)
+    broken.acquire()
+    refused(lambda: model.break_lock("a", ticket=broken.ticket))
+    with pytest.raises(LockLost):
+        refused(broken.release)  # what is refused for good is no copy of a release that was applied
+    item.refresh()
+    assert item.version == 1
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_a_renewal_that_always_meets_other_writes_is_given_up(engine, code):
+    """The error says that it was refused, and how much of the lease is certain; a later renewal succeeds."""
+    model = engine.bind(document(LOCKABLE))
+    saved(model)
+    lock = model.lock("a", heartbeat=False)
+    lock.acquire()
+    with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent:
+        with pytest.raises(OutcomeUnknown, match=r"refused for now the renewal of .* of the lease are certain"):
+            lock.renew()
+        lock.renew()
+    lock.release()
+    assert len(sent) == AT_ONCE + 1
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_a_lock_that_does_not_wait_meets_other_writes(engine, code):
+    """It tries for a while, and then times out: nothing is held, and nothing is left to be removed."""
+    model = engine.bind(document(LOCKABLE))
+    saved(model)
+    with recording(), answered(["UpdateItem"], code, always=True) as sent, pytest.raises(LockTimeout, match=code):
+        model.lock("a", wait=0, heartbeat=False).acquire()
+    assert len(sent) == 4 * AT_ONCE  # no request to leave a queue that it has not entered
+    assert model.lock_state("a").entries == ()
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_long_transactions_meet_other_writes(engine, monkeypatch, code):
+    """Every other request for headers, rows and marks is refused for now: the transaction is committed all the same."""
+    make_long_from(monkeypatch, statements=1)
+    engine.bind(Purse, Transactions)
+    keys = [f"k{number}" for number in range(3 * FEW)]
+    for key in keys:
+        Purse(key, balance=0).save()
+    with (
+        recording(),
+        answered(["PutItem", "UpdateItem", "DeleteItem"], code, None, always=True) as sent,
+        transaction(Transactions) as tx,
+    ):
+        for key in keys:
+            tx.update(tx.get(Purse, key), [Purse.balance.set(1)])
+    assert len(sent) > 4 * 2 * FEW  # a mark and its removal for those that the decision does not write itself
+    assert [Purse.get(key, consistent_read=True).balance for key in keys] == [1] * len(keys)
+
+
+@pytest.mark.parametrize("code", THROTTLED)
 def test_requests_of_a_lock_are_sent_again(engine, code):
     """botocore sends them once: each is refused for now, and then does what it is for."""
     model = engine.bind(document(LOCKABLE))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pynamo_locking import StaleVersion
 from tests.simulation.checkers.base import Checker, content_of, log_of
 from tests.simulation.checkers.lives import is_replaced
+from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.scheduler import START_S
 from tests.simulation.history import Told
 from tests.simulation.plans import SKEWS_S
@@ -27,8 +28,14 @@ READS = frozenset(
 )
 
 
+#: Faults that prove that a request was not applied.
+_WITHOUT_DOUBT = {Fault.CONFLICT, Fault.REPLICATED}
+
+
 class Truth(Checker):
     """What the library told its callers is what happened: done once, not at all, or unknown; never half.
+
+    Where nothing has gone wrong but that other writes had an item, nothing is unknown.
 
     Two exceptions are documented. A delete that finds no item is a success, whoever deleted it. A write that checks
     nothing of the past may be done again by its own late copy. What stock PynamoDB says may be wrong.
@@ -36,7 +43,9 @@ class Truth(Checker):
 
     def at_end(self) -> None:
         """Look for the number of each operation in the items it wrote."""
+        is_known = _WITHOUT_DOUBT.issuperset(self.run.faults.happened)
         for done in self.run.history.operations:
+            self.require(not (is_known and done.told is Told.UNKNOWN), f"{done} was told unknown ({done.error!r})")
             if done.kind in READS:
                 continue
             times = [self._times(done, place) for place in done.places]

@@ -60,5 +60,6 @@ NOT_APPLIED: Final[dict[Any, Callable[[Request], Exception]]] = {
     Fault.NO_CONNECTION: lambda _: ConnectTimeoutError(endpoint_url="simulation"),
     Fault.FAILED_BEFORE: failed,
     Fault.CONFLICT: _conflict,
+    Fault.REPLICATED: lambda request: _refusal(request, "ReplicatedWriteConflictException", 400),
     Fault.LOST_REQUEST: lambda _: ReadTimeoutError(endpoint_url="simulation"),
 }

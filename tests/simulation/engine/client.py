@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 _IN_PROGRESS: Final = "TransactionInProgressException"
 
-#: Refusals that botocore repeats. Source: its `_retry.json` and `retries/standard.py`.
-_REPEATED: Final = {"ThrottlingException", REFUSED, _IN_PROGRESS}
+_REPLICATED: Final = "ReplicatedWriteConflictException"
+
+#: Refusals that botocore repeats. Source: its `_retry.json`, `retries/standard.py`, and the service's model.
+_REPEATED: Final = {"ThrottlingException", REFUSED, _IN_PROGRESS, _REPLICATED}
 
 #: What it waits after. It does so after others as well; there the next attempt finds the same without a wait.
-_NOT_AT_ONCE: Final = {REFUSED, _IN_PROGRESS}
+_NOT_AT_ONCE: Final = {REFUSED, _IN_PROGRESS, _REPLICATED}
 
 
 class FaultyClient(MemoryClient):

@@ -30,10 +30,13 @@ class Fault(Enum):
     PAUSE_AFTER = "pause after"  # the request is applied, then the process stands still
     DOUBLED = "doubled"  # sent on twice by something on the way, which passes the second answer on: nobody knows
     HOT = "hot"  # others use up what a partition writes: this request and writes of a while are refused
+    REPLICATED = "replicated"  # a write of another Region is at work on the item of a strong global table, not applied
 
 
 READS: Final = frozenset({"GetItem", "TransactGetItems", "Query", "Scan", "BatchGetItem"})
 _ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT, Fault.HOT})
+#: What there is on a global table with strong consistency; transactions are refused there, whatever they are about.
+_SINGLE_WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem"})
 #: What strikes a batch of statements as a whole; each of its statements may have a fault of its own as well.
 _OF_BATCHES: Final = frozenset(
     {
@@ -93,6 +96,8 @@ class Faults:
 
 
 def _fits(fault: Fault, operation: str, is_consistent: bool) -> bool:
+    if fault is Fault.REPLICATED:
+        return operation in _SINGLE_WRITES
     if fault is Fault.STALE:
         return operation == "GetItem" and not is_consistent
     if operation == "BatchExecuteStatement":

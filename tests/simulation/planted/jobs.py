@@ -32,7 +32,7 @@ def success_before_the_work() -> Patches:
                 condition="#l.#q.#me[0] = :ticket",
                 names={"#me": held.entry.id, "#success": lock_document.SUCCESS},
                 values={
-                    ":success": lock_document.stored_success(success, once._period.kept_s),
+                    ":success": lock_document.stored_success(success, once._period.kept_s(0)),
                     ":ticket": {"N": str(held.entry.ticket)},
                 },
             )

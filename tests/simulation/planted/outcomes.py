@@ -6,8 +6,11 @@ import copy
 from types import SimpleNamespace
 from typing import Any
 
+from botocore.exceptions import ClientError
 from pynamodb.expressions.operand import Path
 
+from pynamo_locking._core import error_codes
+from pynamo_locking._core.error_codes import Answer
 from pynamo_locking._core.outcome import Outcome, judge, judge_by_id
 from pynamo_locking._core.queue import LockState
 from pynamo_locking._io import answers, runtime
@@ -147,6 +150,33 @@ def copy_without_an_update_in_doubt_is_saved() -> Patches:
 def new_token_for_the_same_transaction() -> Patches:
     """A transaction of which nothing is known is sent again under another token."""
     return [(Commit, "token", property(lambda self: runtime.current.token(), lambda self, value: None))]
+
+
+# Writes that meet one of another Region
+
+_REPLICATED = "ReplicatedWriteConflictException"
+
+
+@plants(Plan("modify", faults={Fault.REPLICATED: 3}, preemptions=0), "Truth", limit=200)
+def write_that_met_another_region_told_as_applied() -> Patches:
+    """A write that DynamoDB has refused for now, for the sake of another Region, counts as done."""
+    send = writes_write.Write.dispatch
+
+    def dispatch(self: Any, kwargs: Any, **options: Any) -> Any:
+        try:
+            return send(self, kwargs, **options)
+        except ClientError as error:
+            if answers.code_of(error) != _REPLICATED:
+                raise
+            return {"Attributes": self.item.serialize()}
+
+    return [(writes_write.Write, "dispatch", dispatch)]
+
+
+@plants(Plan("append", faults={Fault.REPLICATED: 1}, preemptions=0), "Truth", limit=200)
+def write_that_met_another_region_told_as_unknown() -> Patches:
+    """A write that DynamoDB has refused for now, for the sake of another Region, counts as one without an answer."""
+    return [(error_codes, "_BY_CODE", {**error_codes._BY_CODE, _REPLICATED: Answer.UNANSWERED})]
 
 
 # Versions

@@ -26,7 +26,8 @@ def other_condition(pattern: str, replacement: str = "") -> Patches:
         if "ConditionExpression" not in arguments:
             return send(row, operation, arguments)
         changed = dict(arguments)
-        condition = re.sub(pattern, replacement, changed.pop("ConditionExpression", ""))
+        asked = changed.pop("ConditionExpression").removesuffix(f" AND {stored.known_format_text('#l.#f')}")
+        condition = re.sub(pattern, replacement, asked)
         if condition:
             changed["ConditionExpression"] = condition
         used = set(re.findall(r"[#:]\w+", f"{condition} {changed.get('UpdateExpression', '')}"))

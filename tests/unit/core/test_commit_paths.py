@@ -14,6 +14,7 @@ from pynamo_locking._core.commit_paths import (
     CommitPath,
     MarkFacts,
     MemberFacts,
+    OwnRows,
     Plan,
     choose,
     keys_in_rows,
@@ -25,10 +26,11 @@ from tests.unit.helpers import steady
 
 #: What `writes` and `reads` say of marks: each is sent alone.
 MARK = MarkFacts(size=300, key_size=50)
+ROWS = OwnRows(header=500, participants=100)
 
 
 def planned(members: list[MemberFacts], *, extra: int = 0) -> Plan:
-    return with_costs(choose(members, extra=extra), members, extra=extra)
+    return with_costs(choose(members, extra=extra), members, extra=extra, rows=ROWS)
 
 
 def writes(count: int, **facts: object) -> list[MemberFacts]:

@@ -148,8 +148,9 @@ def test_a_clock_behind_the_last_run_is_not_too_soon_for_a_later_period():
 
 def test_a_row_is_kept_for_longer_than_its_success_counts():
     """A day longer than the longer of both, and another for leases without a renewal."""
-    assert make_period(7 * DAY, None, since_success=False, at_least=0).kept_s == 9 * 86400
-    assert make_period(HOUR, None, since_success=True, at_least=3 * DAY).kept_s == 5 * 86400
+    assert make_period(7 * DAY, None, since_success=False, at_least=0).kept_s(86400) == 9 * 86400
+    assert make_period(HOUR, None, since_success=True, at_least=3 * DAY).kept_s(60) == 5 * 86400
+    assert make_period(7 * DAY, None, since_success=False, at_least=0).kept_s(7 * 86400) == 15 * 86400
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ class Own:
     def may_be_renewed(self):
         return self.possession.is_held
 
+    def leave_if_stalled(self):
+        return None
+
     def renew(self):
         self.log.append((self.name, round(self.world.now - 1000, 6)))
         if self.gate is not None:

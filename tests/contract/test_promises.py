@@ -1,0 +1,166 @@
+"""What docs/explanation/what-we-need-of-dynamodb.md lists, and no other file here asks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from tests.contract.helpers import CANCELED, REFUSED, Table, plain_item, wire, wire_item
+from tests.contract.lock_requests import ALL_OLD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.engine import Engine
+
+THREADS, TIMES = 4, 15
+REFUSALS = {REFUSED, CANCELED, "TransactionConflictException", "TransactionInProgressException"}
+T = TypeVar("T")
+
+
+def in_threads(work: Callable[[int], T], threads: int = THREADS) -> list[T]:
+    """``work(0)`` to ``work(threads - 1)``, all at once."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(threads)))
+
+
+def add(table: Table, pk: str) -> dict[str, Any]:
+    return {"Update": table.request(pk, update="ADD n :one", values={":one": 1})}
+
+
+def refusal_of(request: Callable[[], object]) -> dict[str, Any] | None:
+    """The answer that refused a request, for a condition or a conflict; None if it was applied."""
+    try:
+        request()
+    except ClientError as error:
+        response: dict[str, Any] = dict(error.response)
+        if response["Error"]["Code"] not in REFUSALS:
+            raise
+        return response
+    return None
+
+
+def is_applied(request: Callable[[], object]) -> bool:
+    return refusal_of(request) is None
+
+
+def write(table: Table, *actions: dict[str, Any]) -> bool:
+    return is_applied(lambda: table.client.transact_write_items(TransactItems=list(actions)))
+
+
+def number(item: dict[str, Any] | None) -> int:
+    return int((item or {}).get("n", 0))
+
+
+def test_a_consistent_read_shows_what_was_answered(concurrent_table: Table) -> None:
+    """GetItem, Query and Scan, right after the answer to a write that others follow at once."""
+    table = concurrent_table
+    query = {
+        "KeyConditionExpression": "pk = :pk",
+        "ExpressionAttributeValues": {":pk": wire("a")},
+        "TableName": table.name,
+        "ConsistentRead": True,
+    }
+
+    def work(_: int) -> bool:
+        for _ in range(TIMES):
+            answered = number(table.update("ADD n :one", values={":one": 1}))
+            [queried] = table.client.query(**query)["Items"]
+            [scanned] = table.client.scan(TableName=table.name, ConsistentRead=True)["Items"]
+            shown = [number(plain_item(queried)), number(plain_item(scanned)), number(table.get())]
+            if min(shown) < answered or shown != sorted(shown):
+                return False
+        return True
+
+    assert all(in_threads(work))
+    assert number(table.get()) == THREADS * TIMES
+
+
+def test_a_refusal_shows_the_item_that_refused(concurrent_table: Table) -> None:
+    """Never an image from before or after, in which the condition would have held."""
+    table = concurrent_table
+    table.put(n=0)
+
+    def work(_: int) -> list[bool]:
+        right = []
+        for _ in range(TIMES):
+            seen = number(table.get())
+            values = {":one": 1, ":seen": seen}
+            refusal = refusal_of(partial(table.update, "ADD n :one", "n = :seen", values=values, **ALL_OLD))
+            if refusal is not None:
+                right.append(number(plain_item(refusal["Item"])) > seen)
+        return right
+
+    refusals = list(itertools.chain(*in_threads(work)))
+    assert refusals
+    assert all(refusals)
+
+
+def test_transactions_and_single_writes_lose_no_update(concurrent_table: Table) -> None:
+    """Both compare and set the same number: it is the number of those that were not refused."""
+    table = concurrent_table
+    table.put("a", n=0)
+    table.put("b", n=0)
+
+    def increment(thread: int) -> bool:
+        seen = number(table.get("a"))
+        update, condition, values = "SET n = :new", "n = :seen", {":seen": seen, ":new": seen + 1}
+        if thread % 2:
+            change = table.request("a", update=update, condition=condition, values=values)
+            return write(table, {"Update": change}, add(table, "b"))
+        return is_applied(partial(table.update, update, condition, "a", values=values))
+
+    done = in_threads(lambda thread: sum(increment(thread) for _ in range(TIMES)))
+    assert number(table.get("a")) == sum(done)
+    assert number(table.get("b")) == sum(done[1::2])
+
+
+def test_transactions_keep_the_order_of_their_answers(concurrent_table: Table) -> None:
+    """One writes a, hears that it is done, and then writes b: no reader finds b ahead of a."""
+    table = concurrent_table
+    gets = [{"Get": {"TableName": table.name, "Key": wire_item({"pk": pk})}} for pk in "ab"]
+    is_over = threading.Event()
+
+    def write_in_turn() -> int:
+        try:
+            for pk in "ab" * TIMES:
+                while not write(table, add(table, pk), add(table, f"beside {pk}")):
+                    pass
+        finally:
+            is_over.set()
+        return 0
+
+    def look() -> None:
+        answers = table.client.transact_get_items(TransactItems=gets)["Responses"]
+        a, b = (number(plain_item(answer.get("Item", {}))) for answer in answers)
+        assert b <= a <= b + 1
+
+    def read() -> int:
+        looks = 0
+        while not is_over.is_set():
+            looks += is_applied(look)
+        return looks
+
+    assert sum(in_threads(lambda thread: read() if thread else write_in_turn()))
+    assert [number(table.get(pk)) for pk in "ab"] == [TIMES] * 2
+
+
+def test_statements_stand_alone(concurrent_engine: Engine) -> None:
+    """Of a batch, one is applied and one is refused, and the answer says which."""
+    table = Table(concurrent_engine)
+    for pk in "ab":
+        table.put(pk, n=0)
+    statement = f'UPDATE "{table.name}" SET "n" = ? WHERE "pk" = ? AND ("n" = ?)'
+    batch = [
+        {"Statement": statement, "Parameters": [wire(each) for each in (1, pk, expected)]}
+        for pk, expected in (("a", 5), ("b", 0))
+    ]
+    refused, applied = table.client.batch_execute_statement(Statements=batch)["Responses"]
+    assert refused["Error"]["Code"] == "ConditionalCheckFailed"
+    assert "Error" not in applied
+    assert [number(table.get(pk)) for pk in "ab"] == [0, 1]

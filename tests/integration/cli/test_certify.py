@@ -1,0 +1,174 @@
+"""``certify``: it finds mistakes, stops at its cap, and leaves nothing, also after it was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pynamo_locking.certify import STAGES, Course, Place, Plan, Price, stages
+from pynamo_locking.certify.tables import KINDS
+from pynamo_locking.cli.problems import Exit
+from tests.engines.engine import DUMMY_ENVIRONMENT
+from tests.support import certify_mistakes
+from tests.support.certify_mistakes import Quick
+from tests.support.nursery import ROOT
+from tests.support.shell import Shell, prepared
+from tests.support.workers import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pynamo_locking.certify import Report
+    from tests.engines.engine import Engine
+
+PREFIX: Final = "certify-test-"
+#: `make simulate` runs all stages, with more of everything.
+SCALE: Final = os.environ.get("CERTIFY_SCALE", "0.03")
+CHOSEN: Final = list(STAGES) if "CERTIFY_SCALE" in os.environ else ["locks", "answers", "contention"]
+
+
+def tables(engine: Engine) -> list[str]:
+    return [name for name in engine.client().list_tables()["TableNames"] if name.startswith(PREFIX)]
+
+
+def started(engine: Engine, folder: Path) -> subprocess.Popen[str]:
+    only = [word for stage in CHOSEN for word in ("--only", stage)]
+    where = ["--prefix", PREFIX, "--endpoint", str(engine.host), "--region", engine.region]
+    command = [sys.executable, "-m", "pynamo_locking", "certify", *where, "--scale", SCALE, *only]
+    return subprocess.Popen(
+        [*command, "--out", str(folder), "--yes", "--json"],
+        cwd=ROOT,
+        env={**os.environ, **DUMMY_ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def is_reached(process: subprocess.Popen[str], beginning: str) -> bool:
+    assert process.stderr is not None
+    return any(line.startswith(beginning) for line in iter(process.stderr.readline, ""))
+
+
+def run_in_process(engine: Engine, plan: Plan, cap: float = 1e6, **functions: Any) -> Report:
+    course = Course(Place(PREFIX, engine.region, engine.host), plan, cap, Price(), lambda _: None)
+    return course.run({**stages.FUNCTIONS, **functions})
+
+
+@pytest.mark.timeout(900)
+def test_twice_with_a_kill_in_between(real_engine: Engine, tmp_path: Path) -> None:
+    """A run that is killed leaves its tables; the next one removes them, says so, and writes the page."""
+    with started(real_engine, tmp_path) as first:
+        assert is_reached(first, "locks: ")
+        until(lambda: len(tables(real_engine)) == len(KINDS))
+        first.kill()
+    assert first.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+    with started(real_engine, tmp_path) as second:
+        out, err = second.communicate()
+
+    document = json.loads(out)
+    assert second.returncode == Exit.OK, (document["stages"], err)
+    assert f"removed what an earlier run has left: {PREFIX}certify-contract" in err
+    assert tables(real_engine) == []
+    assert [stage["result"] for stage in document["stages"]] == ["passed"] * len(CHOSEN)
+    page, facts = sorted(tmp_path.iterdir(), reverse=True)
+    assert json.loads(facts.read_text()) == document
+    assert all(stage["about"] in page.read_text() for stage in document["stages"])
+    estimated, used = document["cost"]["estimated"], document["cost"]["used"]
+    assert 0 < used < 2 * estimated, "the estimate is near the units that DynamoDB reports"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_removes_the_tables(dynoxide: Engine, tmp_path: Path, number: int) -> None:
+    """Ctrl-C and SIGTERM end a run as they end any command, and leave no table."""
+    with started(dynoxide, tmp_path) as process:
+        assert is_reached(process, "locks: ")
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == Exit.SIGNALLED + number
+    assert tables(dynoxide) == []
+
+
+def test_the_cap(dynoxide: Engine) -> None:
+    """A run that would use more stops before, removes its tables, and says which stages were not run."""
+    report = run_in_process(dynoxide, Quick(stages=("locks", "answers")), cap=300)
+    assert [stage.result for stage in report.stages] == ["stopped at the cap", "not run"]
+    assert report.is_capped
+    assert 100 < sum(report.used.values()) <= 300
+    assert tables(dynoxide) == []
+
+
+MISTAKES: Final = {
+    "contract": (certify_mistakes.contract_without_conditions, "one_creator: Failed"),
+    "locks": (certify_mistakes.count_without_lock, "changes are stored"),
+    "answers": (certify_mistakes.answers_by_retrying, "applied, and 2 changes were stored"),
+    "transactions": (certify_mistakes.transfer_in_two_writes, "snapshots have another sum than 2000"),
+    "contention": (certify_mistakes.contend_without_lock, "two processes held the lock at once"),
+}
+
+
+def test_each_stage_finds_a_mistake(dynoxide: Engine) -> None:
+    """With work that has a mistake, each stage fails, and says why; the stages after it are run."""
+
+    def with_mistake(name: str) -> Any:
+        return lambda crew: getattr(stages, name)(crew, MISTAKES[name][0])
+
+    report = run_in_process(dynoxide, Quick(stages=tuple(MISTAKES)), **{name: with_mistake(name) for name in MISTAKES})
+    assert {stage.name: stage.result for stage in report.stages} == dict.fromkeys(MISTAKES, "failed")
+    for stage in report.stages:
+        assert any(MISTAKES[stage.name][1] in problem for problem in stage.problems), stage.problems
+    assert tables(dynoxide) == []
+
+
+# The command, without a run
+
+
+@pytest.fixture
+def shell(dynoxide: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return prepared(dynoxide, capsys, monkeypatch)
+
+
+def test_a_table_of_others_is_left_alone(dynoxide: Engine, shell: Shell) -> None:
+    """A table with the name of one of ours, which lacks the mark, ends the command before it changes anything."""
+    client, name = dynoxide.client(), f"{PREFIX}certify-locks"
+    client.create_table(
+        TableName=name,
+        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    try:
+        for words in (["--remove"], ["--yes", "--only", "latencies"]):
+            error = shell.error("certify", "--prefix", PREFIX, *words)
+            assert (error["kind"], error["exit_code"]) == ("foreign_table", Exit.CONFIGURATION)
+            assert tables(dynoxide) == [name]
+    finally:
+        client.delete_table(TableName=name)
+
+
+def test_the_estimate_and_nothing_else(dynoxide: Engine, shell: Shell) -> None:
+    """A dry run says what a run would do and cost, stage by stage; it makes no request."""
+    all_of_it = shell.answer("certify", "--prefix", PREFIX, "--dry-run")
+    one = shell.answer("certify", "--prefix", PREFIX, "--dry-run", "--only", "answers", "--write-price", "1")
+    assert all_of_it["tables"] == [f"{PREFIX}certify-{kind}" for kind in KINDS]
+    assert 0 < one["estimated_writes"] < all_of_it["estimated_writes"]
+    assert 0 < all_of_it["estimated_cost"] < all_of_it["max_cost"] == 1.875
+    assert one["max_cost"] == 3
+    assert tables(dynoxide) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["--only", "other"], ["--scale", "0"], ["--scale", "nan"], ["--prefix", ""], []], ids=str
+)
+def test_what_cannot_work_is_refused(shell: Shell, words: list[str]) -> None:
+    """Before any request. Without --yes, and with nobody to ask, nothing is done."""
+    error = shell.error("certify", "--prefix", PREFIX, *words)
+    assert error["kind"] == "usage"

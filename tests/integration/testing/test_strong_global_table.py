@@ -1,0 +1,193 @@
+"""A table that answers as a global table with strong consistency between Regions does."""
+
+from __future__ import annotations
+
+import pytest
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import TableError, TransactWriteError
+
+from pynamo_locking import (
+    ConfigurationError,
+    LockableModel,
+    LockAttribute,
+    NamedLock,
+    TransactWrite,
+    VersionAttribute,
+    transaction,
+)
+from pynamo_locking._models import administration
+from pynamo_locking.testing import strong_global_table
+from tests.support.models import QUICK
+from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
+
+
+class Names(NamedLock):
+    """Locks on names."""
+
+    class Meta:
+        table_name = "names"
+        lock_settings = QUICK
+
+
+class Account(LockableModel):
+    """The lock in the item."""
+
+    class Meta:
+        table_name = "accounts"
+        lock_settings = QUICK
+
+    account_id = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Ship(LockableModel):
+    """The lock in a row of another table."""
+
+    class Meta:
+        table_name = "ships"
+        lock_table = Names
+        lock_settings = QUICK
+
+    ship_id = UnicodeAttribute(hash_key=True)
+    version = VersionAttribute()
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr("pynamo_locking._io.retries.backoff", lambda *_: 0.0)
+
+
+def saved():
+    """Return an item of the table."""
+    item = Account("a", balance=0)
+    item.save()
+    return item
+
+
+def act_on(item):
+    """Return everything that is done with single requests, by name."""
+
+    def under_lock():
+        with Account.locked("a") as lock:
+            lock.item.balance += 1
+            lock.item.save()
+
+    def beside():
+        with Account.guarded_batch() as batch:
+            batch.save(item)
+            batch.save(Account("b"))
+
+    def on_a_name():
+        with Names.locked("job"):
+            pass
+
+    return {
+        "save": item.save,
+        "save unchecked": lambda: item.save(add_version_condition=False),
+        "update": lambda: item.update([Account.balance.set(1)]),
+        "update unchecked": lambda: item.update([Account.balance.add(1)], add_version_condition=False),
+        "delete": item.delete,
+        "under the lock": under_lock,
+        "modify": lambda: Account.modify("a", change=lambda found: setattr(found, "balance", 7)),
+        "batch": beside,
+        "a name": on_a_name,
+    }
+
+
+NAMES = ["save", "save unchecked", "update", "update unchecked", "delete", "under the lock", "modify", "batch", "a name"]
+
+
+@pytest.mark.parametrize("conflicts", [1, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_operation_meets_writes_of_other_regions(engine, name, conflicts, monkeypatch):
+    """Once or several times: it succeeds, and was applied once."""
+    monkeypatch.setattr("pynamo_locking._core.limits.MOST_STATEMENTS", 1)
+    engine.bind(Account, Names)
+    item = saved()
+    act = act_on(item)[name]
+    with strong_global_table(Names if name == "a name" else Account, conflicts=conflicts) as met:
+        act()
+    assert met.count == conflicts
+    found = next(iter(Account.query("a", consistent_read=True)), None)
+    assert getattr(found, "version", None) == {"delete": None, "a name": 1}.get(name, 2)
+
+
+def transactions(item):
+    """Return everything that is a transaction of DynamoDB, by name."""
+
+    def native():
+        with TransactWrite(connection=Account._get_connection().connection) as tx:
+            tx.save(item)
+
+    def together():
+        with transaction() as tx:
+            tx.update(tx.get(Account, "a"), [Account.balance.set(1)])
+            tx.save(Account("b"))
+
+    def read():
+        with transaction() as tx:
+            tx.get_all(Account, ["a"])
+
+    return {"TransactWrite": native, "Transaction": together, "reads": read}
+
+
+@pytest.mark.parametrize("name", ["TransactWrite", "Transaction", "reads"])
+def test_transactions_are_refused(engine, name):
+    """The error says what the table is, and what works there."""
+    engine.bind(Account)
+    item = saved()
+    act = transactions(item)[name]
+    with (
+        strong_global_table(Account),
+        pytest.raises(ConfigurationError, match="strong consistency between Regions, which has no transactions") as no,
+    ):
+        act()
+    assert isinstance(no.value, TransactWriteError)
+    assert no.value.cause_response_code == "ValidationException"
+    assert [found.account_id for found in Account.scan(consistent_read=True)] == ["a"]
+    assert Account.get("a", consistent_read=True).version == 1
+
+
+def test_a_lock_in_another_row_is_refused(engine):
+    """With the first write under it; the lock is given back."""
+    engine.bind(Ship, Names)
+    ship = Ship("s")
+    ship.save()
+    with strong_global_table(Names), pytest.raises(ConfigurationError, match="which has no transactions"):  # noqa: SIM117
+        with Ship.locked("s") as lock:
+            lock.item.save()
+    assert Ship.lock_state("s").entries == ()
+    assert Ship.get("s", consistent_read=True).version == 1
+
+
+@pytest.mark.parametrize("table", [Purse, Transactions])
+def test_a_long_transaction_is_refused_and_leaves_nothing(engine, monkeypatch, table):
+    """Whether the items or the headers are there: its marks are dropped, and its header is aborted."""
+    make_long_from(monkeypatch)
+    engine.bind(Purse, Transactions)
+    keys = [f"k{number}" for number in range(FEW + 1)]
+    for key in keys:
+        Purse(key, balance=0).save()
+    with (
+        strong_global_table(table),
+        pytest.raises(ConfigurationError, match="has no transactions"),
+        transaction(Transactions) as tx,
+    ):
+        for key in keys:
+            tx.update(tx.get(Purse, key), [Purse.balance.set(1)])
+    assert [Purse.get(key, consistent_read=True).balance for key in keys] == [0] * len(keys)
+    assert not any(Purse.lock_state(key).mark for key in keys)
+    Purse.get(keys[0]).save()
+
+
+def test_ttl_cannot_be_enabled(engine):
+    """As on such a table of DynamoDB; the description says what the table is."""
+    engine.bind(Account)
+    with strong_global_table(Account):
+        description = administration.describe(Account)
+        with pytest.raises(TableError, match="UpdateTimeToLive is not supported"):
+            Account._get_connection().update_time_to_live("expires")
+    assert description["MultiRegionConsistency"] == "STRONG"
+    assert "MultiRegionConsistency" not in administration.describe(Account)

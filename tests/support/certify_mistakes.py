@@ -1,0 +1,110 @@
+"""Work of `certify` as it would be done with a mistake: each stage has to see it. In child processes, so nothing is undone.
+
+The mistakes are those that this package is there to prevent: no condition, no lock, a repeated increment, two writes in
+the place of a transaction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from botocore.client import BaseClient
+from botocore.exceptions import ConnectionClosedError
+
+from pynamo_locking.certify import work
+from pynamo_locking.certify.plan import ACCOUNTS, Plan
+
+if TYPE_CHECKING:
+    from pynamo_locking.certify.work import Job
+
+
+class Quick(Plan):
+    """A run of seconds, in which no process is killed."""
+
+    kills = 0
+    turns = 120
+    contended = 60
+    snapshots = 60
+    rounds = 4
+
+
+def contract_without_conditions(job: Job) -> dict[str, Any]:
+    """An engine that does not look at the conditions of single writes."""
+    client: Any = BaseClient
+    original = client._make_api_call
+
+    def call(made: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        return original(made, operation, {k: v for k, v in arguments.items() if k != "ConditionExpression"})
+
+    client._make_api_call = call
+    return work.contract(job)
+
+
+class NoLock:
+    """Keeps no other process out."""
+
+    tickets = itertools.count(1)
+
+    def __init__(self, row: Any, key: str) -> None:
+        self._row, self._key = row, key
+        self.ticket = next(self.tickets)
+
+    def __enter__(self) -> NoLock:
+        if self._row is not None:
+            self.item = self._row.get(self._key, consistent_read=True)
+            self.item.save = lambda: type(self.item).save(self.item, add_version_condition=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def count_without_lock(job: Job) -> dict[str, Any]:
+    """Counters are read, changed and saved, by all processes at once."""
+    work.models_of = without_locks(work.models_of)
+    return work.count(job)
+
+
+def contend_without_lock(job: Job) -> dict[str, Any]:
+    """All processes are in the critical section at once."""
+    work.models_of = without_locks(work.models_of)
+    return work.contend(job)
+
+
+def without_locks(models_of: Any) -> Any:
+    def make(*arguments: Any) -> Any:
+        models = models_of(*arguments)
+        models.row.locked = lambda key: NoLock(models.row, key)
+        models.locks.locked = lambda _, **__: NoLock(None, "")
+        return models
+
+    return make
+
+
+def answers_by_retrying(job: Job) -> dict[str, Any]:
+    """An increment whose answer was lost is sent again."""
+
+    def change(models: Any, key: str) -> None:
+        for _ in range(3):
+            with suppress(ConnectionClosedError, Exception):
+                models.stock(key).update([models.stock.n.add(1)])
+                return
+
+    work.CHANGES.clear()
+    work.CHANGES["increment"] = change
+    return work.answers(job)
+
+
+def transfer_in_two_writes(job: Job) -> dict[str, Any]:
+    """A transfer takes the money from one account, and then gives it to the other."""
+    row, chooser = job.models.row, job.chooser
+    while not job.has_come_to(job.plan.turns):
+        job.add("begun")
+        for number, amount in zip(chooser.sample(range(ACCOUNTS), 2), (-1, 1), strict=True):
+            row.modify(f"account-{number}", lambda account, amount=amount: work._change(job, account, amount))
+            time.sleep(0.01)
+        job.add("done")
+    return {}
