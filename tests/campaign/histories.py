@@ -59,13 +59,13 @@ class Scribe:
         """Note that it was done, and what was read."""
         self._write("ok", value, f)
 
-    def fail(self, value: list[MicroOp], error: object, f: str = "txn") -> None:
+    def fail(self, value: list[MicroOp], error: Exception | None, f: str = "txn") -> None:
         """Note that it was refused: nothing of it was or will be done."""
         self._write("fail", value, f, type(error).__name__)
 
-    def info(self, value: list[MicroOp], error: object, f: str = "txn") -> None:
+    def info(self, value: list[MicroOp], error: Exception | None, f: str = "txn") -> None:
         """Note that it may have been done, or may be done later."""
-        self._write("info", value, f, type(error).__name__)
+        self._write("info", value, f, error and type(error).__name__)
         self._process += 1
 
     def _write(self, kind: str, value: list[MicroOp], f: str, error: str | None = None) -> None:

@@ -36,6 +36,8 @@ class Lists:
         self._moments = Moments(self._report)
         #: By key: the longest list that was read, and by which operation.
         self._longest: dict[Any, list[Any]] = {}
+        #: Key, list and reader, of lists that do not fit the longest.
+        self._unfit: list[tuple[Any, list[Any], int]] = []
         self._read_by: dict[Any, int] = {}
         #: By key, by element: who has appended it.
         self._writers: defaultdict[Any, dict[Any, int]] = defaultdict(dict)
@@ -102,7 +104,9 @@ class Lists:
         elif longest[: len(seen)] == seen:
             return True
         self._note("incompatible-order", f"{key} was read as {seen} and as {longest}", self._read_by[key], op.number)
+        self._unfit.append((key, seen, op.number))
         if len(seen) > len(longest):
+            self._unfit[-1] = (key, longest, self._read_by[key])
             self._longest[key], self._read_by[key] = seen, op.number
         return False
 
@@ -112,17 +116,16 @@ class Lists:
         """Return what is wrong."""
         graph = self._moments.graph(strict=strict)
         keys = self._writers.keys() | self._longest.keys()
-        for key in keys:
-            self._check_elements(key)
+        for key, elements, reader in [(key, self._longest.get(key, []), self._read_by.get(key)) for key in keys] + self._unfit:
+            self._check_elements(key, elements, reader)
         self._check_reads()
         self._depend(graph, {key: self._order(graph, key) for key in keys})
         self._report.anomalies += graph.cycles(self._moments.indices)
         return self._report
 
-    def _check_elements(self, key: Any) -> None:
+    def _check_elements(self, key: Any, elements: list[Any], reader: Any) -> None:
         """Find what was never appended, appended by nothing that happened, or appended once and read twice."""
-        elements, writers = self._longest.get(key, ()), self._writers[key]
-        reader = self._read_by.get(key)
+        writers = self._writers[key]
         if len(set(elements)) < len(elements):
             self._note("duplicate-elements", f"{key} was read as {elements}", reader)
         aborted = None

@@ -85,7 +85,7 @@ def reads(ops: Ops, least: int) -> list[tuple[dict[str, Any], list[Any]]]:
 
 def a_stale_read(ops: Ops, chooser: random.Random) -> None:
     """Something that was read long ago is read again, much later."""
-    _, micro = reads(ops, 3)[-1]
+    _, micro = reads(ops, 3)[-chooser.randint(1, 9)]
     micro[2][:] = micro[2][:1]
 
 
@@ -120,7 +120,7 @@ def twice(ops: Ops, chooser: random.Random) -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (a_stale_read, "realtime"),
+        (a_stale_read, "G-single-item-"),
         (an_aborted_read, "G1a"),
         (garbage, "garbage-read"),
         (two_orders, "incompatible-order"),
