@@ -8,6 +8,7 @@ Source: Kingsbury and Alvaro, Elle: Inferring Isolation Anomalies from Experimen
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,9 @@ class Lists:
         """Return what is wrong."""
         graph = self._moments.graph(strict=strict)
         keys = self._writers.keys() | self._longest.keys()
-        for key, elements, reader in [(key, self._longest.get(key, []), self._read_by.get(key)) for key in keys] + self._unfit:
+        for key, elements, reader in [
+            (key, self._longest.get(key, []), self._read_by.get(key)) for key in keys
+        ] + self._unfit:
             self._check_elements(key, elements, reader)
         self._check_reads()
         self._depend(graph, {key: self._order(graph, key) for key in keys})
@@ -137,7 +140,9 @@ class Lists:
                 aborted = writer
                 self._note("G1a", f"{element} in {key} was read, and its transaction had failed", writer, reader)
             elif aborted is not None and self._moments.outcomes[writer] == "ok":
-                self._note("dirty-update", f"{element} in {key} stands on what a failed transaction did", aborted, writer)
+                self._note(
+                    "dirty-update", f"{element} in {key} stands on what a failed transaction did", aborted, writer
+                )
                 aborted = None
 
     def _check_reads(self) -> None:
@@ -146,11 +151,15 @@ class Lists:
         for reader, key, length in self._reads:
             last = self._longest[key][length - 1] if length else None
             if last in self._within[key] and self._writers[key][last] != reader:
-                self._note("G1b", f"{key} was read up to {last}, within a transaction", self._writers[key][last], reader)
+                self._note(
+                    "G1b", f"{key} was read up to {last}, within a transaction", self._writers[key][last], reader
+                )
             if reader in self._appenders(key):
                 before = replaced.setdefault((key, length), reader)
                 if before != reader:
-                    self._note("lost-update", f"both have read {length} elements of {key}, and appended", before, reader)
+                    self._note(
+                        "lost-update", f"both have read {length} elements of {key}, and appended", before, reader
+                    )
 
     def _appenders(self, key: Any) -> set[int]:
         if key not in self._appending:
@@ -161,7 +170,7 @@ class Lists:
         """Add the order of appends to a key; return a node before all that were never read, so come last, and these."""
         writers, shown = self._writers[key], dict.fromkeys(self._longest.get(key, ()))
         order = [writers[element] for element in shown if element in writers]
-        for first, second in zip(order, order[1:], strict=False):
+        for first, second in itertools.pairwise(order):
             graph.add(WW, first, second)
         end, outcomes = graph.node(), self._moments.outcomes
         unread = [each for element, each in writers.items() if element not in shown and outcomes[each] != "fail"]

@@ -192,7 +192,7 @@ def _read(scribe: histories.Scribe, model: Any, keys: list[int]) -> None:
 def _read_locked(scribe: histories.Scribe, model: Any, key: int) -> None:
     """Nothing writes any more, so a plain read shows the end."""
     scribe.invoke([["r", key, None]])
-    found = [item for item in model.batch_get([key], consistent_read=True)]
+    found = list(model.batch_get([key], consistent_read=True))
     scribe.ok([["r", key, _value(found[0] if found else None)]])
 
 
