@@ -254,6 +254,17 @@ def test_the_tests_that_hold_promises_exist() -> None:
     assert "".join(cells).count("`test_") > 100
 
 
+def test_the_tests_of_what_we_need_of_dynamodb_exist() -> None:
+    """Each section names one, or says that there is none."""
+    text = (DOCS / "explanation" / "what-we-need-of-dynamodb.md").read_text()
+    named = re.findall(r"`(\w+/[\w/]+\.py)`((?:[:,] `test_\w+`)+)", text)
+    assert len(named) > 15
+    assert missing_tests(f"`{path}` {names}" for path, names in named) == []
+    sections = re.findall(r"^### (\d+\. .*)\n((?:(?!^##).*\n)+)", text, re.MULTILINE)
+    assert len(sections) == 10
+    assert [title for title, section in sections if "**Test" not in section] == []
+
+
 # The texts that the project comes from
 
 #: Section, feature, where, and tests: for each text its rows.

@@ -290,7 +290,7 @@ class Transaction(Reads):
         has not read counts as 1 KB.
 
         Raises:
-            NotUnique: two of its items have the same unique value.
+            NotUnique: two of its items have the same unique value; or another item has it, where that was read.
             ConfigurationError: it exceeds a limit.
 
         Cost: none; of items with unique values the reads of the commit that are said in the table of costs, which it

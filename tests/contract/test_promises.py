@@ -58,7 +58,7 @@ def number(item: dict[str, Any] | None) -> int:
 
 
 def test_a_consistent_read_shows_what_was_answered(concurrent_table: Table) -> None:
-    """GetItem, Query and Scan, right after the answer to a write that others follow at once."""
+    """Query, Scan, TransactGetItems and GetItem, right after the answer to a write that others follow at once."""
     table = concurrent_table
     query = {
         "KeyConditionExpression": "pk = :pk",
@@ -67,12 +67,28 @@ def test_a_consistent_read_shows_what_was_answered(concurrent_table: Table) -> N
         "ConsistentRead": True,
     }
 
+    def read_in_a_transaction() -> int:
+        found = list[int]()
+        get = {"Get": {"TableName": table.name, "Key": wire_item({"pk": "a"})}}
+
+        def read() -> None:
+            [answer] = table.client.transact_get_items(TransactItems=[get])["Responses"]
+            found.append(number(plain_item(answer["Item"])))
+
+        while not is_applied(read):
+            pass
+        return found[0]
+
     def work(_: int) -> bool:
         for _ in range(TIMES):
             answered = number(table.update("ADD n :one", values={":one": 1}))
             [queried] = table.client.query(**query)["Items"]
             [scanned] = table.client.scan(TableName=table.name, ConsistentRead=True)["Items"]
-            shown = [number(plain_item(queried)), number(plain_item(scanned)), number(table.get())]
+            shown = [
+                *(number(plain_item(item)) for item in (queried, scanned)),
+                read_in_a_transaction(),
+                number(table.get()),
+            ]
             if min(shown) < answered or shown != sorted(shown):
                 return False
         return True
