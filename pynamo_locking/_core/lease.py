@@ -95,20 +95,20 @@ class LockSettings:
         wait: how long `locked()` waits for its turn by default. 0 fails at once, ``math.inf`` waits for ever. 60 s, the
             usual setting of record waits in relational databases.
         lease: how long an entry lives without a renewal. A longer lease survives a longer pause of its holder; a
-            shorter one lets waiters in sooner after a crash. 60 s.
+            shorter one lets waiters acquire the lock sooner after a crash. 60 s.
         max_lease: the longest lease that may be asked for. A stored lease that is longer counts as this long. Must be
             finite, and the same for all processes that use a lock. A day.
-        heartbeat: renew in the background. Without it the caller renews, or takes one long lease. With ``"progress"``
+        heartbeat: renew in the background. Without it the caller renews, or uses one long lease. With ``"progress"``
             the background renews only if the work has called `Lock.progress` since the last renewal. Work that has not
             for two thirds of the lease loses the lock, with the reason ``"stalled"``.
         max_hold: after so long since the grant the lock is lost, with the reason ``"max_hold"``, and no longer renewed.
-            A holder that hangs, and whose heartbeat lives, so lets go: the next party is let in when the lease has
-            ended. At least as long as the lease. ``math.inf``, no end.
+            For holders that hang while their heartbeat lives: the next waiter acquires the lock when the lease has
+            expired. At least as long as the lease. ``math.inf``, no end.
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
             do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
             the entry for a full lease. Safe for guarded data either way. 10 s.
         max_waiters: entries allowed behind the holder: processes, where callers share entries (`block`). An entry takes
-            50 bytes of the item, and its owner label. When the queue is full, newcomers look for room from time to time
+            50 bytes of the item, and its owner label. If the queue is full, callers look for room from time to time
             until their deadline. 100; at most 400, which with the longest labels take half of an item. The holders of a
             semaphore count among these.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its
@@ -122,7 +122,7 @@ class LockSettings:
             later than callers of other processes do. 1 gives each caller an entry of its own. 32.
         bell: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by a socket
             in the directory for temporary files. Not on Windows. The waiter polls as well; while all that are ahead of
-            it listen, and for a lock in the item, not more often than each `poll`.
+            it listen, and for a lock in the item, at most once in each `poll`.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
             times as long, so that two renewals can fail before it ends. 1 s.
 

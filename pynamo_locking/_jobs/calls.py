@@ -234,12 +234,12 @@ class _Ending(Edit[IdempotencyTable]):
 class IdempotentCall:
     """One call that may be made twice, made by `IdempotencyTable.call`, for ``with`` and for ``async with``.
 
-    A block that ends stores its `result`, in the write that gives up the key's lock. A block that raises stores nothing
+    A block that ends stores its `result`, in the write that releases the key's lock. A block that raises stores nothing
     (unless the exception is in `final`), and the key is free again.
 
-    Inside an open `transaction` (or `atransaction`) no lock is taken. The row is read by the transaction, and the
+    Inside an open `transaction` (or `atransaction`) no lock is acquired. The row is read by the transaction, and the
     result is one action of its commit: effect and result are stored together, or neither. If the block raises, the
-    transaction forgets what it was to write since the block began.
+    transaction forgets the writes that were planned since the block began.
 
     Attributes:
         key: as given.

@@ -51,8 +51,8 @@ class Term:
 
     Attributes:
         ticket: the number of the term, and fencing token: larger than that of each earlier term.
-        ended: an event of `threading`, set as soon as the term is over. Its wait() blocks an event loop.
-        reason: why it is over; empty before. One of `LockLost`; ``"unanswered"``: no renewal was answered, and a
+        ended: an event of `threading`, set as soon as the term has ended. Its wait() blocks an event loop.
+        reason: why it has ended; empty before. One of `LockLost`; ``"unanswered"``: no renewal was answered, and a
             quarter of the lease is left; ``"resigned"``; ``"failed"``: `on_elected` has raised an error.
     """
 
@@ -74,7 +74,7 @@ class Term:
         """Tell that the work goes on, at least once in two thirds of a lease. No request; from any thread or task.
 
         Raises:
-            LockLost: the term is over, so the work must stop.
+            LockLost: the term has ended, so the work must stop.
         """
         self._lasting().progress()
 
@@ -82,28 +82,28 @@ class Term:
         """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.condition`.
 
         Raises:
-            LockLost: the term is over.
+            LockLost: the term has ended.
         """
         return self._lasting().condition()
 
     def check(self, transaction: TransactWrite) -> None:
-        """Let a transaction fail once the term is over, whatever this process believes: `Lock.check`.
+        """Let a transaction fail once the term has ended, whatever this process believes: `Lock.check`.
 
         Raises:
-            LockLost: the term is over.
+            LockLost: the term has ended.
 
         Cost: that of one more action in the transaction.
         """
         self._lasting().check(transaction)
 
     def resign(self) -> None:
-        """End the term. The campaign goes on, behind those who wait already."""
+        """End the term. The campaign goes on, behind the waiting candidates."""
         self._end_with("resigned")
 
     def _lasting(self) -> Lock[Any]:
         if self._wish or self.reason:
             reason = self.reason or self._wish
-            message = f"term {self.ticket} of {self._lock.name} is over ({reason}). Stop the work of the leader."
+            message = f"term {self.ticket} of {self._lock.name} has ended ({reason}). Stop the work of the leader."
             raise LockLost(message, reason=reason, ticket=self.ticket)
         return self._lock
 
@@ -136,7 +136,7 @@ class Campaign:
     the lock is released, so that the next process is elected at once.
 
     Guaranteed: what `Lock` guarantees for holders. So terms grow, and a process that is killed, stopped or cut off, or
-    whose work hangs, is succeeded when its lease is over.
+    whose work hangs, is succeeded when its lease has expired.
 
     Cost: 1 write for each term to begin and to end, 1 write in each third of a lease for each process, and for those
     that wait one eventually consistent read a look.
@@ -179,7 +179,7 @@ class Campaign:
             timeout: seconds or a timedelta; without end unless given.
 
         Returns:
-            The term; None if the campaign has ended, or the time is over.
+            The term; None if the campaign has ended, or no term began in time.
         """
         return walk(self._until_elected(timeout))
 
@@ -208,7 +208,7 @@ class Campaign:
 
         Args:
             wait: until the lock is released, which is when `on_lost` and `on_elected` have returned; if `on_elected`
-                does not return, until the lease is over. False for a handler of a signal, and inside of these two.
+                does not return, until the lease has expired. False for a handler of a signal, and inside of these two.
 
         Raises:
             ConfigurationError: it was to wait inside of these two, for itself. The campaign goes on.

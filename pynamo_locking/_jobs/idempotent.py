@@ -49,12 +49,12 @@ def idempotent(  # noqa: PLR0913 - options
     `final`. One that returns what cannot be serialized raises as well.
 
     Guaranteed under crashes, lost answers and pauses: of all calls with one key, one result is stored, and returned
-    until `keep` is over. While a call is in progress the others wait or are refused. A call that ends after its key was
-    taken over raises `LockLost`, and its result is not stored. Not guaranteed: that what the function does elsewhere
-    happens once. If its process dies after the effect, before the result is stored, the next call does it again; pass
-    on the key, or `IdempotentCall.lock`'s ticket, to a system that can tell. Of items that is guaranteed: called inside
-    a `transaction`, as ``@transactional()`` above this decorator does, the result is stored by the commit that stores
-    the items, and no lock is taken.
+    until `keep` has passed. While a call is in progress, other calls wait or are refused. A call that ends after its
+    key was taken over raises `LockLost`, and its result is not stored. Not guaranteed: that the effects of the function
+    elsewhere happen once. If its process dies after the effect and before the result is stored, the next call repeats
+    the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a system that can refuse it. Changes of items
+    are made once inside a `transaction`, as ``@transactional()`` above this decorator opens it: the commit stores the
+    items and the result, and no lock is acquired.
 
     In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
     ``lambda_context`` of `IdempotencyTable.call`.

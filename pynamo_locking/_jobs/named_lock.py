@@ -88,17 +88,17 @@ class NamedLock(OwnTable, LockableModel):
                             term.progress()
                             ...
 
-        The leader is the process that holds the lock of that name; all others wait in its queue. What is guaranteed
-        says `Campaign`, and what a leader may rely on says `Term`.
+        The leader is the process that holds the lock of that name; the other candidates wait in its queue. `Campaign`
+        says what is guaranteed, and `Term` what a leader may rely on.
 
         Args:
             name: what is led.
             on_elected: a plain function, called with the `Term` when this process is elected, on a thread of its own.
                 It may do the work of the leader, or start it and return. If it raises an error, the term ends, and the
                 campaign goes on a third of a lease later; `LockLost` of the term itself is no error.
-            on_lost: a plain function, called with the reason (`Term.reason`) when a term is over, also when the leader
-                resigns; before the lock is released, so stop here what `on_elected` has started.
-            lease: how long a leader that is killed still counts, in seconds or as a timedelta. 60 s unless set.
+            on_lost: a plain function, called with the reason (`Term.reason`) when a term has ended, also when the
+                leader resigns, and before the lock is released: stop here what `on_elected` has started.
+            lease: how long a killed leader blocks its successor, in seconds or as a timedelta. 60 s unless set.
             heartbeat: ``"progress"``, the default: a leader whose work does not call `Term.progress` for two thirds of
                 a lease steps down. With True it leads for as long as its process lives.
             max_hold: the longest term, in seconds or as a timedelta. Without end unless set.
@@ -133,9 +133,9 @@ class NamedLock(OwnTable, LockableModel):
 
         At most one *successful* run in each period. A run succeeds when the block ends without an exception, under a
         lock that is still held: the request that releases the lock notes the success in its row. A block that raises,
-        a process that dies and a lock that is lost note nothing. Then the next caller that waits runs the job, a dead
-        one's when its lease is over. So a job that has done its work and dies before that request runs again: make the
-        work idempotent, or let `run.ticket` or `run.lock.check` refuse the late one.
+        a process that dies and a lock that is lost note nothing. Then the next caller that waits runs the job; after
+        the death of a process, when its lease has expired. So a job that dies after its work and before that request
+        runs again: make the work idempotent, or let `run.ticket` or `run.lock.check` refuse the late run.
 
         Periods are a grid in a time zone. Each process computes the beginning of its period from its wall clock when
         it asks, and its run is due only if that is later than the one noted. So a machine whose clock is behind skips

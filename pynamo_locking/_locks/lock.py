@@ -33,7 +33,7 @@ class Lock(Taker[M]):
 
     Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` or ``async with`` statement,
     or call `acquire()` and `release()`, or `aacquire()` and `arelease()`, in pairs. The object can be used again after
-    a release; each time it takes a new ticket. A thread or task that acquires a lock it already holds gets the same
+    a release; each time it gets a new ticket. A thread or task that acquires a lock it already holds gets the same
     ticket again, and the last release leaves the queue. Threads and tasks started inside a lock write under it if they
     inherit its context, but do not hold it: they wait like all other threads.
 
@@ -64,7 +64,7 @@ class Lock(Taker[M]):
     # Acquiring and releasing
 
     def acquire(self, wait: Duration | None = None) -> Self:
-        """Acquire the lock, waiting for our turn.
+        """Acquire the lock, waiting for the turn of this caller.
 
         Args:
             wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if another party is in the
@@ -74,7 +74,7 @@ class Lock(Taker[M]):
             The lock itself.
 
         Raises:
-            LockTimeout: not our turn in time. No entry of ours is left behind.
+            LockTimeout: the lock was not acquired in time. No entry of this caller is left in the queue.
             LockLost: this thread or task believed that it held the lock already, and has lost it.
             OutcomeUnknown: it holds the lock already, its lease had ended, and the renewal had no answer.
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
@@ -170,7 +170,7 @@ class Lock(Taker[M]):
 
     @property
     def item(self) -> M:
-        """The locked item, as it was in the very image that showed us in front.
+        """The locked item, as it was when the lock was acquired: in the image that showed this holder in front.
 
         No request for an embedded lock, unless the item was written before it was asked for (then 1 read); 1
         transactional read, once, for a lock in a row of its own (a plain read could show the state before a dead

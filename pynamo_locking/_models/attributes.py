@@ -30,8 +30,8 @@ _LAST_S: Final = 253402300799
 class LockAttribute(Attribute[LockState]):
     """The lock of an item, kept inside the item that it protects.
 
-    Declare one on a model to embed its locks; one write request then both takes the lock and reads
-    the item. The attribute is maintained by lock operations alone: on an instance it reads as the
+    Declare one on a model to embed its locks; one write request then both acquires the lock and
+    reads the item. The attribute is maintained by lock operations alone: on an instance it reads as the
     `LockState` at the time the instance was loaded, and it cannot be assigned.
 
     A model may call the attribute ``lock``, as most do. ``Model.lock(key)`` still makes a lock then:

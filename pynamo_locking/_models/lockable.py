@@ -93,11 +93,11 @@ class LockableMixin(VersionedMixin):
             heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that
                 is long enough. With ``"progress"`` the background renews only while the work calls `Lock.progress`.
             max_hold: how long to hold the lock at most, in seconds or as a timedelta, counted from the grant. Then it
-                is lost, and no longer renewed, so that work that hangs lets go. Without end unless set.
+                is lost, and no longer renewed, even if the work hangs. Without end unless set.
             shared: hold the lock together with other shared holders, and never beside an exclusive one. Writes of
                 the item are refused then, before any request. A shared holder cannot upgrade; an exclusive holder
                 can `Lock.downgrade`.
-            permits: how many may hold it at once, a semaphore; all who use it at the same time must pass the same
+            permits: how many may hold it at once, a semaphore; all callers at the same time must pass the same
                 number. Above 1, writes of the item are refused as for `shared`. If the same thread or task asks
                 again, it gets the same permit.
             owner: label for people of at most 256 bytes; host, process and thread unless given.
@@ -223,7 +223,7 @@ class LockableMixin(VersionedMixin):
     def try_locked(
         cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]
     ) -> Block[Lock[Self] | None]:
-        """Take the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
+        """Acquire the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
 
         Args:
             hash_key: the item's hash key.
@@ -246,12 +246,12 @@ class LockableMixin(VersionedMixin):
 
     @classmethod
     def locked_first(cls, keys: Iterable[Any], **options: Unpack[LockKeywords]) -> Block[Lock[Self] | None]:
-        """Take the first of several locks that is free, skipping those that are not: for work queues.
+        """Acquire the first of several locks that is free, skipping those that are not: for work queues.
 
         Like SQL's ``SKIP LOCKED``: workers that pass the same list take different items. With a
         `LockAttribute`, items that do not exist (any more) are skipped as well; with ``Meta.lock_table`` their locks
-        are taken, and `lock.item` raises DoesNotExist. Check `lock.item` to see whether the work is still to be done.
-        A lock that this thread or task holds already counts as free, and is taken again.
+        are acquired, and `lock.item` raises DoesNotExist. Check `lock.item` to see whether the work is still to be
+        done. A lock that this thread or task already holds counts as free, and is acquired again.
 
         Args:
             keys: hash keys, or pairs of hash and range key, in the order of preference.
@@ -262,7 +262,7 @@ class LockableMixin(VersionedMixin):
 
         Raises:
             ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
-                this thread or task shares one that it would have to take alone.
+                this thread or task shares one that it would need exclusively.
             LockLost: on leaving, as `Lock.release`.
 
         Cost: that of the lock, and 1 refused write for each one that was skipped; shared or with permits 2.
@@ -293,7 +293,7 @@ class LockableMixin(VersionedMixin):
     def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:
         """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``, or ``async with``.
 
-        The request that takes the lock reads the item, and the request that releases it saves the item.
+        The request that acquires the lock reads the item, and the request that releases it saves the item.
         If the block raises, nothing is saved; each of nested blocks undoes its own changes only. A task that is
         cancelled during the save receives the cancellation after the item is saved and the lock released.
         All arguments are those of `locked`.
@@ -352,9 +352,10 @@ class LockableMixin(VersionedMixin):
         the first one is the owner, and the others enter the queue anew.
 
         With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
-        every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read; all
-        others lose their place, as after a deletion of the document. The values of the item stay, and so does a
-        readable mark of a transaction; an unreadable mark is dropped, with the writes that it has not finished yet.
+        every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read;
+        unreadable ones lose their place, as after a deletion of the document. The values of the item stay, and so
+        does a readable mark of a transaction; an unreadable mark is dropped, with its unfinished
+        writes.
 
         Args:
             hash_key: the item's hash key.

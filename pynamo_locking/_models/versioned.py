@@ -242,10 +242,9 @@ class VersionedMixin(GuardedMixin):
     def repair_unique(cls) -> UniqueReport:
         """Write missing rows of unique values, and remove rows whose items do not have the value.
 
-        That is what writers leave behind that do not use this package, and the way to begin: run it once all writers
-        have the ``Meta.unique``. Until then an item without its row does not keep others from its value. A value that
-        several items have is reported, and left to people: give one of the items another value, or delete it. It is
-        safe beside other writers, and can be repeated.
+        Run it once all writers have the ``Meta.unique``, and after writes without this package. Until then an item
+        without its row does not keep other items from its value. A value of several items is reported, and stays: give
+        one of the items another value, or delete it. It is safe beside other writers, and can be repeated.
 
         Returns:
             What was found, and what of that was mended.

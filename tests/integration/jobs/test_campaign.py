@@ -70,7 +70,7 @@ def test_leaders_follow_each_other(clock: VirtualClock) -> None:
             assert later.ticket > term.ticket
             assert (term.ended.is_set(), term.reason) == (True, "resigned")
             assert not later.ended.is_set()
-            with pytest.raises(LockLost, match="is over") as lost:
+            with pytest.raises(LockLost, match="has ended") as lost:
                 term.progress()
             assert (lost.value.reason, lost.value.ticket) == ("resigned", term.ticket)
         assert first.elected() is None
