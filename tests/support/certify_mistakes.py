@@ -1,6 +1,6 @@
 """Work of `certify` as it would be done with a mistake: each stage has to see it. Child processes do it.
 
-The mistakes are those that this package is there to prevent: no condition, no lock, a repeated increment, two writes in
+The mistakes are those that this package is there to prevent: no image, no lock, a repeated increment, two writes in
 the place of a transaction.
 """
 
@@ -29,19 +29,20 @@ class Quick(Plan):
     """A run of seconds, in which no process is killed."""
 
     kills = 0
-    turns = 100
-    contended = 40
-    snapshots = 50
+    turns = 60
+    contended = 30
+    snapshots = 30
     rounds = 2
 
 
-def contract_without_conditions(job: Job) -> Any:
-    """An engine that does not look at the conditions of single writes."""
+def contract_without_images(job: Job) -> Any:
+    """An engine whose refusals do not bring the item along."""
     client: Any = BaseClient
     original = client._make_api_call
 
     def call(made: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        return original(made, operation, {k: v for k, v in arguments.items() if k != "ConditionExpression"})
+        wanted = {name: each for name, each in arguments.items() if name != "ReturnValuesOnConditionCheckFailure"}
+        return original(made, operation, wanted)
 
     client._make_api_call = call
     work.MODULES = work.MODULES[:1]
@@ -110,8 +111,10 @@ def transfer_in_two_writes(job: Job) -> Any:
     while not job.has_come_to(job.plan.turns):
         job.keep_pace()
         job.add("begun")
-        for number, amount in zip(chooser.sample(range(ACCOUNTS), 2), (-1, 1), strict=True):
-            row.modify(f"account-{number}", lambda account, amount=amount: work._change(job, account, amount))
-            time.sleep(0.01)
+        source, target = (f"account-{number}" for number in chooser.sample(range(ACCOUNTS), 2))
+        begun = time.monotonic()
+        row.modify(source, lambda account: work._change(job, account, -1))
+        time.sleep(3 * (time.monotonic() - begun))
+        row.modify(target, lambda account: work._change(job, account, 1))
         job.add("done")
     return {}
