@@ -86,6 +86,7 @@ TESTING = [
     "held",
     "lose",
     "lost_answers",
+    "strong_global_table",
     "throttled",
 ]
 THINGS = {

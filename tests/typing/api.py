@@ -594,6 +594,8 @@ def faults() -> None:
         pass
     with testing.lost_answers(Account, "a-1", 3, times=1, is_applied=False) as lost:
         assert_type(lost, testing.Strikes)
+    with testing.strong_global_table(Account, conflicts=2) as met:
+        assert_type(met.count, int)
     with testing.held(Account.locked("a-1", wait=0)) as lock:
         assert_type(lock.item, Account)
         testing.lose(lock)

@@ -96,7 +96,8 @@ def act_on(item):
     }
 
 
-NAMES = ["save", "save unchecked", "update", "update unchecked", "delete", "under the lock", "modify", "batch", "a name"]
+NAMES = ["save", "save unchecked", "update", "update unchecked", "delete"]
+NAMES += ["under the lock", "modify", "batch", "a name"]
 
 
 @pytest.mark.parametrize("conflicts", [1, 4])
