@@ -100,10 +100,10 @@ NAMES = ["save", "save unchecked", "update", "update unchecked", "delete"]
 NAMES += ["under the lock", "modify", "batch", "a name"]
 
 
-@pytest.mark.parametrize("conflicts", [1, 4])
+@pytest.mark.parametrize("conflicts", [4])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_operation_meets_writes_of_other_regions(engine, name, conflicts, monkeypatch):
-    """Once or several times: it succeeds, and was applied once."""
+    """Several times: it succeeds, and was applied once."""
     monkeypatch.setattr("pynamo_locking._core.limits.MOST_STATEMENTS", 1)
     engine.bind(Account, Names)
     item = saved()
