@@ -35,7 +35,7 @@ logger = logging.getLogger("pynamo_locking")
 
 #: A record of a stream, as a Lambda function or `boto3` gets it; an image of an item in it.
 Record = Mapping[str, Any]
-Image = Mapping[str, Any]
+Image = dict[str, Any]
 
 #: The attribute of a lock row in which people read when the lease ends; it changes with the lock.
 _BESIDE_LOCKS: Final = frozenset({lock_document.LEASE_ENDS})
@@ -149,7 +149,8 @@ class Auditor:
             return
         if known.version is not None and not known.is_own:
             before, after = known.versions_in(item.old), known.versions_in(item.new)
-            yield from transitions.of_versions(before, after, has_ids=known.write_id is not None, is_changed=item.is_changed)
+            has_ids = known.write_id is not None
+            yield from transitions.of_versions(before, after, has_ids=has_ids, is_changed=item.is_changed)
         if known.lock is None:
             return
         before_lock, after_lock = item.states()
@@ -163,9 +164,11 @@ class Auditor:
         if after.mark is not None or after.unreadable:
             if item.is_changed and after.mark == mark:
                 yield transitions.Breach("mark_ignored", f"values were written past the mark of {mark.id}")
-        elif item.is_changed and not item.is_finished(mark):
+        elif item.is_finished(mark):
+            return
+        elif item.is_changed:
             yield transitions.Breach("mark_lost", f"the mark of {mark.id} was removed, and its values were not stored")
-        elif not item.is_changed and mark.op != "keep" and (mark.set or mark.remove or mark.spill or mark.op == "delete"):
+        else:
             yield from self._of_drop(mark, known)
 
     def _of_drop(self, mark: Mark, known: Audited) -> Iterator[Breach]:
@@ -175,7 +178,9 @@ class Auditor:
         try:
             header = recovery.shown(table, mark.id)
         except LockingError as error:
-            logger.warning("the header of %s cannot be read, so the removal of its mark is not judged: %s", mark.id, error)
+            logger.warning(
+                "the header of %s cannot be read, so the removal of its mark is not judged: %s", mark.id, error
+            )
             return
         if header is not None and header["state"] != "aborted":
             state = header["state"]
@@ -268,16 +273,22 @@ class _Item:
 
     def is_finished(self, mark: Mark) -> bool:
         """Tell whether the item has become what a mark intends, as far as the mark says it."""
-        if mark.op == "keep" or mark.spill:
-            return True
-        expected = {name: value for name, value in self.old.items() if name not in mark.remove} | dict(mark.set)
-        return mark.op == "save" and _same(self._values(expected), self._values(self.new))
+        if mark.op == "keep":
+            return True  # the decision itself writes it
+        old, new = _without(self.old, self.locks), _without(self.new, self.locks)
+        if mark.spill:
+            return not _same(old, new)
+        expected = {name: value for name, value in old.items() if name not in mark.remove} | dict(mark.set)
+        return mark.op == "save" and _same(expected, new)
 
-    def _values(self, image: Image) -> dict[str, Any]:
+    def _values(self, image: Image) -> Image:
         known = self.known
-        left_out = {*self.locks, known.version, known.write_id}
-        left_out |= {known.ttl, *_BESIDE_LOCKS} if known.is_own else set()
-        return {name: value for name, value in image.items() if name not in left_out}
+        beside = {known.ttl, *_BESIDE_LOCKS} if known.is_own else set[Any]()
+        return _without(image, {*self.locks, known.version, known.write_id, *beside})
+
+
+def _without(image: Image, names: set[Any]) -> Image:
+    return {name: value for name, value in image.items() if name not in names}
 
 
 def _of_removal(before: LockState) -> Iterator[Breach]:
