@@ -49,6 +49,7 @@ class Stream:
         self._kept: list[dict[str, Any]] = []
         self._read: dict[str, int] = {}
         self._ends: list[Any] = []
+        self._client: Any = None
 
     def bind(self, *models: type[Model]) -> None:
         """Give each model a fresh table with a stream."""
@@ -86,14 +87,13 @@ class Stream:
         }
         plain.put_item(TableName=table, Item=end)
         self._ends.append(end)
-        client = session.create_client(
+        client = self._client = self._client or session.create_client(
             "dynamodbstreams", region_name="us-east-1", endpoint_url=self.engine.host, **self.engine.credentials
         )
         records: list[dict[str, Any]] = []
         while not any(record["dynamodb"]["Keys"] == end for record in records):
             shards = client.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]
             records = [record for shard in shards for record in _of_shard(client, arn, shard["ShardId"])]
-        client.close()
         read, self._read[table] = self._read.get(table, 0), len(records)
         return [_mended(record) for record in records[read:] if record["dynamodb"]["Keys"] not in self._ends]
 
@@ -133,4 +133,8 @@ def stream_of(engine: Engine) -> Iterator[Stream]:
     with pytest.MonkeyPatch.context() as patch:
         if engine.name == "memory":
             patch.setattr(Table, "replace", see)
-        yield stream
+        try:
+            yield stream
+        finally:
+            if stream._client is not None:
+                stream._client.close()
