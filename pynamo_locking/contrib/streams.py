@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._edge import Audited, Breach, LockState, Mark
 
+__all__ = ["Auditor", "Finding", "handler"]
+
 logger = logging.getLogger("pynamo_locking")
 
 #: A record of a stream, as a Lambda function or `boto3` gets it; an image of an item in it.

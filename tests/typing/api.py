@@ -71,6 +71,7 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
+from pynamo_locking.contrib.streams import Auditor, Finding, handler
 
 
 class Account(LockableModel):
@@ -601,6 +602,14 @@ def faults() -> None:
         testing.lose(lock)
     testing.lose(Locks, "x")
     testing.held(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def streams_of_dynamodb(event: dict[str, Any]) -> None:
+    auditor = Auditor([Account, Locks], reads_headers=True)
+    for finding in auditor.audit(event["Records"], table="accounts"):
+        assert_type(finding, Finding)
+        assert_type(finding.kind, str)
+    assert_type(handler(auditor, on_finding=print)(event, None), dict[str, Any])
 
 
 def tasks_of_celery(task: UniqueTask, claims: type[TaskClaims]) -> None:
