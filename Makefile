@@ -10,7 +10,8 @@ WAITING := tests/integration/cli/test_run.py \
 	tests/integration/locks/test_pauses.py \
 	tests/integration/whole/test_proxy.py
 # These keep both cores busy, or count what only happens in time: nothing else runs beside them.
-ALONE := tests/integration/contrib/test_processes.py \
+ALONE := tests/campaign/test_campaign.py \
+	tests/integration/contrib/test_processes.py \
 	tests/integration/intervals/test_processes.py \
 	tests/integration/jobs/test_calls_killed.py \
 	tests/integration/locks/test_processes.py \
@@ -28,6 +29,7 @@ INTERRUPTED := tests/integration/locks/test_interrupts.py
 SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
 # `make simulate` has them longer.
 LONGER := tests/integration/locks/test_interrupts.py::test_an_interrupted_caller_does_not_hold_up_those_in_line \
+	tests/campaign/test_campaign.py \
 	tests/integration/locks/test_pauses.py \
 	tests/integration/locks/test_processes.py \
 	tests/integration/jobs/test_calls_killed.py \
@@ -67,7 +69,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check check-tests test pynamodb-tests simulate model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo check check-tests test pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -99,7 +101,7 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, planted bugs in campaigns, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
 	STORIES=30 $(BIN)/python -m pytest --no-cov -q tests/integration/models/test_batches_by_statements.py
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
@@ -107,6 +109,9 @@ simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, 
 	THOROUGH=1 CALLS=8x50x5 CLAIMS=4000 KILLS_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
 	MACHINES=20 PERIODS=30 $(BIN)/python -m pytest --no-cov -q tests/integration/jobs/test_many_machines.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
+
+campaign: $(VENV)/.test engines ## processes under kills, pauses and faults on three engines write histories, which are checked from their files, for MINUTES=20
+	$(BIN)/python -m tests.campaign run --minutes $(or $(MINUTES),20)
 
 model: ## SPIN (spin and a C compiler) searches models of the queue and of long transactions, with and without their rules
 	$(PYTHON) -m tests.models

@@ -188,8 +188,8 @@ def check_lease(lease: float, settings: LockSettings) -> None:
         raise ConfigurationError(f"lease ({lease} s) is too short: leases are stored in whole milliseconds.")
     if lease > settings.max_lease:
         raise ConfigurationError(
-            f"lease ({lease} s) is longer than max_lease ({settings.max_lease} s), and no more of it is believed. Take "
-            f"a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all processes that use the lock."
+            f"lease ({lease} s) is longer than max_lease ({settings.max_lease} s), the longest for which waiters wait. "
+            f"Use a shorter one with a heartbeat, or raise LockSettings(max_lease=...) for all that use the lock."
         )
 
 

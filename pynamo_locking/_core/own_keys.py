@@ -55,7 +55,7 @@ class OwnKeys:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the table has items of others."""
+        """Whether the table has items of other programs."""
         return bool(self.range_name)
 
     @property

@@ -178,7 +178,7 @@ class LockState:
 
         Args:
             entry_id: its id.
-            ticket: its ticket, if it must have that one as well.
+            ticket: its ticket, if the entry must have this ticket as well.
         """
         found = next((entry for entry in self.entries if entry.id == entry_id), None)
         return None if found is None or (ticket is not None and found.ticket != ticket) else found

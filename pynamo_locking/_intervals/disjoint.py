@@ -201,7 +201,7 @@ class Disjoint:
 
 @contextlib.contextmanager
 def behind(locks: Sequence[Lock[Any]], wait: float) -> Iterator[None]:
-    """Hold locks that only decide who is first: that one was lost is no error once the block has stored its rows."""
+    """Hold locks that only decide which call is first: a lost one is no error once the block has stored its rows."""
     is_done = False
     try:
         with locked_all(*locks, wait=wait):

@@ -231,7 +231,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     all_values = dict(values or {})
     if "#q" in used:  # else the request stores or names the whole document
         condition = f"{condition} AND {known_format_text('#l.#f')}"
-        set_ = ", ".join(filter(None, [set_, "#l.#f = if_not_exists(#l.#f, :format)"]))
+        set_ += ", #l.#f = if_not_exists(#l.#f, :format)" if set_ else ""
         all_names["#f"], all_values[":format"] = FORMAT_NAME, number(FORMAT)
     if lease is not None and row.ttl_attribute is not None:
         set_ += ", #expires = if_not_exists(#l.#success.#kept, :kept) + :ends, #ends = :shown"

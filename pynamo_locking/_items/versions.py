@@ -98,9 +98,10 @@ def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     if image is None or shape_of(model).known is None:
         return
     keys = (model._hash_key_attribute(), model._range_key_attribute())
-    key = {each.attr_name: image[each.attr_name] for each in keys if each is not None}
-    table = model.Meta.table_name
-    flaws.refuse_newer(image, f"the row {next(iter(key.values()))['S']!r} of {table!r}", table=table, key=key)
+    names, table = [each.attr_name for each in keys if each is not None], model.Meta.table_name
+    key = {name: image[name] for name in names if name in image}
+    what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
+    flaws.refuse_newer(image, what, table=table, key=key)
 
 
 def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:

@@ -376,7 +376,7 @@ class IdempotentCall:
         if tx is not None and self._terms.final:
             raise ConfigurationError(
                 "a transaction that raises stores nothing, so it cannot store an exception that is final: catch it in "
-                "the function, and return what stands for it."
+                "the function, and return a value for it."
             )
         return tx
 

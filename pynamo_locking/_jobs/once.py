@@ -60,10 +60,10 @@ class Run(Generic[M]):
         """The ticket of our run, its fencing token: larger than that of every earlier run.
 
         Raises:
-            ConfigurationError: the run is not ours.
+            ConfigurationError: the program does not run here.
         """
         if not self:
-            raise ConfigurationError(f"this run of {self.lock.name} is not ours ({self.answer}), and has no ticket.")
+            raise ConfigurationError(f"{self.lock.name} does not run here ({self.answer}), so there is no ticket.")
         return self.lock.ticket
 
     def does_not_count(self) -> None:

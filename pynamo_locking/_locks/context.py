@@ -49,8 +49,8 @@ def taken_here(row: LockRow, claim: Claim, last: HeldEntry | None) -> HeldEntry 
     if found is None and in_the_way is not None and not in_the_way.possession.is_copied:
         raise ConfigurationError(
             f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
-            f"since two that try would wait for each other for ever. Take all of it from the start, or release it, "
-            f"take it anew, and read again."
+            f"since two holders that tried would wait for each other for ever. Acquire the whole lock from the start, "
+            f"or release it, acquire it again, and read again."
         )
     return found
 

@@ -213,8 +213,8 @@ class HeldEntry:
         if not self.entry.claim.may_write:
             raise ConfigurationError(
                 f"{self.row.label} is held {self.entry.claim} here, so other parties may hold it too, and nothing may "
-                f"be written under it. Release it, take it exclusively (locked() without shared or permits), and read "
-                f"again."
+                f"be written under it. Release it, acquire it exclusively (locked() without shared or permits), and "
+                f"read again."
             )
 
     @contextlib.contextmanager

@@ -81,7 +81,7 @@ def ensure(held: HeldEntry, wanted: float) -> None:
     """
     if wanted >= held.entry.lease:
         raise ConfigurationError(
-            f"ensure({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Take a longer lease."
+            f"ensure({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Use a longer lease."
         )
     if held.possession.reason:
         raise held.loss()
@@ -156,7 +156,7 @@ def downgrade(held: HeldEntry, claim: Claim) -> None:
     if not replace(claim, mode=have.mode).covers(have):
         raise ConfigurationError(
             f"{held.row.label} is held {have} here, and {claim} is only a part of that: all of it would be shared. "
-            f"Downgrade the lock that has all of it, or take them one by one."
+            f"Downgrade the lock that has all of it, or acquire them one by one."
         )
     try:
         held.downgrade()

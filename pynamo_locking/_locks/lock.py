@@ -357,7 +357,7 @@ class Lock(Taker[M]):
     def _last(self) -> HeldEntry:
         if self._held is None:
             raise ConfigurationError(
-                f"the lock {self._target.row.label} was never taken by this Lock object; acquire it first."
+                f"the lock {self._target.row.label} was never acquired by this Lock object; acquire it first."
             )
         return self._held
 

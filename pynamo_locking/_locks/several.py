@@ -78,7 +78,8 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
 
     Raises:
         LockTimeout: on entering: not all of them in time; none is held.
-        LockLost: on leaving, if one of them was lost meanwhile.
+        LockLost: on leaving, if one of them was lost meanwhile; on entering, if one was lost while it waited for the
+            others (by `max_hold`, or ``heartbeat="progress"``).
         ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
 
     Cost: that of each lock; ranges of one hash key cost that of one.
@@ -93,6 +94,8 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
     with contextlib.ExitStack() as held:
         for lock in in_order(locks):
             _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
+        for lock in locks:
+            lock.progress()  # or it was lost
         yield locks
 
 
@@ -103,6 +106,8 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
         for lock in in_order(locks):
             await lock._aenter(max(0.0, deadline - runtime.current.monotonic()))
             held.push_async_exit(lock)
+        for lock in locks:
+            lock.progress()
         yield locks
 
 

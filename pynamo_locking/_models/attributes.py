@@ -72,7 +72,7 @@ class LockAttribute(Attribute[LockState]):
         if value is not None and not isinstance(value, LockState):
             raise ConfigurationError(
                 f"the lock attribute {self.attr_name!r} cannot be assigned; "
-                f"use {type(instance).__name__}.locked(...) to take the lock."
+                f"use {type(instance).__name__}.locked(...) to acquire the lock."
             )
         super().__set__(instance, value)
 

@@ -312,7 +312,7 @@ class LockableMixin(VersionedMixin):
         """
         lock = cls.locked(hash_key, range_key, **options)
         if not lock._options.claim.may_write:
-            raise ConfigurationError("edit() writes, so it takes the lock alone: leave out shared and permits.")
+            raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
         return Edit(lock)
 
     @classmethod

@@ -84,7 +84,7 @@ class _Own(TableConnection):
 
     @override
     def delete_table(self) -> dict[str, Any]:
-        raise ConfigurationError(f"the table {self.table_name!r} has items of others: it is not deleted.")
+        raise ConfigurationError(f"the table {self.table_name!r} has items of other programs: it is not deleted.")
 
 
 class OwnRows(_Base):

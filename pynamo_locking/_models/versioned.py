@@ -216,7 +216,7 @@ class VersionedMixin(GuardedMixin):
         Cost: 1 write. Source: JPA's ``LockModeType.OPTIMISTIC_FORCE_INCREMENT``.
         """
         if versions.shape_of(type(self)).attribute is None:
-            raise ConfigurationError(f"{type(self).__name__} has no version that touch() could count up.")
+            raise ConfigurationError(f"{type(self).__name__} has no version that touch() could increment.")
         exists = self.get_attributes()[str(self._hash_keyname)].exists()
         writer = self._writer() or PlainWriter(self)
         writer.touch(clauses.both(condition, exists), checks_version=add_version_condition)

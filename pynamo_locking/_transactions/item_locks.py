@@ -66,8 +66,8 @@ def shared_item(item: GuardedMixin) -> ConfigurationError:
     key = ", ".join(repr(value) for value in item._key_values() if value is not None)
     return ConfigurationError(
         f"{type(item).__name__}({key}) was read with for_share=True, so other parties may share its lock, and nothing "
-        f"may be written under it. There is no upgrade, since two that try would wait for each other for ever: use "
-        f"for_update=True from the start."
+        f"may be written under it. There is no upgrade, since two transactions that tried would wait for each "
+        f"other for ever: use for_update=True from the start."
     )
 
 

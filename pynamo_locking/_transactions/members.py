@@ -27,7 +27,7 @@ from pynamo_locking._transactions.item_locks import lock_of_name, no_lock_of_abs
 from pynamo_locking._transactions.member import Member
 from pynamo_locking._transactions.member_writes import UNREAD, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
-from pynamo_locking._writes.claims import Claims, merged
+from pynamo_locking._writes.claims import Claims, merged, not_unique
 from pynamo_locking.exceptions import ItemNotFound
 
 if TYPE_CHECKING:
@@ -242,10 +242,12 @@ class Members:
             member = self._known(row.table, key) or self._add(row.table(row.name), key, UNREAD)
             self._claiming.append(member)
             row.fill(member.item)
+            is_taken = bool(member.stored) and unique.holder_of(member.stored) not in row.holders()
             if row.to is not None:
                 member.save(row.condition(), checks=not isinstance(member.base, Unread))
-                continue
-            if member.stored and unique.holder_of(member.stored) not in row.holders():
+                if is_taken:
+                    raise not_unique(member.write, member.stored, TransactWriteError, None)
+            if row.to is not None or is_taken:
                 continue
             member.delete(row.condition(), checks=bool(member.stored))
             if member.write is not None:

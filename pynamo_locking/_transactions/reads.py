@@ -31,7 +31,7 @@ class Reads:
 
     def _check_open(self) -> None:
         if self._is_over:
-            raise ConfigurationError("this transaction is over: begin a new one.")
+            raise ConfigurationError("this transaction has ended: begin a new one.")
         if self._forks != runtime.forks:
             raise ConfigurationError(
                 "this transaction was begun before this process was forked, or restored from a snapshot, and its "
@@ -63,7 +63,7 @@ class Reads:
             DoesNotExist: there is no such item, or the transaction has deleted it.
             LockTimeout: the lock was not free in time.
             TransactionConflict: another live transaction has marked the item, and `wait` is over.
-            ConfigurationError: the model has no version; or the transaction is over; or it has read the item with
+            ConfigurationError: the model has no version; or the transaction has ended; or it has read the item with
                 `for_share` and asks for more.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has

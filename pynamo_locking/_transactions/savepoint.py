@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Savepoint:
-    """A state of a transaction to which it can roll back; `check_open` raises once the transaction is over."""
+    """A state of a transaction to which it can roll back; `check_open` raises once the transaction has ended."""
 
     def __init__(self, members: Members, check_open: Callable[[], None]) -> None:
         self._members = members
@@ -25,7 +25,7 @@ class Savepoint:
         A later `save` refuses another instance that still shows changes made since, until `refresh`.
 
         Raises:
-            ConfigurationError: the transaction is over.
+            ConfigurationError: the transaction has ended.
         """
         self._check_open()
         self._members.undo_from(self._moved)

@@ -134,11 +134,11 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
         CorruptRow: the row is not as it was written.
     """
     if _resumed(members) is not None:
-        raise ConfigurationError("a transaction goes on with one suspended transaction: use another one for the next.")
+        raise ConfigurationError("a transaction can resume one suspended transaction: use another one for the next.")
     table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
     row = members.counter(table, fates.SUSPENDED + id_)
     if row.is_absent:
-        raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or its time is over.")
+        raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or has expired.")
     by_table: dict[str, list[type[Any]]] = {}
     for model in (*models, table):
         by_table.setdefault(_place_of(model), []).append(model)

@@ -277,7 +277,7 @@ class AsyncTransaction:
         return [lock._must_have_taken() for lock in self._transaction._members.locks if lock._takes]
 
     def _forget_locks(self) -> None:
-        """Forget, in this task's context, the locks that a thread has given back."""
+        """Forget, in this task's context, the locks that a thread has released."""
         for lock in self._transaction._members.locks:
             if lock._held is not None:
                 held_entry.forget(lock._held)

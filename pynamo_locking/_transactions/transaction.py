@@ -151,7 +151,7 @@ class Transaction(Reads):
             add_version_condition: with False any stored item is overwritten, unless the transaction has read it.
 
         Raises:
-            ConfigurationError: its model cannot take part; or the transaction is over, or read only.
+            ConfigurationError: its model cannot take part; or the transaction has ended, or is read only.
             StaleVersion: the transaction has another copy of the item.
 
         Cost: none here. In a long commit 1 read, if the item gets a mark and its version is not checked.
@@ -290,7 +290,7 @@ class Transaction(Reads):
         has not read counts as 1 KB.
 
         Raises:
-            NotUnique: two of its items have the same unique value.
+            NotUnique: two of its items have the same unique value; or another item has it, where that was read.
             ConfigurationError: it exceeds a limit.
 
         Cost: none; of items with unique values the reads of the commit that are said in the table of costs, which it
@@ -312,7 +312,7 @@ class Transaction(Reads):
         return Committing(list(self._members.by_key.values()), replace(self._options, header_table=header_table))
 
     def commit(self) -> None:
-        """Commit: all writes are applied, or none. The transaction is over afterwards, even if this raises.
+        """Commit: all writes are applied, or none. The transaction has ended afterwards, even if this raises.
 
         Raises:
             StaleVersion: an item is not the one that was read.
@@ -344,7 +344,7 @@ class Transaction(Reads):
         self._end(None)
 
     def rollback(self) -> None:
-        """Roll back: nothing is written. Does nothing if the transaction is over."""
+        """Roll back: nothing is written. Does nothing if the transaction has ended."""
         if not self._is_over:
             self._end(None)
 
@@ -393,7 +393,7 @@ class Transaction(Reads):
         self._check_open()
         if self._read_only:
             raise ConfigurationError(
-                "a read-only transaction cannot go on with another one, whose row it would delete."
+                "a read-only transaction cannot resume another one: its commit would delete the row."
             )
         own = self._options.idempotency_key
         key, planned = suspension.resume(self._members, id, list(models))

@@ -246,7 +246,7 @@ def _applied(image: Mapping[str, Any], action: Action) -> Mapping[str, Any]:
     )
 
 
-def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], cause: Exception) -> Exception:
+def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], cause: Exception | None) -> Exception:
     """Return the error for the write of a row that another item has."""
     row: Row | None = vars(write.item).get(_ROW)
     holder, table = unique.holder_of(image), write.item.Meta.table_name

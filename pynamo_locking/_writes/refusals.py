@@ -29,7 +29,7 @@ def locked_out(
     stored: tuple[type[Any], Image] | None = None,
 ) -> ItemLocked:
     """Return the error for a write from outside the lock while another owner holds it."""
-    advice = "Take the lock yourself (locked() or edit()), or try again when it is free."
+    advice = "Acquire the lock (locked() or edit()), or try again when it is free."
     return locked_by(row, state.entries[0], error, advice, cause, stored)
 
 

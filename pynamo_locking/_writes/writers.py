@@ -185,7 +185,7 @@ class InsideWriter(PlainWriter):
 
         Raises:
             ItemLocked: the loaded document shows another holder in the queue.
-            ConfigurationError: the item was loaded before the lock was taken.
+            ConfigurationError: the item was loaded before the lock was acquired.
         """
         state: LockState = self.lock.__get__(self.item, type(self.item))
         document = self._next_document(state)
@@ -214,7 +214,8 @@ class InsideWriter(PlainWriter):
             if state.next_ticket > self.own.entry.ticket:  # the copy was read after the entry had joined and left
                 raise self.own.absent_from(state)
             raise ConfigurationError(
-                f"this copy of {self.row.label} was loaded before the lock was taken. Use lock.item, or refresh() it."
+                f"this copy of {self.row.label} was loaded before the lock was acquired. Use lock.item, or refresh() "
+                f"it."
             )
         return lock_document.with_write_counted(state.raw, self.own.entry.id, self.own.next_write())
 

@@ -171,7 +171,7 @@ def _run_once(
     try:
         is_ours = _acquire(turn, signals)
     except LockTimeout as error:
-        if error.queue is None:  # no answer at all
+        if error.queue is None or error.cause is not None:  # no answer at the end
             raise
         problem = turns.busy(program[0], turn.lock, error, busy_exit)
         if quiet and not session.as_json:

@@ -197,7 +197,7 @@ class UniqueTask(Task):
             later: Any = self.signature_from_request(request, args, kwargs, countdown=self.default_retry_delay)
             later.apply_async()
             raise Ignore from None
-        return self.run(*args, **kwargs)
+        return self._run_freely(args, kwargs)
 
     def _begin(self, row: TaskClaims) -> None:
         """Let the row say that this message runs, or skip the message if it has no claim any more."""
@@ -207,9 +207,7 @@ class UniqueTask(Task):
             logger.info("%s[%s] is done, or another message has its claim: skipped", self.name, request.id)
             raise Ignore
         row.task_id, row.until_ms = request.id, 0
-        if self.unique_until == "start":
-            row.task_id = None  # saved as the lock is released
-        else:
+        if self.unique_until == "done":  # else it is saved as the lock is released
             row.save()
 
     def _run(self, row: TaskClaims, args: Any, kwargs: Any) -> Any:
@@ -225,6 +223,18 @@ class UniqueTask(Task):
         row.task_id = None
         return result
 
+    def _run_freely(self, args: Any, kwargs: Any) -> Any:
+        """Run the task after its claim: the row names the message until it is completed, or another one has claimed."""
+        is_completed = True
+        try:
+            return self.run(*args, **kwargs)
+        except BaseException as error:
+            is_completed = isinstance(error, (Ignore, Reject)) and not getattr(error, "requeue", False)
+            raise
+        finally:
+            if is_completed:
+                self._free(args, kwargs, self.request.id, is_done=True)
+
     def _extend(self, options: Any) -> None:
         """Claim the name for the message of a retry, which is sent by its run."""
         lock: Lock[TaskClaims] | None = self.request.get("pynamo_locking_lock")
@@ -232,11 +242,12 @@ class UniqueTask(Task):
             lock.item.until_ms = self._until_ms(options)
             lock.item.save()
 
-    def _free(self, args: Any, kwargs: Any, task_id: str | None) -> None:
-        """End the claim of a message that will not run."""
+    def _free(self, args: Any, kwargs: Any, task_id: str | None, *, is_done: bool = False) -> None:
+        """End the claim of a message that will not run; or skip it from now on."""
         claims = self._claims()
+        change = claims.task_id.remove() if is_done else claims.until_ms.set(0)
         try:
-            claims(self._name_of(args, kwargs)).update([claims.until_ms.set(0)], claims.task_id == task_id)
+            claims(self._name_of(args, kwargs)).update([change], claims.task_id == task_id)
         except (ItemLocked, Conflict):  # another message has it
             pass
         except Exception:

@@ -281,7 +281,7 @@ def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = N
     is called, and writes under the lock are refused with `LockLost`. Those in other processes hear of it with their
     next renewal or write, as always.
 
-    To lose a lock that the application takes and gives back itself, call this in the place of something that it does
+    To lose a lock that the application acquires and releases itself, call this in the place of something that it does
     meanwhile; or just before its write: ``conflict(Account, "a-1", by=lambda _: lose(Account, "a-1"))``.
 
     Args:

@@ -105,15 +105,18 @@ def table(results: list[Result]) -> str:
         operations = sum((report.operations for report in reports), Counter[str]())
         micro = sum((report.micro for report in reports), Counter[str]())
         faults = sum((result.faults for result in mine), Counter[str]())
-        seconds, checking = sum(result.seconds for result in mine), sum(each.seconds for r in mine for each in r.checked)
+        seconds, checking = (
+            sum(result.seconds for result in mine),
+            sum(each.seconds for r in mine for each in r.checked),
+        )
         text += (
             f"\n{engine}\n"
             f"  operations (transactions)  {operations.total():,}: {_counts(operations)}\n"
             f"  micro-operations done      {micro.total():,}: {_counts(micro)}\n"
             f"  requests                   {sum(result.requests for result in mine):,}\n"
             f"  faults                     {faults.total():,}: {_counts(faults)}\n"
-            f"  at work                    {seconds:,.0f} s, {operations.total() / (seconds or 1):,.0f} operations a second\n"
-            f"  checked in                 {checking:,.1f} s, {operations.total() / (checking or 1):,.0f} operations a second\n"
+            f"  at work                    {seconds:,.0f} s, {operations.total() / (seconds or 1):,.0f} a second\n"
+            f"  checked in                 {checking:,.1f} s, {operations.total() / (checking or 1):,.0f} a second\n"
             f"  anomalies                  {sum(len(report.anomalies) for report in reports)}\n"
             f"  campaigns that broke       {sum(bool(result.errors) for result in mine)}\n"
         )

@@ -84,7 +84,7 @@ def _live(number: int, job: dict[str, Any]) -> None:
 
     logging.disable(logging.WARNING)  # each fault is told
     with RemoteMemory(job["memory"]) if job["memory"] else contextlib.nullcontext():
-        Party(Path(job["folder"]), number, job["seed"], job["only"]).work()
+        Party(Path(job["folder"]), number, job["seed"], job["only"], job["slots"]).work()
 
 
 # The campaign's side
@@ -97,15 +97,11 @@ class Crew:
         folder: for their files.
         engine: which tables they use.
         memory: the socket of the server in memory, if that is the engine.
-        seed: of the campaign.
         size: how many.
-        bug: the name of the bug that they have in the package.
-        only: the names of the only ways in which they write.
+        how: the options of a campaign: seed, bug, only, slots.
     """
 
-    def __init__(
-        self, folder: Path, engine: Engine, *, memory: Path | None, seed: str, size: int, bug: str, only: list[str]
-    ) -> None:
+    def __init__(self, folder: Path, engine: Engine, memory: Path | None, size: int, how: dict[str, Any]) -> None:
         self.killed = self.stopped = 0
         self._folder = folder
         self._said = folder / "stderr"
@@ -116,9 +112,7 @@ class Crew:
             "meta": {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()},
             "folder": str(folder),
             "memory": memory and str(memory),
-            "seed": seed,
-            "bug": bug,
-            "only": only,
+            **how,
         }
         code = "from tests.campaign.crew import serve; serve()"
         with self._said.open("wb") as said:

@@ -114,9 +114,7 @@ class Graph:
                     successors[after] = min(kind, successors.get(after, kind))
         return part
 
-    def _anomaly(
-        self, name: str, suffix: str, component: set[int], part: _Part, indices: Sequence[int]
-    ) -> Anomaly:
+    def _anomaly(self, name: str, suffix: str, component: set[int], part: _Part, indices: Sequence[int]) -> Anomaly:
         inner = {node: {to: kind for to, kind in part[node].items() if to in component} for node in component}
         cycle = (not name and _with_one_rw(inner)) or _short_cycle(inner)
         kinds = [inner[node][after] for node, after in _around(cycle)]

@@ -1,15 +1,15 @@
 """Histories in the form that Jepsen gives them, so that Elle reads them: written by each process, merged, read again.
 
 An operation is a map with ``:type`` (``:invoke``, and then ``:ok``, ``:fail`` or ``:info``), ``:process``, ``:f``,
-``:value``, ``:time`` in nanoseconds and ``:index``. The value of a transaction is a vector of micro-operations:
-``[:append key element]`` and ``[:r key [elements]]`` for lists, ``[:w key value]`` and ``[:r key value]`` for registers.
-After ``:info``, which says that the operation may have happened or not, its process invokes nothing any more.
+``:value``, ``:time`` in nanoseconds and ``:index``. The value of a transaction is a vector of micro-operations. For
+lists they are ``[:append key element]`` and ``[:r key [elements]]``, for registers ``[:w key value]`` and
+``[:r key value]``. ``:info`` says that the operation may have happened or not; its process invokes nothing any more.
 
-A process appends to a file of its own, one line before a request is made and one after the answer, each by one write.
-What a kill leaves is an invocation without a completion; merged, that is an ``:info``.
+A process appends to a file of its own, one line before a request is made and one after the answer. Each line is one
+write. What a kill leaves is an invocation without a completion; merged, that is an ``:info``.
 
-EDN has one map a line, which `elle-cli --model list-append FILE.edn` reads as it is. The same as JSON lines is for other
-programs; elle-cli reads JSON as one array (``jq -s . FILE.jsonl``).
+EDN has one map a line, which `elle-cli --model list-append FILE.edn` reads as it is. The same as JSON lines is for
+other programs; elle-cli reads JSON as one array (``jq -s . FILE.jsonl``).
 
 Sources: https://github.com/jepsen-io/history (README, "Operation Structure"), https://github.com/jepsen-io/elle
 (README), https://github.com/ligurio/elle-cli (README, and `read-edn-history`, `read-json-history` in its `cli.clj`).
@@ -59,13 +59,13 @@ class Scribe:
         """Note that it was done, and what was read."""
         self._write("ok", value, f)
 
-    def fail(self, value: list[MicroOp], error: object, f: str = "txn") -> None:
+    def fail(self, value: list[MicroOp], error: Exception | None, f: str = "txn") -> None:
         """Note that it was refused: nothing of it was or will be done."""
         self._write("fail", value, f, type(error).__name__)
 
-    def info(self, value: list[MicroOp], error: object, f: str = "txn") -> None:
+    def info(self, value: list[MicroOp], error: Exception | None, f: str = "txn") -> None:
         """Note that it may have been done, or may be done later."""
-        self._write("info", value, f, type(error).__name__)
+        self._write("info", value, f, error and type(error).__name__)
         self._process += 1
 
     def _write(self, kind: str, value: list[MicroOp], f: str, error: str | None = None) -> None:
@@ -89,7 +89,7 @@ def merge(parts: Iterable[Path], target: Path) -> int:
         as_edn = stack.enter_context(target.with_suffix(".edn").open("w"))
         as_json = stack.enter_context(target.with_suffix(".jsonl").open("w"))
         index = -1
-        for index, op in enumerate(_ended(heapq.merge(*map(_timed, files), key=lambda timed: timed[0]))):  # noqa: B007
+        for index, op in enumerate(_ended(heapq.merge(*map(_timed, files), key=lambda timed: timed[0]))):
             op = {"index": index, **op}  # noqa: PLW2901
             as_json.write(json.dumps(op, separators=(",", ":")) + "\n")
             as_edn.write(to_edn(op) + "\n")

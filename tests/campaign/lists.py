@@ -8,6 +8,7 @@ Source: Kingsbury and Alvaro, Elle: Inferring Isolation Anomalies from Experimen
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ class Lists:
         self._moments = Moments(self._report)
         #: By key: the longest list that was read, and by which operation.
         self._longest: dict[Any, list[Any]] = {}
+        #: Key, list and reader, of lists that do not fit the longest.
+        self._unfit: list[tuple[Any, list[Any], int]] = []
         self._read_by: dict[Any, int] = {}
         #: By key, by element: who has appended it.
         self._writers: defaultdict[Any, dict[Any, int]] = defaultdict(dict)
@@ -102,7 +105,9 @@ class Lists:
         elif longest[: len(seen)] == seen:
             return True
         self._note("incompatible-order", f"{key} was read as {seen} and as {longest}", self._read_by[key], op.number)
+        self._unfit.append((key, seen, op.number))
         if len(seen) > len(longest):
+            self._unfit[-1] = (key, longest, self._read_by[key])
             self._longest[key], self._read_by[key] = seen, op.number
         return False
 
@@ -112,17 +117,18 @@ class Lists:
         """Return what is wrong."""
         graph = self._moments.graph(strict=strict)
         keys = self._writers.keys() | self._longest.keys()
-        for key in keys:
-            self._check_elements(key)
+        for key, elements, reader in [
+            (key, self._longest.get(key, []), self._read_by.get(key)) for key in keys
+        ] + self._unfit:
+            self._check_elements(key, elements, reader)
         self._check_reads()
         self._depend(graph, {key: self._order(graph, key) for key in keys})
         self._report.anomalies += graph.cycles(self._moments.indices)
         return self._report
 
-    def _check_elements(self, key: Any) -> None:
+    def _check_elements(self, key: Any, elements: list[Any], reader: Any) -> None:
         """Find what was never appended, appended by nothing that happened, or appended once and read twice."""
-        elements, writers = self._longest.get(key, ()), self._writers[key]
-        reader = self._read_by.get(key)
+        writers = self._writers[key]
         if len(set(elements)) < len(elements):
             self._note("duplicate-elements", f"{key} was read as {elements}", reader)
         aborted = None
@@ -134,7 +140,9 @@ class Lists:
                 aborted = writer
                 self._note("G1a", f"{element} in {key} was read, and its transaction had failed", writer, reader)
             elif aborted is not None and self._moments.outcomes[writer] == "ok":
-                self._note("dirty-update", f"{element} in {key} stands on what a failed transaction did", aborted, writer)
+                self._note(
+                    "dirty-update", f"{element} in {key} stands on what a failed transaction did", aborted, writer
+                )
                 aborted = None
 
     def _check_reads(self) -> None:
@@ -143,11 +151,15 @@ class Lists:
         for reader, key, length in self._reads:
             last = self._longest[key][length - 1] if length else None
             if last in self._within[key] and self._writers[key][last] != reader:
-                self._note("G1b", f"{key} was read up to {last}, within a transaction", self._writers[key][last], reader)
+                self._note(
+                    "G1b", f"{key} was read up to {last}, within a transaction", self._writers[key][last], reader
+                )
             if reader in self._appenders(key):
                 before = replaced.setdefault((key, length), reader)
                 if before != reader:
-                    self._note("lost-update", f"both have read {length} elements of {key}, and appended", before, reader)
+                    self._note(
+                        "lost-update", f"both have read {length} elements of {key}, and appended", before, reader
+                    )
 
     def _appenders(self, key: Any) -> set[int]:
         if key not in self._appending:
@@ -158,7 +170,7 @@ class Lists:
         """Add the order of appends to a key; return a node before all that were never read, so come last, and these."""
         writers, shown = self._writers[key], dict.fromkeys(self._longest.get(key, ()))
         order = [writers[element] for element in shown if element in writers]
-        for first, second in zip(order, order[1:], strict=False):
+        for first, second in itertools.pairwise(order):
             graph.add(WW, first, second)
         end, outcomes = graph.node(), self._moments.outcomes
         unread = [each for element, each in writers.items() if element not in shown and outcomes[each] != "fail"]

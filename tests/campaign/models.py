@@ -1,7 +1,8 @@
 """What the processes of a campaign write: lists and registers, protected in every way that the package knows.
 
-A key names its model: it is ``generation * SLOTS + slot``, and each slot belongs to a model. When a list has become long,
-the generation of its slot goes up, so that reads stay short; a file that all processes map into memory has the numbers.
+A key names its model: it is ``generation * SLOTS + slot``, and each slot belongs to a model. When a list has become
+long, the generation of its slot goes up, so that reads stay short. A file that all processes map into memory has the
+numbers.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,9 @@ _REGISTERS = 0.3
 _FEW = 2
 _VALUES = 10_000_000
 
+#: The longest time that a holder of a lock computes, one time in four, so that many are hit in there.
+_THINK_S = 0.02
+
 Items = dict[int, Any]
 Act = Callable[[list[MicroOp]], list[MicroOp]]
 
@@ -55,14 +59,16 @@ class Party:
         number: of the process.
         seed: of the campaign.
         only: the names of the only ways in which it writes; all if empty.
+        slots: how many keys of each kind it writes at once, at most.
     """
 
-    def __init__(self, folder: Path, number: int, seed: str, only: list[str]) -> None:
+    def __init__(self, folder: Path, number: int, seed: str, only: list[str], slots: int) -> None:
         self._chooser = random.Random(f"{seed}/{number}")
         self._generations = Generations(folder / "generations")
         self._lists = Scribe(folder / f"lists-{number}.part", number)
         self._registers = Scribe(folder / f"registers-{number}.part", number)
         self._values = itertools.count(number * _VALUES + 1)
+        self._slots = slots
         self._go_on = folder / "go-on"
         ways: list[tuple[float, Callable[[bool], None]]] = [
             (30, self._transaction),
@@ -104,15 +110,15 @@ class Party:
         return micro
 
     def _some(self, registers: bool, most: int) -> list[int]:
-        count = self._chooser.randint(1, most)
-        slots = self._chooser.sample(CELLS if registers else MIXED, count)
+        of = (CELLS if registers else MIXED)[: self._slots]
+        slots = self._chooser.sample(of, self._chooser.randint(1, min(most, len(of))))
         return slots if registers else [self._generations.key(slot) for slot in slots]
 
     def _one(self, registers: bool) -> int:
         """Return a key for what takes one: for lists, also of those that are protected by a lock alone."""
         if registers:
-            return self._chooser.choice(CELLS)
-        slots = self._chooser.choice([MIXED, MIXED, HELD, BESIDE])
+            return self._chooser.choice(CELLS[: self._slots])
+        slots = self._chooser.choice([MIXED, MIXED, HELD, BESIDE])[: self._slots]
         return self._generations.key(self._chooser.choice(slots))
 
     def _do(self, registers: bool, micro: list[MicroOp], act: Act) -> None:
@@ -203,7 +209,9 @@ class Party:
         def act(micro: list[MicroOp]) -> list[MicroOp]:
             _create(model, key)
             with model.edit(key) as item:
-                return self._apply({key: item}, micro)
+                done = self._apply({key: item}, micro)
+                self._think()
+            return done
 
         self._do(registers, self._micro([key], registers=registers, least_writes=1), act)
 
@@ -217,6 +225,7 @@ class Party:
             try:
                 with model.locked(key) as lock:
                     applied = self._apply({key: lock.item}, micro)
+                    self._think()
                     lock.item.save()
                     done += applied
             except (LockingError, PynamoDBException):
@@ -225,6 +234,10 @@ class Party:
             return done
 
         self._do(registers, self._micro([key], registers=registers, least_writes=1), act)
+
+    def _think(self) -> None:
+        if self._chooser.random() < 0.25:
+            time.sleep(self._chooser.uniform(0, _THINK_S))
 
     def _modify(self, registers: bool) -> None:
         [key] = self._some(registers, 1)

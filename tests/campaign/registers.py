@@ -133,13 +133,17 @@ class Registers:
             if touch.seen is not None and writer is None:
                 self._note("garbage-read", f"{touch.seen} in {key} was written by no operation", touch.number)
             elif writer is not None and self._moments.outcomes[writer] == "fail":
-                self._note("G1a", f"{touch.seen} in {key} was read, and its transaction had failed", writer, touch.number)
+                self._note(
+                    "G1a", f"{touch.seen} in {key} was read, and its transaction had failed", writer, touch.number
+                )
             elif writer is not None and writer != touch.number and touch.seen in self._within[key]:
                 self._note("G1b", f"{touch.seen} in {key} was read, within a transaction", writer, touch.number)
             if touch.has_written:
                 before = replaced.setdefault(touch.seen, touch.number)
                 if before != touch.number:
-                    self._note("lost-update", f"both have read {touch.seen} in {key}, and written", before, touch.number)
+                    self._note(
+                        "lost-update", f"both have read {touch.seen} in {key}, and written", before, touch.number
+                    )
 
     def _versions(self, key: Any, touches: list[Touch], *, strict: bool) -> dict[Any, dict[Any, None]]:
         """Return which values of a key follow which."""
@@ -157,23 +161,28 @@ class Registers:
         return following
 
     def _depend(self, graph: Graph, key: Any, touches: list[Touch], following: dict[Any, dict[Any, None]]) -> None:
-        writers = self._writers[key]
-        after = {value: graph.node() for value in following}  # between who only reads a value and who replaces it
+        """Add who has read or replaced what another operation wrote, and who has replaced what another one read."""
+        writers, outcomes = self._writers[key], self._moments.outcomes
+        nexts: dict[Any, list[int]] = {}  # by value: who has replaced it
+        between: dict[Any, int] = {}  # by value: a node between who only reads it, and who has replaced it
         for value, successors in following.items():
-            for successor in successors:
-                if successor in writers and self._moments.outcomes[writers[successor]] != "fail":
-                    graph.add(FREE, after[value], writers[successor])
-                    if value in writers:
-                        graph.add(WW, writers[value], writers[successor])
+            nexts[value] = [writers[each] for each in successors if each in writers]
+            nexts[value] = [writer for writer in nexts[value] if outcomes[writer] != "fail"]
+            between[value] = graph.node()
+            for writer in nexts[value]:
+                graph.add(FREE, between[value], writer)
+                if value in writers:
+                    graph.add(WW, writers[value], writer)
         for touch in touches:
-            if touch.has_read and touch.seen in writers:
+            if not touch.has_read:
+                continue
+            if touch.seen in writers:
                 graph.add(WR, writers[touch.seen], touch.number)
-            if touch.has_read and not touch.has_written and touch.seen in after:
-                graph.add(RW, touch.number, after[touch.seen])
-            elif touch.has_read:  # by the helping node it would come before itself
-                for successor in following.get(touch.seen, ()):
-                    if successor in writers and self._moments.outcomes[writers[successor]] != "fail":
-                        graph.add(RW, touch.number, writers[successor])
+            if touch.has_written:  # by the node between them it would come before itself
+                for writer in nexts.get(touch.seen, ()):
+                    graph.add(RW, touch.number, writer)
+            elif touch.seen in between:
+                graph.add(RW, touch.number, between[touch.seen])
 
 
 def _in_time(touches: list[Touch]) -> Iterator[tuple[Any, Any]]:

@@ -92,6 +92,7 @@ def campaign(
     weather: Weather | None = None,
     bug: str = "",
     only: tuple[str, ...] = (),
+    slots: int = SLOTS,
 ) -> Result:
     """Let processes work on an engine for so long, and check what they have noted.
 
@@ -105,13 +106,15 @@ def campaign(
         weather: how bad it is.
         bug: the name of a planted bug that they have in the package.
         only: the names of the only ways in which they write; all if empty.
+        slots: how many keys of each kind are written at once, at most.
     """
     weather = weather or Weather()
     folder.mkdir(parents=True, exist_ok=True)
     result = Result(name)
     Generations(folder / "generations", new=True)
     with _engine(name, servers, folder, seed, weather.rate) as world:
-        crew = Crew(folder, world.engine, memory=world.socket, seed=str(seed), size=size, bug=bug, only=list(only))
+        how = {"seed": str(seed), "bug": bug, "only": only, "slots": slots}
+        crew = Crew(folder, world.engine, world.socket, size, how)
         with contextlib.closing(crew):
             result.seconds = _disturb(crew, seconds, random.Random(seed), weather)
             crew.finish()
@@ -189,7 +192,7 @@ def _read(scribe: histories.Scribe, model: Any, keys: list[int]) -> None:
 def _read_locked(scribe: histories.Scribe, model: Any, key: int) -> None:
     """Nothing writes any more, so a plain read shows the end."""
     scribe.invoke([["r", key, None]])
-    found = [item for item in model.batch_get([key], consistent_read=True)]
+    found = list(model.batch_get([key], consistent_read=True))
     scribe.ok([["r", key, _value(found[0] if found else None)]])
 
 

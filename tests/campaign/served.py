@@ -1,7 +1,7 @@
 """The in-memory DynamoDB as a server for processes of this machine, which spoils requests as a bad network does.
 
-HTTP would cost more than the engine; so requests are pickled, over a socket in the file system. The server is one thread,
-and decides about faults by a `Storm`, as the proxy before the other engines does.
+HTTP would cost more than the engine; so requests are pickled, over a socket in the file system. The server is one
+thread, and decides about faults by a `Storm`, as the proxy before the other engines does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.support.nursery import ROOT, die_with
 from tests.support.proxy import LIMIT_S, Fault, Request, Storm
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.faults import Answer
@@ -88,16 +89,10 @@ class _Server:
         try:
             part = connection.recv(1 << 20)
             buffer += part
-            if not part:
-                raise EOFError
-            while len(buffer) >= _LENGTH.size:
-                end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
-                if len(buffer) < end:
-                    return
-                message = bytes(buffer[_LENGTH.size : end])
-                del buffer[:end]
-                _send(connection, self._answer(*pickle.loads(message)))
-        except (EOFError, OSError):
+            is_over = not (part and all(_send(connection, self._answer(*each)) for each in _messages(buffer)))
+        except (_HangUp, OSError):
+            is_over = True
+        if is_over:
             self._selector.unregister(connection)
             connection.close()
 
@@ -124,10 +119,13 @@ class _Server:
         if fault.arrives_later:
             self._late.append((self._number + LATE_AFTER, operation, kwargs))
         if fault in _CLOSED:
-            raise EOFError
+            raise _HangUp
         if fault in _REFUSALS:
             code, status = _REFUSALS[fault]
-            return {"Error": {"Code": code, "Message": "by the campaign"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            return {
+                "Error": {"Code": code, "Message": "by the campaign"},
+                "ResponseMetadata": {"HTTPStatusCode": status},
+            }
         return answer
 
     def _deliver(self, count: int) -> None:
@@ -142,9 +140,25 @@ class _Server:
             return refusal.response
 
 
-def _send(connection: socket.socket, message: object) -> None:
+class _HangUp(Exception):  # noqa: N818 - a signal
+    pass
+
+
+def _messages(buffer: bytearray) -> Iterator[Any]:
+    """Take whole messages out of a buffer."""
+    while len(buffer) >= _LENGTH.size:
+        end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+        if len(buffer) < end:
+            return
+        message = pickle.loads(buffer[_LENGTH.size : end])
+        del buffer[:end]
+        yield message
+
+
+def _send(connection: socket.socket, message: object) -> bool:
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     connection.sendall(_LENGTH.pack(len(content)) + content)
+    return True
 
 
 def main() -> None:
@@ -166,15 +180,12 @@ class MemoryServer:
         job = {"parent": os.getpid(), "path": str(path), "seed": seed}
         code = "from tests.campaign.served import main; main()"
         self._process = subprocess.Popen([sys.executable, "-c", code, json.dumps(job)], cwd=ROOT)
-        give_up = time.monotonic() + 3 * LIMIT_S
-        while True:
-            try:
-                self._control = _Connection(str(path))
-                return
-            except OSError:
-                assert self._process.poll() is None, "the server in memory has ended"
-                assert time.monotonic() < give_up, "the server in memory does not begin"
-                time.sleep(0.01)
+        give_up = time.monotonic() + 9 * LIMIT_S
+        while not _answers(path):
+            assert self._process.poll() is None, "the server in memory has ended"
+            assert time.monotonic() < give_up, "the server in memory does not begin"
+            time.sleep(0.01)
+        self._control = _Connection(str(path))
 
     def spoil(self, rate: float) -> None:
         """Spoil this part of all requests from now on; what is late by now arrives."""
@@ -187,8 +198,14 @@ class MemoryServer:
 
     def close(self) -> None:
         """End it."""
+        self._control.close()
         self._process.kill()
         self._process.wait()
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 # The client's side
@@ -203,6 +220,9 @@ class _Connection:
         _send(self._socket, (operation, kwargs))
         (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
         return pickle.loads(self._receive(length))
+
+    def close(self) -> None:
+        self._socket.close()
 
     def _receive(self, count: int) -> bytes:
         parts = bytearray()
@@ -230,6 +250,11 @@ class RemoteMemory(TappedMemory):
         """A client that makes at most so many attempts."""
         return RemoteClient(self, attempts)
 
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        if connection := getattr(self._local, "connection", None):
+            connection.close()
+
     def ask(self, operation: str, kwargs: dict[str, Any]) -> Any:
         """Make a request; return the parsed answer, also a refusal."""
         connection = getattr(self._local, "connection", None)
@@ -238,6 +263,7 @@ class RemoteMemory(TappedMemory):
         try:
             return connection.ask(operation, kwargs)
         except (EOFError, OSError) as error:
+            connection.close()
             self._local.connection = None
             raise ConnectionClosedError(endpoint_url="memory://dynamodb") from error
 

@@ -4,6 +4,9 @@ Each transfer adds its label to the history of every account that it touches, an
 are. So whoever sees all accounts of one moment can tell whether each transfer is there whole, once, or not at all;
 and whoever sees one account can tell later whether what he saw was ever committed: it must be the beginning of what
 is there at the end. Some transfers are built to fail at the last moment, with a balance that nobody may ever see.
+
+Clerks also note what they do in the form of Jepsen's histories: an account is a list, to which a transfer appends its
+label.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
+from tests.campaign.histories import MicroOp, Scribe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tests.engines.engine import Engine
@@ -219,6 +223,7 @@ class Clerk:
         self._folder = folder
         # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
         self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._scribe = Scribe(folder / f"{number}.part", number)
         self._filed: list[str] = []
         self._visited: tuple[int, int] | None = None
         self._count = 0
@@ -250,18 +255,22 @@ class Clerk:
         """Write a line of the log."""
         os.write(self._log, f"{event} {label}\n".encode())
 
-    def _commit(self, label: str, act: Callable[[Transaction], None]) -> bool:
-        """Make one transaction, again and again until it is committed; tell whether it is."""
-
+    def _commit(self, label: str, numbers: Iterable[int], act: Callable[[Transaction], list[MicroOp]]) -> bool:
+        """Make one transaction on these accounts, again and again until it is committed; tell whether it is."""
+        micro = [each for number in numbers for each in (["r", number, None], ["append", number, label])]
         self.note("begin", label)
+        self._scribe.invoke(micro)
         try:
-            transactional(attempts=1_000, lease=LEASE_S, idempotency_key=key_of(label))(act)()
-        except OutcomeUnknown:
+            done = transactional(attempts=1_000, lease=LEASE_S, idempotency_key=key_of(label))(act)()
+        except OutcomeUnknown as error:
             self.note("unknown", label)
-        except (LockingError, PynamoDBException):
+            self._scribe.info(micro, error)
+        except (LockingError, PynamoDBException) as error:
             self.note("refused", label)
+            self._scribe.fail(micro, error)
         else:
             self.note("committed", label)
+            self._scribe.ok(done)
             return True
         return False
 
@@ -272,20 +281,24 @@ class Clerk:
         if count > _TOGETHER_FROM:
             first = self._chooser.randint(0, ACCOUNTS - count)
             read = _query if self._count % 2 else _get_all
-            self._commit(label, lambda tx: _book(read(tx, first, count), tx, label, amounts))
+            act = lambda tx: _book(read(tx, first, count), tx, label, amounts)  # noqa: E731
+            self._commit(label, range(first, first + count), act)
         else:
             chosen = self._chooser.sample(range(ACCOUNTS), count)
-            self._commit(label, lambda tx: _book(_get(tx, chosen), tx, label, amounts))
+            self._commit(label, chosen, lambda tx: _book(_get(tx, chosen), tx, label, amounts))
 
     def _suspend(self) -> None:
         """Plan a transfer, and leave it to the clerks that see its file first: several may."""
         label = f"{self._number}.{self._count}s2"
-        book = self._two(label)
+        chosen, book = self._two(label)
+        micro = [["append", number, label] for number in chosen]
         self.note("begin", label)
+        self._scribe.invoke(micro)
         with suppress(LockingError, PynamoDBException):  # the next clerk finds nothing, or the outcome is unknown
             tx = Transaction(lease=LEASE_S, idempotency_key=key_of(label))
             book(tx)
             (self._folder / f"{SUSPENDED}{label}").write_text(tx.suspend())
+        self._scribe.info(micro, None)  # whether it is committed, another clerk will know
 
     def _go_on(self) -> None:
         """Go on with what clerks have suspended; a clerk that is refused does not know whether another one was not."""
@@ -302,20 +315,21 @@ class Clerk:
         amounts = [self._chooser.randint(-9, 9) for _ in range(count - 1)]
         return [*amounts, -sum(amounts)]
 
-    def _two(self, label: str) -> Callable[[Transaction], None]:
+    def _two(self, label: str) -> tuple[list[int], Callable[[Transaction], list[MicroOp]]]:
         chosen = self._chooser.sample(range(ACCOUNTS), 2)
-        return lambda tx: _book(_get(tx, chosen), tx, label, [5, -5])
+        return chosen, lambda tx: _book(_get(tx, chosen), tx, label, [5, -5])
 
     def _file(self) -> None:
         label = f"{self._number}.{self._count}f2"
-        move = self._two(label)
+        chosen, move = self._two(label)
 
-        def act(tx: Transaction) -> None:
-            move(tx)
+        def act(tx: Transaction) -> list[MicroOp]:
+            done = move(tx)
             for number in range(RECEIPTS):
                 tx.save(Receipt(label, number, amount=5))
+            return done
 
-        if self._commit(label, act):
+        if self._commit(label, chosen, act):
             self._filed.append(label)
 
     def _tear_up(self) -> None:
@@ -323,29 +337,31 @@ class Clerk:
             return
         filed = self._filed.pop()
         label = filed.replace("f", "t")
-        move = self._two(label)
+        chosen, move = self._two(label)
 
-        def act(tx: Transaction) -> None:
-            move(tx)
+        def act(tx: Transaction) -> list[MicroOp]:
+            done = move(tx)
             for receipt in tx.get_all(Receipt, [(filed, number) for number in range(RECEIPTS)]):
                 assert receipt is not None, f"a receipt of {filed} is lost"
                 tx.delete(receipt)
+            return done
 
-        self._commit(label, act)
+        self._commit(label, chosen, act)
 
     def _visit(self, kind: str) -> None:
         """Book one visit or many at a desk, if no other visit is there by then; move one that was booked before."""
         label, begin = f"{self._number}.{self._count}{kind}2", self._chooser.randrange(LAST_VISIT)
-        move, desk, before = self._two(label), self._chooser.randrange(DESKS), self._visited
+        (chosen, move), desk, before = self._two(label), self._chooser.randrange(DESKS), self._visited
         visits = [Visit(desk, begin + 2 * i, end=begin + 2 * i + 2, label=label) for i in range(visits_of(label))]
 
-        def act(tx: Transaction) -> None:
-            move(tx)
+        def act(tx: Transaction) -> list[MicroOp]:
+            done = move(tx)
             if before is not None:
                 tx.move(tx.get(Visit, *before), before[1] + 1, before[1] + 2)
             tx.insert_disjoint(Visit, [Visit.from_raw_data(visit.serialize()) for visit in visits])
+            return done
 
-        self._visited = (desk, begin) if self._commit(label, act) else None
+        self._visited = (desk, begin) if self._commit(label, chosen, act) else None
 
     def _fail(self, least: int, most: int) -> None:
         """Write what nobody may see, together with a condition that is never true."""
@@ -353,14 +369,15 @@ class Clerk:
         first = self._chooser.randint(0, ACCOUNTS - count - 1)
         label = f"{self._number}.{self._count}p{count}"
 
-        def act(tx: Transaction) -> None:
+        def act(tx: Transaction) -> list[MicroOp]:
             checked, *accounts = _query(tx, first, count + 1)
             for account in accounts:
                 account.balance, account.history = POISON, f"{account.history} {label}"
                 tx.save(account)
             tx.check(checked, Account.history == "never")
+            return []
 
-        is_committed = self._commit(label, act)
+        is_committed = self._commit(label, range(first + 1, first + count + 1), act)
         assert not is_committed, f"{label} was committed against its condition"
 
 
@@ -377,9 +394,17 @@ def _query(tx: Transaction, first: int, count: int) -> list[Account]:
     return tx.query(Account, BANK, Account.number.between(first, first + count - 1))
 
 
-def _book(accounts: list[Account], tx: Transaction, label: str, amounts: list[int]) -> None:
-    for account, amount in zip(accounts, amounts, strict=True):
+def seen_in(accounts: Iterable[Any]) -> list[MicroOp]:
+    """Accounts as a history has them: each is a list of labels."""
+    return [["r", int(account.number), account.history.split()[1:]] for account in accounts]
+
+
+def _book(accounts: list[Account], tx: Transaction, label: str, amounts: list[int]) -> list[MicroOp]:
+    done = []
+    for read, account, amount in zip(seen_in(accounts), accounts, amounts, strict=True):
         account.balance += amount
         account.history += f" {label}"
         account.checksum = checksum_of(account)
         tx.save(account)
+        done += [read, ["append", read[1], label]]
+    return done

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import SweepReport, outcome, sweep, transactional
+from tests.campaign.check import check_file, describe
+from tests.campaign.histories import Scribe, merge
 from tests.support import workers
 from tests.support.bank import (
     ACCOUNTS,
@@ -32,6 +34,7 @@ from tests.support.bank import (
     key_of,
     kind_of,
     open_bank,
+    seen_in,
     visits_of,
 )
 from tests.support.bank_crew import Crew, Ledger
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 #: Of a watch that waits for the clerks to end what they have begun: the larger it is, the longer.
 PATIENCE: Final = workers.PATIENCE * max(1, ACCOUNTS // 300)
 CLERKS: Final = int(os.environ.get("BANK_CLERKS", "8"))
+#: Of the process that takes snapshots, in the history: none of the clerks.
+_NUMBER: Final = 1_000
 #: How much the clerks write into their logs between two kills, in bytes: 1 to 20 transfers. What is killed keeps
 #: others waiting for a lease, so on a slow machine it has to be rarer.
 KILL_AFTER: Final = (30, 600)
@@ -121,23 +126,27 @@ class Snapshots:
 
     Args:
         break_: the file that lets the clerks take a break.
+        scribe: notes them.
     """
 
-    def __init__(self, break_: Path) -> None:
+    def __init__(self, break_: Path, scribe: Scribe) -> None:
         self.taken = 0
         self.conflicts = 0
         self._break = break_
+        self._scribe = scribe
         self._is_again = False
 
     def __call__(self) -> None:
         """Take one, which makes younger transactions make way as it grows older."""
         self._is_again = False
+        self._scribe.invoke([["r", number, None] for number in range(ACCOUNTS)])
         try:
             accounts = transactional(attempts=100, isolation="snapshot", wait=PATIENCE)(self._take)()
         finally:
             self._break.unlink(missing_ok=True)
         self.conflicts -= 1
         self.taken += 1
+        self._scribe.ok(seen_in(accounts))
         check_moment(accounts)
 
     def _take(self, tx: Transaction) -> list[Account]:
@@ -228,28 +237,45 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     open_bank(engine)
     chooser, plain, marks = random.Random(seed), PlainLooks(), Marks()
     run, start = Run(), time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
-        snapshots = Snapshots(crew.folder / BREAK)
-        watches = [Watch(snapshots, 1.0), Watch(plain, 0.1), Watch(marks, 0.2)]
-        while not (
-            any(watch.has_failed for watch in watches) or _is_enough(run, start, seconds, crew, snapshots, marks)
-        ):
-            wanted = crew.written() + chooser.randint(*KILL_AFTER)
-            until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
-            time.sleep(chooser.uniform(0.0, 0.1))
-            assert time.monotonic() - start < seconds + PATIENCE, (run, crew.ledger().count(), vars(snapshots))
-            crew.kill(chooser)
-            run.kills += 1
-        for watch in watches:
-            watch.stop()
-        _kill_all(crew)
-        run.kills, ledger = len(crew.killed), crew.ledger()
-    run.seconds, run.outcomes, run.resumed = time.monotonic() - start, ledger.count(), ledger.resumed()
-    run.marks, run.poison = marks.seen, marks.hidden
-    run.swept = sweep(Transactions, segments=2)
-    run.aborted_by = check_end(ledger, plain)
+    with tempfile.TemporaryDirectory() as folder:
+        scribe = Scribe(Path(folder) / "snapshots.part", _NUMBER)
+        with closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
+            snapshots = Snapshots(crew.folder / BREAK, scribe)
+            watches = [Watch(snapshots, 1.0), Watch(plain, 0.1), Watch(marks, 0.2)]
+            while not (
+                any(watch.has_failed for watch in watches) or _is_enough(run, start, seconds, crew, snapshots, marks)
+            ):
+                wanted = crew.written() + chooser.randint(*KILL_AFTER)
+                until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
+                time.sleep(chooser.uniform(0.0, 0.1))
+                assert time.monotonic() - start < seconds + PATIENCE, (run, crew.ledger().count(), vars(snapshots))
+                crew.kill(chooser)
+                run.kills += 1
+            for watch in watches:
+                watch.stop()
+            _kill_all(crew)
+            run.kills, ledger = len(crew.killed), crew.ledger()
+        run.seconds, run.outcomes, run.resumed = time.monotonic() - start, ledger.count(), ledger.resumed()
+        run.marks, run.poison = marks.seen, marks.hidden
+        run.swept = sweep(Transactions, segments=2)
+        run.aborted_by = check_end(ledger, plain)
+        check_history(Path(folder), seed, scribe)
     run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
     return run
+
+
+def check_history(folder: Path, seed: str, scribe: Scribe) -> None:
+    """What the clerks have noted is strictly serializable, says a reader that knows nothing but their notes.
+
+    With ``HISTORIES=DIR``, the history stays there, for other readers.
+    """
+    scribe.invoke([["r", number, None] for number in range(ACCOUNTS)])
+    scribe.ok(seen_in(PlainAccount.query(BANK, consistent_read=True)))  # nothing writes any more
+    scribe.close()
+    history = Path(os.environ.get("HISTORIES", folder)) / f"bank-{seed}.jsonl"
+    merge(sorted(folder.glob("*.part")), history)
+    checked = check_file(history)
+    assert not checked.report.anomalies, describe(checked)
 
 
 def _kill_all(crew: Crew) -> None:

@@ -54,6 +54,7 @@ def entry(ticket: int = 1, **more: Any) -> dict[str, Any]:
 def document(tx: dict[str, Any] | None = None, **entries: Any) -> dict[str, Any]:
     """A sound lock document."""
     content = {
+        "f": {"N": "1"},
         "since": {"N": "1"},
         "next": {"L": [{"N": "9"}]},
         "queue": {"M": entries},

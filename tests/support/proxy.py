@@ -399,7 +399,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Serve one request."""
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client was killed while it sent it
+            self.close_connection = True
+            return
         proxy = self._server.proxy
         try:
             request, fault = proxy.arrived(self.path, dict(self.headers.items()), body)

@@ -64,6 +64,7 @@ class Plain(LockableModel):
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
+    by = UnicodeAttribute(null=True)
     lock = LockAttribute()
 
 
@@ -76,6 +77,7 @@ class Versioned(LockableModel):
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
+    by = UnicodeAttribute(null=True)
     version = VersionAttribute()
     lock = LockAttribute()
 
@@ -98,6 +100,7 @@ class Beside(LockableModel):
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
+    by = UnicodeAttribute(null=True)
 
 
 class Enforced(LockableModel):
@@ -111,6 +114,7 @@ class Enforced(LockableModel):
     key = UnicodeAttribute(hash_key=True)
     at = NumberAttribute(range_key=True)
     value = NumberAttribute(default=0)
+    by = UnicodeAttribute(null=True)
     version = VersionAttribute()
 
 

@@ -176,7 +176,7 @@ def test_an_error_in_the_middle_of_a_call_ends_the_transaction(in_memory: None) 
         tx.insert_disjoint(Lease, [bad])
         tx.update(bad, [Lease.note.set("uncommitted")])
         raise also(StaleVersion, TransactWriteError)("rolled back")
-    with pytest.raises(ConfigurationError, match="is over"), transaction() as tx:
+    with pytest.raises(ConfigurationError, match="has ended"), transaction() as tx:
         bill(tx)
         with pytest.raises(StaleVersion, match="refresh"):
             tx.insert_disjoint(Lease, [Lease("a", "1", after="2"), bad])

@@ -96,7 +96,7 @@ def test_the_first_run_is_ours_and_the_second_is_not(engine):
     with once() as second:
         assert not second
         assert (second.answer, second.last) == ("done", noted)
-        with pytest.raises(ConfigurationError, match="not ours"):
+        with pytest.raises(ConfigurationError, match="does not run here"):
             _ = second.ticket
 
     assert noted is not None
@@ -260,7 +260,7 @@ def test_one_that_has_waited_until_the_next_period(clock):
     waiter.join()
 
     assert [each.answer for each in answers] == ["done"]
-    with pytest.raises(ConfigurationError, match=r"not ours \(done\), and has no ticket"):
+    with pytest.raises(ConfigurationError, match=r"does not run here \(done\), so there is no ticket"):
         _ = answers[0].ticket
     assert asked() == "due"
 

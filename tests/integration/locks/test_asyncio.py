@@ -494,7 +494,7 @@ def test_errors_are_the_same(memory: Engine) -> None:
             await Plain.locked("gone").aacquire()
         with pytest.raises(ConfigurationError):
             Plain.locked("a", lease=0)
-        with pytest.raises(ConfigurationError, match="alone"):
+        with pytest.raises(ConfigurationError, match="exclusive"):
             Plain.edit("a", shared=True)
         async with Plain.locked("a") as lock:
 

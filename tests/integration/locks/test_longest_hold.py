@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ConfigurationError, LockLost, LockSettings, events, locked_all
-from pynamo_locking.testing import VirtualClock
+from pynamo_locking.testing import VirtualClock, lose
 from tests.support.faults import count_requests, lost_requests
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import in_thread
@@ -277,6 +277,47 @@ def test_several_ranges_together(clock: VirtualClock) -> None:
         assert second.is_held
         clock.sleep(6)
         first.progress()
+
+
+@pytest.mark.parametrize(("terms", "reason"), [({"max_hold": 13}, "max_hold"), ({"heartbeat": "progress"}, "stalled")])
+def test_a_lock_that_is_lost_while_the_others_are_waited_for(
+    clock: VirtualClock, terms: dict[str, Any], reason: str
+) -> None:
+    """The block is not entered with it, and nothing is held."""
+
+    def enter() -> None:
+        with locked_all(
+            Locks.locked("a", lease=LEASE, **terms, settings=APART), Locks.locked("b", settings=APART)
+        ) as [first, _]:
+            assert first.is_held
+
+    enter()
+    in_thread(Locks.locked("b", lease=30, heartbeat=False, settings=APART).acquire)  # dies
+    with pytest.raises(LockLost) as lost:
+        enter()
+    assert lost.value.reason == reason
+    assert not Locks.lock_state("a").entries
+
+
+def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: Engine) -> None:
+    """The same for tasks."""
+    memory.bind(Locks)
+
+    async def enter() -> None:
+        async with locked_all(Locks.locked("a"), Locks.locked("b")):
+            raise AssertionError
+
+    async def work() -> None:
+        async with Locks.locked("b"):
+            entering = asyncio.create_task(enter())
+            while not Locks.lock_state("a").holders:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(lose, Locks, "a")
+        with pytest.raises(LockLost):
+            await entering
+
+    asyncio.run(work())
+    assert not Locks.lock_state("a").entries
 
 
 def test_tasks(memory: Engine) -> None:

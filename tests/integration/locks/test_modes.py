@@ -173,7 +173,7 @@ def test_no_writes_under_a_shared_lock(account):
             lambda: lock.item.update([Account.balance.add(1)]),
             account("a").save,
         ):
-            with pytest.raises(ConfigurationError, match="take it exclusively"):
+            with pytest.raises(ConfigurationError, match="acquire it exclusively"):
                 write()
         with TransactWrite(connection=Account._get_connection().connection) as transact:
             lock.check(transact)
@@ -196,7 +196,7 @@ def test_a_transaction_inside_a_shared_lock(memory):
         with transaction() as tx:
             assert tx.get(Device, "a").total == 0
             tx.update(tx.get(Device, "b"), [Device.total.add(5)])
-        with pytest.raises(ConfigurationError, match="take it exclusively"), transaction() as tx:
+        with pytest.raises(ConfigurationError, match="acquire it exclusively"), transaction() as tx:
             tx.update(tx.get(Device, "a"), [Device.total.add(5)])
     assert [Device.get(key).total for key in "ab"] == [0, 5]
 
@@ -242,7 +242,7 @@ def test_downgrade(account_anywhere):
         assert entered.wait(20)
         assert lock.is_held
         assert not is_free(account_anywhere.lock("a"))
-        with pytest.raises(ConfigurationError, match="take it exclusively"):
+        with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             lock.item.save()
         done.set()
         reader.join()
@@ -254,7 +254,7 @@ def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
     memory.bind(Document)
     Document("f", 1, body="old").save()
     with Document.locked("f", 1) as lock:
-        with pytest.raises(ConfigurationError, match="take it exclusively"), transaction() as tx:
+        with pytest.raises(ConfigurationError, match="acquire it exclusively"), transaction() as tx:
             item = tx.get(Document, "f", 1)
             item.body = "new"
             tx.save(item)
@@ -270,7 +270,7 @@ def test_a_downgrade_that_nobody_answers(memory):
     with account.locked("a") as lock:
         with lost_responses("UpdateItem", times=4), pytest.raises(OutcomeUnknown):
             lock.downgrade()
-        with pytest.raises(ConfigurationError, match="take it exclusively"):
+        with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             lock.item.save()
         with lost_responses("UpdateItem", times=1):
             lock.downgrade()
@@ -364,7 +364,7 @@ def test_a_semaphore_has_so_many_holders(locks_anywhere):
     with held_elsewhere(locks_anywhere.lock("s", permits=2)), locks_anywhere.locked("s", permits=2) as mine:
         assert len(locks_anywhere.lock_state("s").holders) == 2
         assert not is_free(locks_anywhere.lock("s", permits=2))
-        with pytest.raises(ConfigurationError, match="take it exclusively"):
+        with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             mine.item.save()
         with pytest.raises(ConfigurationError, match="semaphore"):
             mine.downgrade()
@@ -511,7 +511,7 @@ def test_writes_in_a_locked_range_are_guarded(reading_anywhere):
 
     with (
         reading_anywhere.locked_range("d", 0, 2, shared=True),
-        pytest.raises(ConfigurationError, match="take it exclusively"),
+        pytest.raises(ConfigurationError, match="acquire it exclusively"),
     ):
         reading_anywhere.get("d", 1).save()
 
@@ -532,7 +532,7 @@ def test_writes_in_a_range_without_ends_are_guarded(reading_anywhere):
 
     with (
         reading_anywhere.locked_range("d", None, None, shared=True),
-        pytest.raises(ConfigurationError, match="take it exclusively"),
+        pytest.raises(ConfigurationError, match="acquire it exclusively"),
     ):
         reading_anywhere.get("d", 1).save()
 
@@ -605,7 +605,7 @@ def test_ranges_held_by_one_party(locks):
         assert other.ticket > wide.ticket
         with locks.locked_range("x", 2, 5, shared=True) as inner:
             assert inner.ticket == wide.ticket
-        with pytest.raises(ConfigurationError, match="Take all of it"):
+        with pytest.raises(ConfigurationError, match="Acquire the whole lock"):
             locks.locked_range("x", 5, 15).acquire()
         assert wide.is_held
         assert other.is_held

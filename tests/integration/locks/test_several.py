@@ -121,7 +121,7 @@ def test_a_range_and_the_lock_of_an_item_in_it(model, write):
 @pytest.mark.usefixtures("seats")
 def test_an_item_in_a_shared_range(model, write):
     """Under a shared range nothing is written, also under the item's own lock."""
-    with model.locked_range("h", 0, 5, shared=True), pytest.raises(ConfigurationError, match="take it exclusively"):
+    with model.locked_range("h", 0, 5, shared=True), pytest.raises(ConfigurationError, match="acquire it exclusively"):
         write(model)
     assert model.get("h", 1).value == 0
     assert model.lock_state("h", 1).entries == ()

@@ -154,7 +154,7 @@ def test_commit_and_rollback_by_hand(memory: Engine) -> None:
             await move(tx, "a", "b")
             await tx.commit()
             assert tx.is_committed
-            with pytest.raises(ConfigurationError, match="over"):
+            with pytest.raises(ConfigurationError, match="has ended"):
                 await tx.get(Purse, "a")
 
     asyncio.run(main())

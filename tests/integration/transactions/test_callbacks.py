@@ -203,7 +203,7 @@ def test_a_callback_that_comes_too_late_is_refused(memory: Engine, end: Callable
 
     def register() -> None:
         for add_callback in (tx.after_commit, tx.after_rollback):
-            with pytest.raises(ConfigurationError, match="over"):
+            with pytest.raises(ConfigurationError, match="has ended"):
                 add_callback(lambda: late.append(1))
 
     tx.after_commit(register)

@@ -243,7 +243,7 @@ def test_a_savepoint_asks_whether_the_transaction_is_over() -> None:
     tx.update(purse, [Purse.balance.add(1)])
     savepoint = tx.savepoint()
     tx.commit()
-    with pytest.raises(ConfigurationError, match="over"):
+    with pytest.raises(ConfigurationError, match="has ended"):
         savepoint.rollback()
 
 

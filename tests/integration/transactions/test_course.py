@@ -142,12 +142,12 @@ def test_explicit_end(cheap: Engine) -> None:
         tx.__enter__,
     ]
     for call in over:
-        with pytest.raises(ConfigurationError, match="over"):
+        with pytest.raises(ConfigurationError, match="has ended"):
             call()
     other = Transaction()
     other.save(item)
     other.rollback()
-    with pytest.raises(ConfigurationError, match="over"):
+    with pytest.raises(ConfigurationError, match="has ended"):
         other.commit()
     assert item.version == 2
     assert Purse.get("p0").version == 2

@@ -140,7 +140,7 @@ def test_what_is_no_key_is_refused(memory: Engine, model: Any, keys: list[Any], 
         tx.get_all(model, keys)
     assert tx.plan().path == "nothing"
     tx.rollback()
-    with pytest.raises(ConfigurationError, match="is over"):
+    with pytest.raises(ConfigurationError, match="has ended"):
         tx.get_all(Purse, ["a"])
 
 

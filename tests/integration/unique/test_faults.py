@@ -17,6 +17,7 @@ from pynamo_locking import (
     NotUnique,
     OutcomeUnknown,
     StaleVersion,
+    Transaction,
     TransactionConflict,
     TransactWrite,
     transaction,
@@ -28,7 +29,7 @@ from pynamo_locking._writes.refusals import refusal
 from tests.support.faults import delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
-from tests.support.transaction_models import Transactions
+from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Guest, Member, Session, Uniques, User, rows
 
 if TYPE_CHECKING:
@@ -153,6 +154,51 @@ def test_what_has_expired_holds_nothing() -> None:
         clock.shift = 190
         Session("a", email="z").save()
         assert rows() == {"x": "b", "z": "a"}
+
+
+def test_a_long_transaction_takes_what_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its marks replace rows that TTL has not removed yet; of those that count it says who has them."""
+    make_long_from(monkeypatch)
+    for model in (Session, Member):
+        monkeypatch.setattr(model.Meta, "unique_scope", "people", raising=False)
+    with shifted_clock() as clock:
+        for i in range(9):
+            Session(str(i), email=f"x{i}", expires=timedelta(minutes=1)).save()
+
+        def take() -> None:
+            with transaction() as tx:
+                for i in range(9):
+                    tx.save(Member(f"m{i}", email=f"x{i}"))
+
+        with pytest.raises(NotUnique) as refused:
+            take()
+        assert refused.value.holder == {"id": "0"}
+        assert not list(Member.scan())
+        clock.shift = 70
+        take()
+        assert rows() == {f"x{i}": f"m{i}" for i in range(9)}
+        assert Member.check_unique().is_sound
+
+
+@pytest.mark.parametrize(("actions", "path"), [(100, "native"), (101, "long")])
+def test_the_border_between_native_and_long(actions: int, path: str) -> None:
+    """Items, their rows and the row of the idempotency key: none is forgotten where it is close."""
+
+    def change() -> tuple[str, bool]:
+        tx = Transaction(idempotency_key=f"{actions}", record=actions > 100)
+        for i in range(33):  # three actions each
+            item = tx.get(Member, str(i))
+            item.email = f"y{i}"
+            tx.save(item)
+        taken = tx.plan().path.value
+        tx.commit()
+        return taken, tx.is_repeated
+
+    for i in range(33):
+        Member(str(i), email=f"x{i}").save()
+    assert change() == (path, False)
+    assert rows() == {f"y{i}": f"{i}" for i in range(33)}
+    assert change()[1]
 
 
 def test_an_expired_item_is_updated_anew() -> None:

@@ -3,6 +3,9 @@
 Each worker notes in a file of its own what it is about to do and what became of it. A kill can come at any
 instruction, so the last line of a dead worker may be a write without an end: it may have been applied.
 
+It notes the same in the form of Jepsen's histories. There an item is a register: each write puts a name of its own into
+`by`, and has read the name of the write before.
+
 Forks in the middle of a lock are in `locks/test_fork`; a kill or a pause at a chosen moment in `locks/test_crashes` and
 `locks/test_pauses`.
 """
@@ -36,6 +39,8 @@ from pynamo_locking import (
     VersionAttribute,
     transaction,
 )
+from tests.campaign.check import check_file, describe
+from tests.campaign.histories import Scribe, merge
 from tests.support.nursery import ROOT, die_with
 from tests.support.workers import PATIENCE, Beside, Enforced, Locks, Plain, Versioned, until
 
@@ -60,6 +65,7 @@ class Made(LockableModel):
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
+    by = UnicodeAttribute(null=True)
     version = VersionAttribute()
     lock = LockAttribute()
 
@@ -87,53 +93,83 @@ class Note(NamedTuple):
 # The worker's side
 
 
-def locked_save(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
-    with model.locked(key, settings=SETTINGS) as lock:
-        lock.item.value += 1
-        time.sleep(random.uniform(0, THINK_S))
-        lock.item.save()
-        applied(lock.ticket, lock.item)  # whatever the release says: this write is applied
+@dataclass
+class Attempt:
+    """A write of a worker, and how it notes it.
 
+    Attributes:
+        name: its own.
+        note: an event, with a ticket and an item.
+        before: the name of the write that it replaces.
+        is_applied: whether it is known to be applied.
+    """
 
-def edit(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
-    edit = model.edit(key, settings=SETTINGS)
-    with edit as item:
+    name: str
+    note: Callable[..., None]
+    before: str | None = None
+    is_applied: bool = False
+
+    def reads(self, item: Any) -> str:
+        """Note what is replaced; return this write's own name."""
+        self.before = item.by
+        return self.name
+
+    def changes(self, item: Any) -> None:
+        """Change an item, and take a while."""
+        item.by = self.reads(item)
         item.value += 1
         time.sleep(random.uniform(0, THINK_S))
-    applied(edit.lock.ticket, item)
+
+    def applied(self, ticket: int | None, item: Any) -> None:
+        """Note that it is applied."""
+        self.is_applied = True
+        self.note("applied", ticket, item)
 
 
-def versioned_update(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+def locked_save(model: Any, key: str, attempt: Attempt) -> None:
+    with model.locked(key, settings=SETTINGS) as lock:
+        attempt.changes(lock.item)
+        lock.item.save()
+        attempt.applied(lock.ticket, lock.item)  # whatever the release says: this write is applied
+
+
+def edit(model: Any, key: str, attempt: Attempt) -> None:
+    edit = model.edit(key, settings=SETTINGS)
+    with edit as item:
+        attempt.changes(item)
+    attempt.applied(edit.lock.ticket, item)
+
+
+def versioned_update(model: Any, key: str, attempt: Attempt) -> None:
     item = model.get(key, consistent_read=True)
-    item.update([model.value.add(1)])
-    applied(None, item)
+    item.update([model.value.add(1), model.by.set(attempt.reads(item))])
+    attempt.applied(None, item)
 
 
-def locked_by_a_transaction(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+def locked_by_a_transaction(model: Any, key: str, attempt: Attempt) -> None:
     with transaction(wait=PATIENCE) as tx:
         if random.random() < 0.3:
             tx.get(Versioned, "a", for_share=True)
         item = tx.get_or_none(model, key, for_update=True) or model(key)
-        item.value += 1
-        time.sleep(random.uniform(0, THINK_S))
+        attempt.changes(item)
         tx.save(item)
-    applied(None, item)
+    attempt.applied(None, item)
 
 
-def save_in_range(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+def save_in_range(model: Any, key: str, attempt: Attempt) -> None:
     with _lock_of(model, key) as lock:
         item = model.get(key, AT)
-        item.value += 1
-        time.sleep(random.uniform(0, THINK_S))
+        attempt.changes(item)
         item.save()
-        applied(lock.ticket, item)
+        attempt.applied(lock.ticket, item)
 
 
-def save_outside(model: Any, key: str, applied: Callable[[int | None, Any], None]) -> None:
+def save_outside(model: Any, key: str, attempt: Attempt) -> None:
     item = model.get(key, AT, consistent_read=True)
+    item.by = attempt.reads(item)
     item.value += 1
     item.save()
-    applied(None, item)
+    attempt.applied(None, item)
 
 
 def _lock_of(model: Any, key: str) -> Any:
@@ -161,28 +197,37 @@ def work() -> None:
         MODELS[name].Meta.lock_settings = SETTINGS
     # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
     log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    scribe = Scribe(Path(job["log"]).with_suffix(".part"), job["number"])
     chooser, go_on = random.Random(job["seed"]), Path(job["go_on"])
-    while go_on.exists():
+    for count in itertools.count():
+        if not go_on.exists():
+            return
         name, key = chooser.choice(ITEMS)
-        _write_once(log, MODELS[name], key, chooser.choice(ways_of(name)))
+        _write_once(log, scribe, MODELS[name], key, chooser.choice(ways_of(name)), f"{job['number']}.{count}")
 
 
-def _write_once(log: int, model: Any, key: str, way: Callable[..., None]) -> None:
-    said: list[str] = []
+def _write_once(log: int, scribe: Scribe, model: Any, key: str, way: Callable[..., None], name: str) -> None:
+    register = f"{model.__name__}/{key}"
 
     def note(event: str, ticket: int | None = None, item: Any = None) -> None:
-        said.append(event)
         value = None if item is None else int(item.value)
-        os.write(log, json.dumps(Note(event, f"{model.__name__}/{key}", ticket, value)).encode() + b"\n")
+        os.write(log, json.dumps(Note(event, register, ticket, value)).encode() + b"\n")
 
+    attempt, asked = Attempt(name, note), [["r", register, None], ["w", register, name]]
     note("begin")
+    scribe.invoke(asked)
     try:
-        way(model, key, lambda ticket, item: note("applied", ticket, item))
-    except OutcomeUnknown:
+        way(model, key, attempt)
+    except OutcomeUnknown as error:
         note("unknown")
-    except (LockingError, PynamoDBException):
-        if "applied" not in said:
+        if not attempt.is_applied:
+            scribe.info(asked, error)
+    except (LockingError, PynamoDBException) as error:
+        if not attempt.is_applied:
             note("refused")
+            scribe.fail(asked, error)
+    if attempt.is_applied:
+        scribe.ok([["r", register, attempt.before], ["w", register, name]])
 
 
 # The parent's side
@@ -201,6 +246,7 @@ class Worker:
             "parent": os.getpid(),
             "meta": {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()},
             "log": str(self.path),
+            "number": number,
             "go_on": str(folder / "go-on"),
             "seed": f"{seed}/{number}",
         }
@@ -370,8 +416,26 @@ def test_kills_and_pauses_at_random(
         assert name not in ("Versioned", "Enforced") or item.version == item.value + 1
         assert name != "Made" or item.version == item.value
         _assert_calm(model, key)
+    _check_history(tmp_path, seed)
     assert chaos.did["killed"]
     assert chaos.did["paused for more than a lease"]
+
+
+def _check_history(folder: Path, seed: int) -> None:
+    """What the workers have noted is strictly serializable, says a reader that knows nothing but their notes.
+
+    With ``HISTORIES=DIR``, the history stays there, for other readers.
+    """
+    scribe = Scribe(folder / "end.part", 1_000)
+    for name, key in ITEMS:
+        item, register = MODELS[name].get(*_key(name, key), consistent_read=True), f"{name}/{key}"
+        scribe.invoke([["r", register, None]])
+        scribe.ok([["r", register, item.by]])
+    scribe.close()
+    history = Path(os.environ.get("HISTORIES", folder)) / f"kills-{seed}.jsonl"
+    merge(sorted(folder.glob("*.part")), history)
+    checked = check_file(history)
+    assert not checked.report.anomalies, describe(checked)
 
 
 def _key(name: str, key: str) -> tuple[Any, ...]:

@@ -62,7 +62,7 @@ def test_a_copy_from_before_the_lock_is_still_refused_as_such(account):
     connection = account._get_connection().connection
     with (
         account.locked("a") as lock,
-        pytest.raises(ConfigurationError, match="loaded before the lock was taken"),
+        pytest.raises(ConfigurationError, match="loaded before the lock was acquired"),
         StockTransactWrite(connection=connection) as write,
     ):
         write.save(old)

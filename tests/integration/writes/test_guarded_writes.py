@@ -472,7 +472,7 @@ def test_stock_transactions_are_guarded(engine):
                 in_thread(write)
     assert Account.get("a").balance == 4
     late = Account.get("a")
-    with Account.locked("a") as lock, pytest.raises(ConfigurationError, match="before the lock was taken"):
+    with Account.locked("a") as lock, pytest.raises(ConfigurationError, match="before the lock was acquired"):
         stock(("save", late))
     with Account.locked("a") as lock:
         stock(("delete", lock.item))

@@ -148,6 +148,43 @@ def test_until_the_start(sent):
     assert sent.deliver(task, sent.messages[0]) == "IGNORED"
 
 
+@pytest.mark.parametrize("until", ["start", "done"])
+def test_a_message_whose_run_was_cut_off_runs_again(sent, until):
+    """By a worker that was killed, or by itself, to be tried again; once it is completed it is skipped."""
+
+    def cut_off(*_):
+        raise SystemExit
+
+    def retry(task, shop):
+        task.apply_async((shop,), task_id=task.request.id, countdown=1)  # as Task.retry does
+        raise ZeroDivisionError
+
+    task = sent.task(unique_until=until)
+    sent.body = cut_off
+    first = task.delay("a")
+    with pytest.raises(SystemExit):
+        sent.deliver(task, sent.messages[0])
+    sent.body = retry
+    assert sent.deliver(task, sent.messages[0]) == "FAILURE"
+    assert sent.messages[1][2]["task_id"] == first.id
+
+    sent.body = lambda *_: None
+    assert [sent.deliver(task, sent.messages[i]) for i in (1, 0, 1)] == ["SUCCESS", "IGNORED", "IGNORED"]
+    assert task.delay("a").id != first.id
+
+
+def test_a_message_that_was_cut_off_after_its_start_gives_way(sent):
+    """A later message has claimed since, and sees what the first one would have seen."""
+    task = sent.task(unique_until="start")
+    sent.body = lambda *_: 1 / 0
+    first = task.delay("a")
+    assert sent.deliver(task, sent.messages[0]) == "FAILURE"
+    assert task.delay("a").id != first.id
+
+    sent.body = lambda *_: None
+    assert [sent.deliver(task, sent.messages[i]) for i in (0, 1)] == ["IGNORED", "SUCCESS"]
+
+
 def elsewhere(work):
     """Do something in another thread, which has none of the locks of this one."""
     thread = threading.Thread(target=work)

@@ -465,7 +465,7 @@ def test_a_lock_that_was_never_taken_has_no_facts(fact):
     """It says so, by name."""
     lock = Account.locked("a-1")
 
-    with pytest.raises(ConfigurationError, match=r"^the lock accounts/a-1 was never taken by this Lock object"):
+    with pytest.raises(ConfigurationError, match=r"^the lock accounts/a-1 was never acquired by this Lock object"):
         getattr(lock, fact)
 
 
