@@ -20,6 +20,7 @@ ALONE := tests/campaign/test_campaign.py \
 	tests/integration/transactions/test_many_items.py \
 	tests/integration/unique/test_processes.py \
 	tests/integration/whole/test_demo.py \
+	tests/integration/whole/test_mixed_releases.py \
 	tests/integration/whole/test_preload.py \
 	tests/integration/whole/test_random_kills.py \
 	tests/integration/whole/test_soak.py
@@ -36,6 +37,7 @@ LONGER := tests/integration/locks/test_interrupts.py::test_an_interrupted_caller
 	tests/integration/transactions/test_kills.py \
 	tests/integration/transactions/test_many_items.py \
 	tests/integration/unique/test_processes.py \
+	tests/integration/whole/test_mixed_releases.py \
 	tests/integration/whole/test_preload.py
 BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) $(INTERRUPTED) tests/simulation)
 SLOW := moto or dynamodb-local
@@ -106,7 +108,7 @@ simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, 
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
-	THOROUGH=1 CALLS=8x50x5 CLAIMS=4000 KILLS_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
+	THOROUGH=1 CALLS=8x50x5 CLAIMS=4000 KILLS_S=60 FLEET_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
 	MACHINES=20 PERIODS=30 $(BIN)/python -m pytest --no-cov -q tests/integration/jobs/test_many_machines.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 

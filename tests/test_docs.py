@@ -21,7 +21,7 @@ from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
 from pynamo_locking import events, testing
-from pynamo_locking.contrib import celery, django, fastapi, flask, starlette
+from pynamo_locking.contrib import celery, django, fastapi, flask, starlette, streams
 from tests.engines.engine import DUMMY_ENVIRONMENT, moto_one_at_a_time
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def test_the_pages_have_examples() -> None:
 
 def public_names() -> Iterator[str]:
     """Yield all that users import, by its full name."""
-    for module in (pynamo_locking, events, testing, celery, flask, django, starlette, fastapi):
+    for module in (pynamo_locking, events, testing, celery, flask, django, starlette, fastapi, streams):
         yield from (f"{module.__name__}.{name}" for name in module.__all__)
     yield from (f"pynamo_locking.telemetry.{name}.install" for name in ("logs", "signals", "opentelemetry"))
     yield "pynamo_locking.contrib.django.middleware.LocksMiddleware"

@@ -87,6 +87,7 @@ TESTING = [
     "held",
     "lose",
     "lost_answers",
+    "strong_global_table",
     "throttled",
 ]
 THINGS = {

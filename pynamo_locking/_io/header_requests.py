@@ -6,13 +6,11 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._core.commit_paths import OwnRows
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.naming import shown_owner
 from pynamo_locking._core.own_keys import OwnKeys
 from pynamo_locking._core.transaction import KEEP, Header, Keep, State
-from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import answers, flaws, retries, runtime
 from pynamo_locking._io.denials import foreign, of_transactions
 from pynamo_locking._io.retries import Refused, persistently
@@ -110,10 +108,11 @@ def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> di
 
 def begin(header_table: HeaderTable, header: Header) -> None:
     """Create a pending header. It must be acknowledged before any mark names it, or the mark would seem an orphan."""
-    put_once(header_table, _begun(header_table, header), PRIORITY)
+    put_once(header_table, begun(header_table, header), PRIORITY)
 
 
-def _begun(header_table: HeaderTable, header: Header) -> dict[str, Any]:
+def begun(header_table: HeaderTable, header: Header) -> dict[str, Any]:
+    """Return a pending header as it is stored."""
     return {
         **_told(header_table, header),
         BEAT: number(header.beat),
@@ -123,15 +122,6 @@ def _begun(header_table: HeaderTable, header: Header) -> dict[str, Any]:
         ROWS: number(header.rows),
         EARLY: {"BOOL": header.is_early},
     }
-
-
-def sizes(header_table: HeaderTable, header: Header, row_id: str) -> OwnRows:
-    """Return how many bytes a header takes at most, and a row of participants of that name without any."""
-    ends = {header_table.expires: _final_expiry(header_table)}
-    return OwnRows(
-        item_size({**_begun(header_table, header), **ends}),
-        item_size({**row_beside(header_table, row_id, {"items": {"L": []}}), **ends}),
-    )
 
 
 def _told(header_table: HeaderTable, header: Header) -> dict[str, Any]:

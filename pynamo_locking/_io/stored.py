@@ -26,10 +26,18 @@ FORMAT: Final = 1
 #: The name of the number: of an attribute of a row of ours, or of an entry in the map of a lock or of a mark.
 FORMAT_NAME: Final = "f"
 
+#: No release will store a larger number: such a one is a mistake, which can be repaired.
+_MOST_FORMATS: Final = 1_000_000
+
 
 def format_of(stored: Mapping[str, Any]) -> int:
-    """Return the number of the format of a stored row, lock document or mark."""
-    return int(stored[FORMAT_NAME]["N"]) if FORMAT_NAME in stored else 1
+    """Return the number of the format of a stored row, lock document or mark; `ValueError` if it is none."""
+    if FORMAT_NAME not in stored:
+        return 1
+    number_ = int(stored[FORMAT_NAME]["N"])
+    if not 0 < number_ <= _MOST_FORMATS:
+        raise ValueError(number_)
+    return number_
 
 
 class Stored(Value):

@@ -60,6 +60,9 @@ def unique_of(model: type[Model]) -> Unique | None:
     """Return what ``Meta.unique`` of a model says; None without it."""
     known: tuple[Unique | None] | None = vars(model).get(_UNIQUE)
     if known is None:
+        scope = getattr(getattr(model, "Meta", None), "unique_scope", None)
+        if scope is not None and not isinstance(scope, str):
+            raise ConfigurationError(f"Meta.unique_scope of {model.__name__} is a text, not {scope!r}.")
         known = (_declared(model),)
         setattr(model, _UNIQUE, known)
     return known[0]
@@ -88,8 +91,6 @@ def _declared(model: type[Model]) -> Unique | None:
         raise _wrong(model, f"needs a subclass of UniqueTable in Meta.unique_table (it is {table!r})")
     if model._version_attribute_name is None:
         raise _wrong(model, "needs a version: declare `version = VersionAttribute()`")
-    if not isinstance(getattr(meta, "unique_scope", None) or "", str):
-        raise ConfigurationError(f"Meta.unique_scope of {model.__name__} is a text, not {meta.unique_scope!r}.")
     ttl: Any = model._ttl_attribute()
     expires = None if ttl is None else ttl.attr_name
     watched = {attributes[name].attr_name for group in groups for name in group} - {key.attr_name for key in keys}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException, TableError
 
@@ -12,8 +12,8 @@ from pynamo_locking._core.naming import GUARD_PREFIX
 from pynamo_locking._io import answers, connections, header_requests, lock_document, runtime
 from pynamo_locking._io.denials import has_foreign
 from pynamo_locking._io.stored import FORMAT_NAME
-from pynamo_locking._items import key_text, versions
-from pynamo_locking._items.keys import own_keys_of
+from pynamo_locking._items import expiry, key_text, versions
+from pynamo_locking._items.keys import check_place, own_keys_of
 from pynamo_locking.exceptions import CorruptRow, UnknownFormat
 
 if TYPE_CHECKING:
@@ -21,10 +21,60 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
+    from pynamo_locking._core.outcome import Known
     from pynamo_locking._io.stored import Image
 
 #: The pause between two checks whether a table is ready, in seconds; AWS takes about ten.
 _LOOK_S: Final = 1.0
+
+
+class Audited(NamedTuple):
+    """Where a model keeps what an auditor of writes looks at: stored names, each None if there is none.
+
+    Attributes:
+        model: the class.
+        table: its table.
+        is_own: whether its rows are those of this package, as of a `NamedLock`.
+        version: of the version.
+        write_id: of the id of the last write.
+        lock: of the lock in the item.
+        expires: of the time after which an item counts as absent.
+        ttl: of the time of expiry, whether the items count as absent after it or not.
+    """
+
+    model: type[Any]
+    table: str
+    is_own: bool
+    version: str | None
+    write_id: str | None
+    lock: str | None
+    expires: str | None
+    ttl: str | None
+
+    def versions_in(self, image: Mapping[str, Any]) -> Known:
+        """Return the version and the write id of an image."""
+        return versions.known_of(self.model, image)
+
+
+def audited(model: type[Model]) -> Audited:
+    """Return where a model keeps what an auditor looks at; `ConfigurationError` if it has no table."""
+    check_place(model)
+    shape, lock, ttl = versions.shape_of(model), getattr(model, "_lock_attribute", lambda: None)(), _ttl_of(model)
+    return Audited(
+        model=model,
+        table=str(model.Meta.table_name),
+        is_own=hasattr(model, "_own_keys"),
+        version=None if shape.attribute is None else shape.attribute.attr_name,
+        write_id=shape.write_id_name,
+        lock=None if lock is None else lock.attr_name,
+        expires=expiry.attribute_name(model),
+        ttl=ttl,
+    )
+
+
+def _ttl_of(model: type[Model]) -> str | None:
+    attribute: Any = model._ttl_attribute()
+    return None if attribute is None else str(attribute.attr_name)
 
 
 def describe(model: type[Model]) -> dict[str, Any]:

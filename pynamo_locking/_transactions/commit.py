@@ -18,13 +18,13 @@ from pynamo_locking._core.commit_paths import (
     with_costs,
 )
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import State, row_of_changes, row_of_participants
-from pynamo_locking._io import event_stream, header_requests
+from pynamo_locking._core.transaction import State, row_of_changes
+from pynamo_locking._io import event_stream
 from pynamo_locking._io.resolver import Resolver, conflicts
 from pynamo_locking._items import images
 from pynamo_locking._models import isolation
 from pynamo_locking._transactions import fates
-from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of, new_header
+from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of, new_header, own_rows
 from pynamo_locking._transactions.marking import can_be_marked, needs_read, plan_mark, stored_size
 from pynamo_locking._transactions.member_writes import Unread, check_key
 from pynamo_locking._transactions.validation import item_size, validate
@@ -135,7 +135,7 @@ class Committing:
             return OwnRows(0, 0)
         header = new_header(options, is_early=bool(plan.validated))
         header = replace(header, state=State.COMMITTED, items=marked, rows=marked)
-        return header_requests.sizes(table, header, row_of_participants(options.id, 0))
+        return own_rows(table, header)
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""

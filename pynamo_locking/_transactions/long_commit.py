@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core.commit_paths import MarkFacts, keys_in_rows, placeholders
+from pynamo_locking._core.commit_paths import MarkFacts, OwnRows, keys_in_rows, placeholders
 from pynamo_locking._core.lease import next_renewal
 from pynamo_locking._core.naming import plain
 from pynamo_locking._core.transaction import Header, State, row_of_changes, row_of_participants
@@ -28,6 +28,7 @@ from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.resolver import StillPending
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._io.statements import Write
+from pynamo_locking._io.stored import number
 from pynamo_locking._models import isolation
 from pynamo_locking._transactions.marking import Marked, Marker, plan_mark
 from pynamo_locking._transactions.validation import validate
@@ -346,6 +347,13 @@ def new_header(options: TransactionOptions, *, is_early: bool) -> Header:
         until_ms=now_ms + lease_ms,
         is_early=is_early,
     )
+
+
+def own_rows(header_table: HeaderTable, header: Header) -> OwnRows:
+    """Return how many bytes a header takes at most, and a row of participants without any."""
+    ends = {header_table.expires: number(9_999_999_999)}  # a time with zeros at its end is a byte shorter
+    row = header_requests.row_beside(header_table, row_of_participants(header.id, 0), {"items": {"L": []}})
+    return OwnRows(item_size({**header_requests.begun(header_table, header), **ends}), item_size({**row, **ends}))
 
 
 def participant(row: LockRow, spill: str) -> dict[str, Any]:

@@ -153,5 +153,14 @@ class Course:
         took = round(time.monotonic() - begun, 1)
         estimated, reported = self._plan.estimate(name), Units(reads, writes)
         return Stage(
-            name, STAGES[name], result, found.facts, found.problems, took, int(requests), estimated, reported, unreported
+            name,
+            STAGES[name],
+            result,
+            found.facts,
+            found.problems,
+            took,
+            int(requests),
+            estimated,
+            reported,
+            unreported,
         )

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking.certify.meter import CAPPED, Ledger, Meter
@@ -163,7 +164,7 @@ def _live(work: Work, job: Job, pipe: Connection) -> None:
         answer: tuple[bool, Any] = (True, work(job))
     except Exception as error:  # noqa: BLE001 - the parent tells of it
         where = traceback.extract_tb(error.__traceback__)[-1]
-        answer = (False, f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
+        answer = (False, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
     pipe.send(answer)
     if not answer[0]:
         raise SystemExit(1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 #: What is counted, for each process.
-FIELDS: Final = ("reads", "writes", "unreported", "pending", "requests", "begun", "done", "holds", "wrong")
+FIELDS: Final = ("reads", "writes", "unreported", "pending", "requests", "begun", "done", "holds", "wrong", "looks")
 
 #: So many processes can be counted in one run.
 SLOTS: Final = 4096
@@ -116,7 +116,7 @@ class Meter:
                 os._exit(CAPPED)  # no thread of this process may send another one
         self._current.sent = (operation, bound, actions)
 
-    def _settle(self, response_dict: Any = None, parsed_response: Any = None, **_: Any) -> None:
+    def _settle(self, parsed_response: Any = None, **_: Any) -> None:
         operation, bound, actions = self._current.sent
         answer = parsed_response or {}
         reported = answer.get("ConsumedCapacity")

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 class Row(LockableModel):
     """A row of the table of items: a counter, or an account."""
 
-    class Meta:
-        """Replaced by `models_of`."""
-
-        table_name = "unbound"
-
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
     ticket = NumberAttribute(default=0)
@@ -33,11 +28,6 @@ class Row(LockableModel):
 class Unversioned(LockableModel):
     """A row without a version."""
 
-    class Meta:
-        """Replaced by `models_of`."""
-
-        table_name = "unbound"
-
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
     lock = LockAttribute()
@@ -45,11 +35,6 @@ class Unversioned(LockableModel):
 
 class Stock(Model):
     """A row as PynamoDB's own model writes it, for comparison."""
-
-    class Meta:
-        """Replaced by `models_of`."""
-
-        table_name = "unbound"
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)

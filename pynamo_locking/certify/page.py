@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write(document: dict[str, Any], folder: Path) -> list[Path]:
-    """Write the page into a folder, as Markdown and as JSON; return the files. Their name has the time and the place."""
+    """Write the page into a folder, as Markdown and as JSON; return the files, named after the time and the place."""
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^0-9TZ-]", "", document["began_at"]) + "-" + re.sub(r"[^\w-]+", "-", _place(document))
     files = [folder / f"{name}.md", folder / f"{name}.json"]
@@ -29,62 +29,57 @@ def _place(document: dict[str, Any]) -> str:
 
 def markdown(document: dict[str, Any]) -> str:
     """Return the page as Markdown."""
+    began = document["began_at"]
+    where = f"{document['endpoint']} (Region {document['region']})"
+    removed = ", ".join(document["removed"])
+    stages = [(stage["name"], stage["about"], stage["result"], stage["seconds"]) for stage in document["stages"]]
     lines = [
-        f"# {_place(document)}, {document['began_at'][:10]}: {document['result']}",
+        f"# {_place(document)}, {began[:10]}: {document['result']}",
         "",
-        f"`pynamo-locking certify` began at {document['began_at']} at {document['endpoint']} (Region "
-        f"{document['region']}). Its tables were removed: {', '.join(document['removed']) or 'none was there'}.",
+        f"`pynamo-locking certify` began at {began} at {where}. These tables were removed at its end: {removed}.",
         "",
         *_table(("what", "version"), document["versions"].items()),
         "",
-        *_table(("setting", ""), document["settings"].items()),
+        *_table(("setting", "value"), document["settings"].items()),
         "",
         "## Results",
         "",
-        *_table(("stage", "what", "result", "seconds"), [_result(stage) for stage in document["stages"]]),
+        *_table(("stage", "what", "result", "seconds"), stages),
     ]
     for stage in document["stages"]:
         lines += _details(stage)
     return "\n".join([*lines, *_units(document), ""])
 
 
-def _result(stage: dict[str, Any]) -> tuple[Any, ...]:
-    return stage["name"], stage["about"], stage["result"], stage["seconds"]
-
-
 def _details(stage: dict[str, Any]) -> list[str]:
-    lines = ["", f"## {stage['name'].capitalize()}", ""] if stage["facts"] or stage["problems"] else []
-    rows = [each for each in stage["facts"].values() if isinstance(each, dict)]
-    if rows:
-        rows = [(name, *figures.values()) for name, figures in stage["facts"].items()]
-        lines += _table(("operation", *next(iter(stage["facts"].values()))), rows)
-    elif stage["facts"]:
-        lines += _table(("figure", ""), stage["facts"].items())
-    if stage["problems"]:
-        lines += ["", *(f"* {' '.join(problem.split())}" for problem in stage["problems"])]
+    facts, problems = stage["facts"], stage["problems"]
+    lines = ["", f"## {stage['name'].capitalize()}", ""] if facts or problems else []
+    if any(isinstance(each, dict) for each in facts.values()):
+        head = ("operation", *next(iter(facts.values())))
+        lines += _table(head, [(name, *figures.values()) for name, figures in facts.items()])
+    elif facts:
+        lines += _table(("figure", "value"), facts.items())
+    if problems:
+        lines += [*([""] if facts else []), *(f"* {' '.join(problem.split())}" for problem in problems)]
     return lines
 
 
 def _units(document: dict[str, Any]) -> list[str]:
     rows = []
     for stage in document["stages"]:
-        estimated, reported = stage["estimated"], stage["reported"]
-        figures = [(estimated[kind], reported[kind]) for kind in ("reads", "writes")]
-        rows.append((stage["name"], *(f"{each:,.0f}" for pair in figures for each in pair), stage["unreported"]))
+        figures = [stage[when][kind] for kind in ("reads", "writes") for when in ("estimated", "reported")]
+        rows.append((stage["name"], *(f"{each:,.0f}" for each in (*figures, stage["unreported"]))))
+    head = ("stage", "reads, estimated", "reads, reported", "writes, estimated", "writes, reported", "not reported")
     used, price, cost = document["used"], document["price"], document["cost"]
-    return [
-        "",
-        "## Units and cost",
-        "",
-        *_table(("stage", "reads, estimated", "reads, reported", "writes, estimated", "writes, reported", "unreported"), rows),
-        "",
-        f"DynamoDB reported {used['reads']:,.1f} read and {used['writes']:,.1f} write units. It does not report those of "
-        f"refused requests, which are {used['unreported']:,.0f} by our count. At most {used['pending']:,.0f} more may be of requests "
-        f"that were under way when their process was killed. The cap was {document['settings']['max_units']:,.0f}.",
-        "",
-        f"At US$ {price['read']} for a million reads and US$ {price['write']} for a million writes this is US$ "
-        f"{cost['used']:.4f}; the estimate was US$ {cost['estimated']:.4f}.",
-    ]
+    sentences = (
+        f"DynamoDB reported {used['reads']:,.0f} read and {used['writes']:,.0f} write units.",
+        f"It does not report the units of refused requests: {used['unreported']:,.0f} by our count.",
+        f"Requests that were under way when their process was killed may have used {used['pending']:,.0f} more.",
+        f"The cap was {document['settings']['max_units']:,.0f} units.",
+        f"A million reads cost US$ {price['read']}, and a million writes US$ {price['write']}.",
+        f"So the run cost US$ {cost['used']:.4f} at most. The estimate was US$ {cost['estimated']:.4f}.",
+    )
+    return ["", "## Units and cost", "", *_table(head, rows), "", *sentences]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

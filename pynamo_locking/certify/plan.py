@@ -27,12 +27,8 @@ LONG_EVERY: Final = 25
 #: Forms of a change whose answers are lost; see `work.answers`.
 FORMS: Final = 6
 
-#: Operations that are timed and take one write or read each, beside the long transaction; see `work.latencies`.
-_WRITES_TIMED: Final = 12
-_READS_TIMED: Final = 3
-
-#: Write units of a long transaction, and read units.
-_LONG_WRITES: Final = 560
+#: Write and read units of a long transaction.
+_LONG_WRITES: Final = 230
 _LONG_READS: Final = 110
 
 
@@ -128,21 +124,23 @@ class Plan:
         return self._count(10, 1)
 
     def estimate(self, stage: str) -> Units:
-        """Return the units that a stage will use, as measured on DynamoDB Local."""
-        killed, transfers = self.kills, self.turns
-        long = transfers // LONG_EVERY
+        """Return the units that a stage will use; the factors are what dynoxide reports, rounded up.
+
+        It counts as DynamoDB documents it: two units for each item of a transaction, also for one that is only checked.
+        """
+        long = self.turns / LONG_EVERY
+        changes = FORMS * self.rounds
         return {
-            "contract": Units(900, 5_200),
-            "locks": Units(10 + 2 * killed, 3.4 * self.turns + 10 * killed),
-            "answers": Units(3.5 * FORMS * self.rounds, 4 * FORMS * self.rounds),
+            "contract": Units(700, 2_300),
+            "locks": Units(1.0 * self.turns, 3.3 * self.turns + 10 * self.kills),
+            "answers": Units(2.2 * changes, 3.4 * changes),
             "transactions": Units(
-                5 * transfers + 2 * ACCOUNTS * self.snapshots + _LONG_READS * long,
-                6 * transfers + _LONG_WRITES * long + 30 * killed,
+                3.5 * self.turns + 2.5 * ACCOUNTS * self.snapshots + _LONG_READS * long,
+                4.5 * self.turns + _LONG_WRITES * (long + self.kills / 4),
             ),
-            "contention": Units(10, 2.2 * self.contended),
+            "contention": Units(1.0 * self.contended, 2.2 * self.contended),
             "latencies": Units(
-                _READS_TIMED * self.rounds + _LONG_READS * self.longs,
-                _WRITES_TIMED * self.rounds + _LONG_WRITES * self.longs,
+                3.5 * self.rounds + _LONG_READS * self.longs, 13.5 * self.rounds + _LONG_WRITES * self.longs
             ),
         }[stage]
 

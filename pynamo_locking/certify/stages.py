@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking.certify import work
@@ -80,13 +81,15 @@ def contention(crew: Crew, contending: Work = work.contend) -> Found:
     requests = crew.ledger.total("requests") - before
     tickets = [ticket for ticket, *_ in turns]
     problems = [] if tickets == sorted(tickets) else ["a ticket was served after a later ticket"]
-    if any(later[2] < earlier[3] for earlier, later in zip(turns, turns[1:], strict=False)):
+    if any(later[2] < earlier[3] for earlier, later in pairwise(turns)):
         problems.append("two processes held the lock at once")
     took = turns[-1][3] - turns[0][1]
     waits = [granted - asked for _, asked, granted, _ in turns]
     facts = {"processes": len(children), "turns": len(turns), "turns a second": round(len(turns) / took, 1)}
     facts["requests a turn"] = round(requests / len(turns), 2)
-    return Found({**facts, **{f"wait for the lock, {name}": value for name, value in _quantiles(waits).items()}}, problems)
+    return Found(
+        {**facts, **{f"wait for the lock, {name}": value for name, value in _quantiles(waits).items()}}, problems
+    )
 
 
 def latencies(crew: Crew, timing: Work = work.latencies) -> Found:

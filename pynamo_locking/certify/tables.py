@@ -1,4 +1,7 @@
-"""The tables of a run: created with a mark, found again by it, and removed. A table without the mark is never touched."""
+"""The tables of a run: created with a mark, found again by it, and removed.
+
+A table without the mark is never touched.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from pynamo_locking._edge import NO_TABLE
+from pynamo_locking.certify.contract.rows import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +23,8 @@ if TYPE_CHECKING:
 #: The key of each table.
 KINDS: Final = {"contract": "pk", "items": "pk", "locks": "name", "transactions": "id"}
 
-#: The index by which a table of a run is known. It is there from the request on that creates the table, every engine has
-#: indexes while DynamoDB Local has no tags, and it costs nothing: no item has its key.
+#: The index by which a table of a run is known. The request that creates the table creates it as well. It costs
+#: nothing, since no item has its key. A tag would do, but DynamoDB Local has no tags.
 MARK: Final = "pynamo-locking-certify"
 _MARK_KEY: Final = "certify_mark"
 
@@ -116,19 +120,20 @@ class Tables:
         try:
             self._client.delete_table(TableName=name)
         except ClientError as error:
-            code = error.response["Error"]["Code"]
+            code = code_of(error)
             if code == NO_TABLE:
                 return True
             if code not in _PASSING:
                 raise
-            return (self._described(name) or {"TableStatus": "DELETING"})["TableStatus"] == "DELETING"
+            description = self._described(name)
+            return description is None or bool(description["TableStatus"] == "DELETING")
         return True
 
     def _described(self, name: str) -> dict[str, Any] | None:
         try:
             described: dict[str, Any] = self._client.describe_table(TableName=name)["Table"]
         except ClientError as error:
-            if error.response["Error"]["Code"] != NO_TABLE:
+            if code_of(error) != NO_TABLE:
                 raise
             return None
         return described

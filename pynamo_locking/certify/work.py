@@ -39,7 +39,10 @@ _SWEEPS: Final = 10
 #: How long a counter is held before it is saved: long enough for a kill.
 _HOLD_S: Final = 0.002
 
-#: How often the reader of snapshots looks how far the others have come.
+#: Transfers are at most so many snapshots ahead of their reader.
+_AHEAD: Final = 3
+
+#: How often a process looks how far the others have come.
 _LOOK_S: Final = 0.005
 
 #: What each account has at first.
@@ -76,6 +79,15 @@ class Job(NamedTuple):
     def has_come_to(self, turns: int) -> bool:
         """Tell whether all processes of this stage together have done so much."""
         return self.ledger.total("done", since=self.first) >= turns
+
+    def keep_pace(self) -> None:
+        """Wait for the reader of snapshots, so that each of its snapshots is taken while transfers are made."""
+        ledger, plan = self.ledger, self.plan
+        while True:
+            done = ledger.total("done", since=self.first)
+            if ledger.total("looks", since=self.first) >= min(1, done / plan.turns) * plan.snapshots - _AHEAD:
+                return
+            time.sleep(_LOOK_S)
 
 
 def contract(job: Job) -> dict[str, Any]:
@@ -259,6 +271,7 @@ def transfer(job: Job) -> dict[str, Any]:
             tx.save(row(f"filler-{job.slot}-{job.of('begun'):.0f}-{number}"))
 
     while not job.has_come_to(job.plan.turns):
+        job.keep_pace()
         source, target = chooser.sample(range(ACCOUNTS), 2)
         job.add("begun")
         is_long = chooser.randrange(LONG_EVERY) == 0
@@ -283,20 +296,25 @@ def snapshots(job: Job) -> dict[str, Any]:
         while not job.has_come_to(plan.turns * number // plan.snapshots):
             time.sleep(_LOOK_S)
         sums.append(look())
+        job.add("looks")
     return {"sums": sums}
 
 
 def transferred(job: Job) -> dict[str, Any]:
     """Complete what killed processes have left, and read all accounts."""
-    finished, aborted, failed = 0, 0, dict[str, str]()
+    finished, aborted, failed, table = (
+        0,
+        0,
+        {"some": "still pending, although no process is left"},
+        job.models.transactions,
+    )
     for _ in range(_SWEEPS):
         time.sleep(job.plan.lease)  # until the last transaction of a killed process may be completed
-        report = sweep(job.models.transactions)
-        finished, aborted, failed = finished + report.finished, aborted + report.aborted, report.failed
+        report = sweep(table)
+        finished, aborted = finished + report.finished, aborted + report.aborted
         if not report.pending:
+            failed = report.failed
             break
-    else:
-        failed = {"some": f"{report.pending} are pending, although no process is left"}
     found = _read(job, [_account(number) for number in range(ACCOUNTS)])
     return {**found, "finished": finished, "aborted": aborted, "failed": failed}
 

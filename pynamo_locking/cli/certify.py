@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamo_locking.certify import STAGES, Course, ForeignTable, Place, Plan, Price, page
+from pynamo_locking.cli import output
 from pynamo_locking.cli.command import command, flag, option
 from pynamo_locking.cli.problems import Exit, Problem, usage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
 
     from pynamo_locking.certify import Report
@@ -39,7 +42,9 @@ def certify(  # noqa: PLR0913 - options
     session: Session,
     *,
     prefix: Annotated[str, option("--prefix", "TEXT", "What the names of the tables begin with.")],
-    only: Annotated[list[str] | None, option("--only", "STAGE", f"Only this stage; may be repeated: {_STAGES}.")] = None,
+    only: Annotated[
+        list[str] | None, option("--only", "STAGE", f"Only this stage; may be repeated: {_STAGES}.")
+    ] = None,
     scale: Annotated[float, option("--scale", "NUMBER", "How much of everything; 1 takes some minutes.")] = 1.0,
     max_units: Annotated[int, option("--max-units", "NUMBER", "Cap on read and write units together.")] = _MAX_UNITS,
     read_price: Annotated[float, option("--read-price", "US$", "Of a million read units.")] = Price.read,
@@ -53,14 +58,15 @@ def certify(  # noqa: PLR0913 - options
     """Run the package's own checks on your DynamoDB, and write a dated page.
 
     It creates four tables on demand under the prefix, counts the units that it uses, stops before the cap, and removes
-    the tables, also after Ctrl-C. A run that was killed leaves them; the next run with this prefix removes them. A table
-    that it has not made is never touched. One run at a time may use a prefix.
+    the tables, also after Ctrl-C. A run that was killed leaves them; the next run with this prefix removes them. It
+    never touches a table that it has not made. One run at a time may use a prefix.
     """
     if not prefix:
         raise usage("--prefix must not be empty.")
     plan = _plan(only, scale, seed)
     place = Place(prefix, session.settings.region, session.settings.endpoint)
-    course = Course(place, plan, max_units, Price(read_price, write_price), _tell)
+    tell = _teller(session)
+    course = Course(place, plan, max_units, Price(read_price, write_price), tell)
     try:
         if remove:
             removed = course.tables.remove()
@@ -70,13 +76,15 @@ def certify(  # noqa: PLR0913 - options
         if dry_run:
             session.show(estimate, lambda console: console.print(_said(estimate)))
             return Exit.OK
-        if not yes:
+        course.tables.there()  # before the question, if there is a table that is not ours
+        if yes:
+            tell(_said(estimate))
+        else:
             session.confirm(f"{_said(estimate)} Go on?")
-        _tell(_said(estimate))
         report = course.run()
     except ForeignTable as error:
         raise Problem("foreign_table", str(error), Exit.CONFIGURATION) from error
-    return _show(session, report, Path(out))
+    return _show(session, report, Path(out), tell)
 
 
 def _plan(only: list[str] | None, scale: float, seed: str | None) -> Plan:
@@ -115,18 +123,24 @@ def _removed(names: list[str]) -> str:
     return f"Removed: {', '.join(names)}." if names else "There was nothing to remove."
 
 
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+def _teller(session: Session) -> Callable[[str], None]:
+    """Return what tells how far a run is, on standard error."""
+
+    def tell(line: str) -> None:
+        log = {"log": {"level": "info", "message": line}}
+        sys.stderr.write(f"{output.dump(log, lines=True) if session.as_json else line}\n")
+
+    return tell
 
 
-def _show(session: Session, report: Report, folder: Path) -> int:
+def _show(session: Session, report: Report, folder: Path, tell: Callable[[str], None]) -> int:
     document = report.document()
     try:
         files = page.write(document, folder)
     except OSError as error:
         raise Problem("not_written", f"the page cannot be written: {error}.", Exit.NOT_WRITTEN) from error
     for file in files:
-        _tell(f"written: {file}")
+        tell(f"written: {file}")
     session.show(document, lambda console: console.print(page.markdown(document), soft_wrap=True))
     if report.is_capped:
         return Exit.CAPPED

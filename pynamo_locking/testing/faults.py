@@ -356,10 +356,7 @@ def _seen(see: Callable[[str, dict[str, Any], Callable[[], Any]], Any]) -> Itera
 def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[str, dict[str, Any]], bool]:
     """Return a function that tells whether a request writes an item."""
     key, table = key_of(model, hash_key, range_key), model.Meta.table_name
-    of_lock = getattr(model, "_lock_attribute", lambda: None)()
-    own = set[str]() if of_lock is None else {of_lock.attr_name}
-    if getattr(model, "_lock_creates_item", False):  # a row that is there for its lock, which says until when
-        own |= {lock_document.LEASE_ENDS, model._ttl_attribute().attr_name}  # type: ignore[attr-defined]
+    own = _of_the_lock(model)
 
     def is_it(kwargs: dict[str, Any]) -> bool:
         if kwargs.get("TableName") != table:
@@ -368,7 +365,7 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
         if any(named.get(name) != value for name, value in key.items()):
             return False
         update = Expressions(kwargs, "UpdateExpression", "ConditionExpression").update()
-        if of_lock is None or update is None:
+        if not own or update is None:
             return True
         # A request for the lock changes nothing else of the item. The mark of a transaction is in the lock as well.
         values = kwargs.get("ExpressionAttributeValues", {}).values()
@@ -391,6 +388,15 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
         return False
 
     return is_write
+
+
+def _of_the_lock(model: Any) -> set[str]:
+    """Return the attributes that requests for the lock of an item change."""
+    lock = getattr(model, "_lock_attribute", lambda: None)()
+    if lock is None:
+        return set()
+    is_only_lock = getattr(model, "_lock_creates_item", False)  # the row says until when it is kept
+    return {lock.attr_name} | ({lock_document.LEASE_ENDS, model._ttl_attribute().attr_name} if is_only_lock else set())
 
 
 def _tables(kwargs: dict[str, Any]) -> set[str]:

@@ -5,7 +5,9 @@ from tests.contract.asking import asked
 
 test_free = asked(conditions.free)
 test_conditions_on_a_missing_path_are_false = asked(conditions.conditions_on_a_missing_path_are_false)
-test_the_size_of_a_missing_path_compares_with_nothing = asked(conditions.the_size_of_a_missing_path_compares_with_nothing)
+test_the_size_of_a_missing_path_compares_with_nothing = asked(
+    conditions.the_size_of_a_missing_path_compares_with_nothing
+)
 test_and_or_stop_at_the_first_part_that_decides = asked(conditions.and_or_stop_at_the_first_part_that_decides)
 test_a_missing_path_differs_from_every_value = asked(conditions.a_missing_path_differs_from_every_value)
 test_numbers_and_texts_are_not_equal = asked(conditions.numbers_and_texts_are_not_equal)

@@ -7,12 +7,18 @@ from tests.contract.helpers import INVALID, Table, deviates, refused
 
 test_enter_takes_the_old_counter_as_ticket = asked(lock_document.enter_takes_the_old_counter_as_ticket)
 test_enter_returns_the_whole_item = asked(lock_document.enter_returns_the_whole_item)
-test_enter_twice_is_refused_with_the_entry_in_the_old_image = asked(lock_document.enter_twice_is_refused_with_the_entry_in_the_old_image)
+test_enter_twice_is_refused_with_the_entry_in_the_old_image = asked(
+    lock_document.enter_twice_is_refused_with_the_entry_in_the_old_image
+)
 test_enter_is_refused_when_the_queue_is_full = asked(lock_document.enter_is_refused_when_the_queue_is_full)
 test_enter_without_a_map_is_refused = asked(lock_document.enter_without_a_map_is_refused)
-test_enter_without_an_item_is_refused_without_an_image = asked(lock_document.enter_without_an_item_is_refused_without_an_image)
+test_enter_without_an_item_is_refused_without_an_image = asked(
+    lock_document.enter_without_an_item_is_refused_without_an_image
+)
 test_create_the_map = asked(lock_document.create_the_map)
-test_create_the_map_of_a_missing_item_or_twice_is_refused = asked(lock_document.create_the_map_of_a_missing_item_or_twice_is_refused)
+test_create_the_map_of_a_missing_item_or_twice_is_refused = asked(
+    lock_document.create_the_map_of_a_missing_item_or_twice_is_refused
+)
 test_create_the_row_of_a_name = asked(lock_document.create_the_row_of_a_name)
 test_renew = asked(lock_document.renew)
 test_renew_of_a_missing_entry_is_refused = asked(lock_document.renew_of_a_missing_entry_is_refused)

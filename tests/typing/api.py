@@ -71,6 +71,7 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
+from pynamo_locking.contrib.streams import Auditor, Finding, handler
 
 
 class Account(LockableModel):
@@ -594,11 +595,21 @@ def faults() -> None:
         pass
     with testing.lost_answers(Account, "a-1", 3, times=1, is_applied=False) as lost:
         assert_type(lost, testing.Strikes)
+    with testing.strong_global_table(Account, conflicts=2) as met:
+        assert_type(met.count, int)
     with testing.held(Account.locked("a-1", wait=0)) as lock:
         assert_type(lock.item, Account)
         testing.lose(lock)
     testing.lose(Locks, "x")
     testing.held(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def streams_of_dynamodb(event: dict[str, Any]) -> None:
+    auditor = Auditor([Account, Locks], reads_headers=True)
+    for finding in auditor.audit(event["Records"], table="accounts"):
+        assert_type(finding, Finding)
+        assert_type(finding.kind, str)
+    assert_type(handler(auditor, on_finding=print)(event, None), dict[str, Any])
 
 
 def tasks_of_celery(task: UniqueTask, claims: type[TaskClaims]) -> None:

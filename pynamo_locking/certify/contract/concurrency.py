@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from botocore.exceptions import ClientError
 
 from pynamo_locking.certify.contract.requests import enter, lock_map
-from pynamo_locking.certify.contract.rows import CANCELED, REFUSED, holds, same
+from pynamo_locking.certify.contract.rows import CANCELED, REFUSED, code_of, holds, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def _attempt(request: Callable[[], object], *refusals: str) -> bool:
     try:
         request()
     except ClientError as error:
-        if error.response["Error"]["Code"] not in refusals:
+        if code_of(error) not in refusals:
             raise
         return False
     return True

@@ -106,7 +106,7 @@ def create_the_map_of_a_missing_item_or_twice_is_refused(rows: Rows) -> None:
 def create_the_row_of_a_name(rows: Rows) -> None:
     """A lock without an item creates its row, goes into one that has an empty lock, and into no other row."""
     same(_create(rows, _NO_ROW_YET), {"pk": "a", "lock": lock_map(7)})
-    for there in ({}, None):
+    for there in (dict[str, Any](), None):
         rows.put(balance=5, lock=there)
         same(_create(rows, _NO_ROW_YET), {"pk": "a", "balance": 5, "lock": lock_map(7)})
     for others in ({"balance": 5}, {"lock": "padlock"}, {"lock": lock_map(9)}):
@@ -203,7 +203,11 @@ def remove_of_a_missing_leaf_is_fine(rows: Rows) -> None:
 def overlapping_paths_are_invalid(rows: Rows) -> None:
     """One UpdateItem may not write a path twice: hence `list_append` puts the ticket into the entry."""
     rows.put(lock=lock_map(8, e1=0))
-    for update in (f"SET {MINE} = :v, {MINE}.#beat = :v", f"SET {MINE} = :v REMOVE {MINE}", "SET #lock = :v, #lock = :v"):
+    for update in (
+        f"SET {MINE} = :v, {MINE}.#beat = :v",
+        f"SET {MINE} = :v REMOVE {MINE}",
+        "SET #lock = :v, #lock = :v",
+    ):
         with rows.refused(INVALID) as refusal:
             rows.update(update, MAY_RELEASE, names=names(), values={":v": entry()})
         holds("overlap" in refusal.message, refusal.message)

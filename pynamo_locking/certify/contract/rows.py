@@ -20,7 +20,7 @@ CANCELED: Final = "TransactionCanceledException"
 ALL_OLD: Final[dict[str, Any]] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-class Failed(AssertionError):
+class Failed(AssertionError):  # noqa: N818 - it is an answer
     """DynamoDB has done something else than this package needs."""
 
 
@@ -49,6 +49,12 @@ def wire_item(item: dict[str, Any]) -> dict[str, Any]:
 def plain_item(item: dict[str, Any]) -> dict[str, Any]:
     """Return Python values for an item of DynamoDB."""
     return {name: TypeDeserializer().deserialize(value) for name, value in item.items()}
+
+
+def code_of(error: ClientError) -> str:
+    """Return the code of an error."""
+    response: Any = error.response
+    return str(response["Error"]["Code"])
 
 
 class Refusal:
@@ -156,7 +162,7 @@ class Rows:
         try:
             self.update("SET probe = :probe", condition, pk, **arguments)
         except ClientError as error:
-            if error.response["Error"]["Code"] != REFUSED:
+            if code_of(error) != REFUSED:
                 raise
             return False
         return True

@@ -551,6 +551,13 @@ REPLICAS = [{"RegionName": "us-east-1"}, {"RegionName": "eu-west-1"}]
             described(Replicas=REPLICAS, MultiRegionConsistency="STRONG"),
             *("regions", "warning", "no transactions and no TTL"),
         ),
+        *(
+            (model, "DescribeTable", described(Replicas=REPLICAS, MultiRegionConsistency="STRONG"), "regions", *said)
+            for model, *said in (
+                (Account, "warning", "no transactions and no TTL"),
+                (Device, "problem", "need transactions: Meta.lock_table"),
+            )
+        ),
         (Locks, "DescribeTable", described(TableStatus="CREATING"), "exists", "warning", "CREATING"),
         (
             Locks,

@@ -286,9 +286,10 @@ def test_a_lock_that_is_lost_while_the_others_are_waited_for(
     """The block is not entered with it, and nothing is held."""
 
     def enter() -> None:
-        with locked_all(
-            Locks.locked("a", lease=LEASE, **terms, settings=APART), Locks.locked("b", settings=APART)
-        ) as [first, _]:
+        with locked_all(Locks.locked("a", lease=LEASE, **terms, settings=APART), Locks.locked("b", settings=APART)) as [
+            first,
+            _,
+        ]:
             assert first.is_held
 
     enter()
@@ -310,8 +311,7 @@ def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: E
     async def work() -> None:
         async with Locks.locked("b"):
             entering = asyncio.create_task(enter())
-            while not Locks.lock_state("a").holders:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(until_queued, Locks, "a", 1)
             await asyncio.to_thread(lose, Locks, "a")
         with pytest.raises(LockLost):
             await entering

@@ -16,9 +16,12 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._models import administration
+from pynamo_locking.cli import checks
 from pynamo_locking.testing import strong_global_table
+from tests.support.interval_models import Slot
 from tests.support.models import QUICK
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
+from tests.support.unique_models import User
 
 
 class Names(NamedLock):
@@ -96,13 +99,14 @@ def act_on(item):
     }
 
 
-NAMES = ["save", "save unchecked", "update", "update unchecked", "delete", "under the lock", "modify", "batch", "a name"]
+NAMES = ["save", "save unchecked", "update", "update unchecked", "delete"]
+NAMES += ["under the lock", "modify", "batch", "a name"]
 
 
-@pytest.mark.parametrize("conflicts", [1, 4])
+@pytest.mark.parametrize("conflicts", [4])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_operation_meets_writes_of_other_regions(engine, name, conflicts, monkeypatch):
-    """Once or several times: it succeeds, and was applied once."""
+    """Several times: it succeeds, and was applied once."""
     monkeypatch.setattr("pynamo_locking._core.limits.MOST_STATEMENTS", 1)
     engine.bind(Account, Names)
     item = saved()
@@ -191,3 +195,27 @@ def test_ttl_cannot_be_enabled(engine):
             Account._get_connection().update_time_to_live("expires")
     assert description["MultiRegionConsistency"] == "STRONG"
     assert "MultiRegionConsistency" not in administration.describe(Account)
+
+
+@pytest.mark.parametrize(
+    ("model", "level", "needs"),
+    [
+        (Account, "warning", None),
+        (Names, "warning", None),
+        (Ship, "problem", "Meta.lock_table"),
+        (Purse, "problem", "Meta.transaction_table"),
+        (Transactions, "problem", "Transactions"),
+        (User, "problem", "Meta.unique"),
+        (Slot, "problem", "Meta.lock_table, intervals"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_check_says_what_does_not_work_there(memory, model, level, needs):
+    """What needs transactions is a problem; the rest is a warning."""
+    memory.bind(model)
+    with strong_global_table(model):
+        (found,) = [each for each in checks.findings(model) if each.check == "regions"]
+    assert found.level == level
+    assert "us-east-2" in found.detail
+    assert found.detail.partition("these need transactions: ")[2] == (needs or "")
+    assert found.remedy

@@ -93,9 +93,7 @@ def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, monkeypatch: pytes
         assert (plan.requests, plan.write_units, plan.read_units) == (requests, written, read), (reads, writes, plan)
 
 
-def test_a_plan_counts_the_rows_of_the_transaction_to_the_byte(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_counts_the_rows_of_the_transaction_to_the_byte(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the keys are that its row of participants names: a byte more can be a unit more."""
     memory.bind(Purse, Transactions)
     make_long_from(monkeypatch)
@@ -115,9 +113,7 @@ def test_a_plan_counts_the_rows_of_the_transaction_to_the_byte(
 
 
 @pytest.mark.parametrize("count", [2, 9], ids=["native", "long"])
-def test_a_plan_counts_a_long_idempotency_key(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_a_plan_counts_a_long_idempotency_key(memory: Engine, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Its row is as long as the key, and that of a record as the label of the owner."""
     memory.bind(Purse, Transactions)
     make_long_from(monkeypatch)

@@ -1,0 +1,201 @@
+"""A process of a fleet of two releases: it locks, moves money and books, with the release whose folder it is told.
+
+The file is run by each release, and imports nothing else of the tests. It uses what both releases have.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import PynamoDBException
+from pynamodb.models import Model
+
+import pynamo_locking
+from pynamo_locking import (
+    IntervalMixin,
+    LockableModel,
+    LockAttribute,
+    LockingError,
+    LockSettings,
+    NamedLock,
+    OutcomeUnknown,
+    TransactionTable,
+    VersionAttribute,
+    transaction,
+)
+from pynamo_locking._core import limits
+
+#: A killed holder keeps the others waiting for so long.
+SETTINGS: Final = LockSettings(lease=1.8, request_timeout=0.3, poll=0.02, max_clock_skew=0.5, wait=30.0)
+PURSES: Final = [f"p{i}" for i in range(6)]
+BALANCE: Final = 100
+#: More actions are a long transaction, as are all with six purses.
+FEW: Final = 4
+
+
+class Names(NamedLock):
+    class Meta:
+        table_name = "fleet-names"
+        lock_settings = SETTINGS
+
+
+class Transactions(TransactionTable):
+    class Meta:
+        table_name = "fleet-transactions"
+
+
+class Counter(LockableModel):
+    """Nothing but its lock protects it."""
+
+    class Meta:
+        table_name = "fleet-counters"
+        lock_settings = SETTINGS
+
+    name = UnicodeAttribute(hash_key=True)
+    value = NumberAttribute(default=0)
+    lock = LockAttribute()
+
+
+class Purse(LockableModel):
+    class Meta:
+        table_name = "fleet-purses"
+        lock_settings = SETTINGS
+        transaction_table = Transactions
+
+    name = UnicodeAttribute(hash_key=True)
+    balance = NumberAttribute(default=BALANCE)
+    version = VersionAttribute()
+    lock = LockAttribute()
+
+
+class Slot(IntervalMixin, Model):
+    class Meta:
+        table_name = "fleet-slots"
+        lock_table = Names
+        interval = ("begin", "end")
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    version = VersionAttribute()
+
+
+MODELS: Final[dict[str, Any]] = {each.__name__: each for each in (Names, Transactions, Counter, Purse, Slot)}
+
+
+def count(note: Any) -> None:
+    """Add one to a counter, under its lock."""
+    with Counter.locked("a") as lock:
+        note("holds", lock="counter", ticket=lock.ticket)
+        item = lock.item
+        item.value += 1
+        time.sleep(random.uniform(0, 0.01))
+        item.save()
+        note("applied", value=int(item.value))
+        note("left", lock="counter", lost=lock.lost.is_set())
+
+
+def hold(note: Any) -> None:
+    """Hold a name."""
+    with Names.locked("n") as lock:
+        note("holds", lock="name", ticket=lock.ticket)
+        time.sleep(random.uniform(0, 0.01))
+        note("left", lock="name", lost=lock.lost.is_set())
+
+
+def move(note: Any) -> None:
+    """Move money between two purses, or among all of them, in a long transaction."""
+    names = random.sample(PURSES, random.choice([2, len(PURSES)]))
+    with transaction(wait=5) as tx:
+        purses = [purse for purse in tx.get_all(Purse, names) if purse is not None]
+        for giver, taker in itertools.pairwise(purses):
+            amount = random.randrange(5)
+            giver.balance -= amount
+            taker.balance += amount
+        for purse in purses:
+            tx.save(purse)
+    note("applied")
+
+
+def book(note: Any) -> None:
+    """Take a slot, or give one back."""
+    begin = random.randrange(200)
+    if random.random() < 0.5:
+        Slot.insert_disjoint([Slot("r", begin, end=begin + random.randrange(1, 8))], wait=5)
+    else:
+        for slot in Slot.overlapping("r", begin, begin + 20)[:1]:
+            Slot.move(slot, begin, begin + random.randrange(1, 8), wait=5)
+    note("applied")
+
+
+WORK: Final = {"count": count, "hold": hold, "move": move, "book": book}
+
+
+def work(job: dict[str, Any]) -> None:
+    """Do what there is to do for as long as a file is there."""
+    limits.MOST_ACTIONS = FEW  # type: ignore[misc]
+    log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    go_on = Path(job["go_on"])
+
+    def note(event: str, **facts: Any) -> None:
+        line = {"at": time.monotonic(), "pid": os.getpid(), "release": job["release"], "event": event, **facts}
+        os.write(log, json.dumps(line).encode() + b"\n")
+
+    while go_on.exists():
+        kind = random.choice(list(WORK))
+        note("begin", kind=kind)
+        try:
+            WORK[kind](lambda event, kind=kind, **facts: note(event, kind=kind, **facts))
+        except OutcomeUnknown as error:
+            note("unknown", kind=kind, why=repr(error))
+        except (LockingError, PynamoDBException) as error:
+            note("refused", kind=kind, why=repr(error))
+
+
+def serve(job: dict[str, Any]) -> None:
+    """Fork a process of the release for each line of standard input, kill and await those that lines name."""
+    if not Path(pynamo_locking.__file__).is_relative_to(job["folder"]):
+        raise SystemExit(f"this is not the release in {job['folder']}: {pynamo_locking.__file__}")
+    for name, meta in job["meta"].items():
+        for option, value in meta.items():
+            setattr(MODELS[name].Meta, option, value)
+    for line in sys.stdin:
+        command, number = line.split()
+        if command == "start":
+            answer = _fork(job)
+        else:
+            if command == "kill":
+                os.kill(int(number), signal.SIGKILL)
+            _, answer = os.waitpid(int(number), 0)
+        print(answer, flush=True)  # noqa: T201 - the answer
+
+
+def _fork(job: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends together with its parent
+        random.seed(os.getpid())
+        work(job)
+    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))
