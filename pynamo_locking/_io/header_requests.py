@@ -90,10 +90,8 @@ class HeaderTable:
 
 def header_table_of(table: Any) -> HeaderTable:
     """Return where to send the requests of a `TransactionTable`."""
-    connection, ttl = table._get_connection(), table._ttl_attribute()
-    return HeaderTable(
-        connection.connection, connection.table_name, Keep.of(table.Meta), table._own_keys, ttl.attr_name
-    )
+    connection, keep, ttl = table._get_connection(), Keep.of(table.Meta), table._ttl_attribute().attr_name
+    return HeaderTable(connection.connection, connection.table_name, keep, table._own_keys, ttl)
 
 
 def ask(header_table: HeaderTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -392,18 +390,14 @@ def abandon(header_table: HeaderTable, row_id: str, header_ids: Sequence[str]) -
 
     The row names all of them: a later transaction with the key passes, and none of these, however late.
     """
+    now, ends = header_table.ends(0), header_table.ends(header_table.keep.keep_keys_s)
     kwargs = {
         "TableName": header_table.table,
         "Key": header_table.key(row_id),
         "UpdateExpression": "ADD #abandoned :me SET #expires = :ends, #f = :format REMOVE #content",
         "ConditionExpression": _NO_KEY,
         "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
-        "ExpressionAttributeValues": {
-            ":me": {"SS": list(header_ids)},
-            ":now": header_table.ends(0),
-            **_FORMAT,
-            ":ends": header_table.ends(header_table.keep.keep_keys_s),
-        },
+        "ExpressionAttributeValues": {":me": {"SS": list(header_ids)}, ":now": now, ":ends": ends, **_FORMAT},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     try:

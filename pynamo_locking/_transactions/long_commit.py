@@ -137,9 +137,9 @@ class LongCommit:
 
     def _write_participants(self, rows: Sequence[Sequence[dict[str, Any]]]) -> None:
         """Store, before the first mark, the keys of the items that will be marked."""
-        for number, row in enumerate(rows):
+        for i, row in enumerate(rows):
             self.pulse()
-            name, content = row_of_participants(self._header.id, number), {"items": {"L": list(row)}}
+            name, content = row_of_participants(self._header.id, i), {"items": {"L": list(row)}}
             header_requests.put_row(self._header_table, name, content, expires=True)
 
     def _batches_of_marks(self) -> list[list[int]]:

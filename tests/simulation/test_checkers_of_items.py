@@ -36,6 +36,7 @@ from tests.simulation.history import Told
 def test_truth(told: Told, times: int, is_right: bool) -> None:
     """What was told and how often it was done have to fit."""
     history = History()
+    history.faults.happened[Fault.LATE] = 1
     done = history.did("append", NOTE, at=(0, 9), told=told)
     history.images[NOTE] = log()
     checker = history.checked_by("Truth")
@@ -45,9 +46,22 @@ def test_truth(told: Told, times: int, is_right: bool) -> None:
         checker.at_end()
 
 
+def test_truth_is_known_where_no_answer_was_lost() -> None:
+    """A conflict, or a write of another Region, leaves nothing unknown."""
+    for fault, context in ((Fault.LATE, contextlib.nullcontext()), (Fault.REPLICATED, refused("Truth"))):
+        history = History()
+        history.faults.happened[fault] = 1
+        history.did("append", NOTE, at=(0, 9), told=Told.UNKNOWN)
+        history.images[NOTE] = log()
+        checker = history.checked_by("Truth")
+        with context:
+            checker.at_end()
+
+
 def test_truth_of_two_items_is_all_or_none() -> None:
     """Half a transaction is none, whatever was told."""
     history = History()
+    history.faults.happened[Fault.LATE] = 1
     done = history.did("transaction", NOTE, OTHER, at=(0, 9), told=Told.UNKNOWN)
     history.images |= {NOTE: log(), OTHER: log()}
     checker = history.checked_by("Truth")
