@@ -159,7 +159,7 @@ def test_a_public_name_stands_in_the_reference(name: str) -> None:
 
 
 def pages_of_the_site() -> list[Path]:
-    """All that a reader can open there, apart from the landing page and what the pages of the API and of runs lead to."""
+    """All that a reader can open there, apart from the landing page and what the API and the runs on AWS lead to."""
     pages = [page for page in PAGES if page.is_relative_to(DOCS)]
     return [page for page in pages if page.name != "index.md" and page.parent.name not in ("api", "certified")]
 
