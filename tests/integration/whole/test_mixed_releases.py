@@ -189,7 +189,7 @@ def disturb(depots: list[Depot], folder: Path) -> dict[int, float]:
     began = time.monotonic()
     while time.monotonic() < began + LENGTH_S or missing(depots):
         assert time.monotonic() < began + LENGTH_S + PATIENCE, missing(depots)
-        time.sleep(chooser.uniform(0.2, 0.8))
+        time.sleep(chooser.uniform(0.6, 1.2))
         depot = chooser.choice(depots)
         pid = depot.kill(chooser)
         killed[pid] = time.monotonic()
