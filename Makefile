@@ -100,7 +100,7 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dy
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(BIN)/coverage report
 
-aws: $(VENV)/.cli ## the package's checks on your AWS account, for about a cent: PREFIX=trial- (and REGION, SCALE, OUT; ENDPOINT to point elsewhere)
+aws: $(VENV)/.cli ## the package's checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT; ENDPOINT to point elsewhere)
 	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
 	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
 

@@ -21,7 +21,6 @@ extensions = [
     "sphinx_copybutton",
 ]
 exclude_patterns = ["_build"]
-suppress_warnings = ["toc.empty_glob"]  # of docs/certified, which has no page yet
 
 html_theme = "furo"
 html_title = project

@@ -106,7 +106,7 @@ def test_twice_with_a_kill_in_between(certified: Engine, tmp_path: Path) -> None
     assert json.loads(facts.read_text()) == document
     assert all(stage["about"] in page.read_text() for stage in document["stages"])
     estimated, used = document["cost"]["estimated"], document["cost"]["used"]
-    assert 0 < used < 2 * estimated, "the estimate is near the units that DynamoDB reports"
+    assert estimated / 4 < used < 2 * estimated, "the estimate is near the units that DynamoDB reports"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM] if len(ENGINES) == 1 else [signal.SIGINT, signal.SIGTERM])
