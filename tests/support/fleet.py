@@ -169,7 +169,7 @@ def work(job: dict[str, Any]) -> None:
 def warm_up() -> None:
     """Make what a process needs for its first request, and make none: else most of its short life would go by."""
     session = botocore.session.get_session()
-    base.get_session = lambda: session  # its descriptions of the service are read once
+    base.get_session = lambda *_: session  # type: ignore[attr-defined]  # its descriptions of the service are read once
     for lock in (Counter.locked("a"), Names.locked("n"), Purse.locked("p0")):
         lock.name  # noqa: B018 - never acquired
     for model in MODELS.values():
