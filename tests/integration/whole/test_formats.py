@@ -26,6 +26,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
+from pynamo_locking._io import header_requests, mark_requests
 from pynamo_locking._io.stored import FORMAT
 from pynamo_locking.testing import VirtualClock
 from tests.support import poisoned
@@ -329,6 +330,42 @@ def test_a_header_without_anything_else(concurrent_engine: Engine) -> None:
     place({"M": {"tx": mark("T", name_of(Transactions))}})
     for operation in (poisoned.update, poisoned.locked, complete):
         refuse(operation, Purse, Transactions)
+
+
+def test_requests_after_a_look(concurrent_engine: Engine) -> None:
+    """A newer release has stored the row since it was read: DynamoDB refuses what is sent then."""
+    concurrent_engine.bind(Purse, Transactions)
+    table = header_requests.header_table_of(Transactions)
+    for state in ("pending", "committed", "aborted"):
+        put(Transactions, header("T", state))
+        read = header_requests.read(table, "T")
+        assert read is not None
+        put(Transactions, {**header("T", state), "f": NEWER, "expires_s": {"N": "1"}})
+        put(Transactions, {**participants("T", participant()), "f": NEWER})
+        for operation in {
+            "pending": [
+                lambda: header_requests.renew(table, read, 7),  # noqa: B023
+                lambda: header_requests.abort(table, "T", "asked"),
+                lambda: header_requests.abort(table, "T", "asked", beat=0),
+            ],
+            "committed": [lambda: header_requests.finish(table, "T")],
+            "aborted": [
+                lambda: header_requests.clean(table, "T", is_certain=True),
+                lambda: header_requests.delete_row(table, "T#0000"),
+            ],
+        }[state]:
+            refuse(operation, Transactions)
+    sound = mark("T", name_of(Transactions))
+    image = place({"M": {"tx": sound}})
+    row = Purse._lock_target("p0", None, Purse.lock_settings()).row
+    found = row.state(image).mark
+    assert found is not None
+    place({"M": {"f": NEWER, "tx": sound}})
+    for act in (mark_requests.finish_all, mark_requests.drop_all):
+        refuse(lambda: act(table, [(row, found)]), Purse)  # noqa: B023
+        put(Purse, {**image, "purse_id": {"S": "p1"}})
+        both = [(row, found), (Purse._lock_target("p1", None, Purse.lock_settings()).row, found)]
+        refuse(lambda: act(table, both), of=Purse, key="p0")  # noqa: B023
 
 
 @pytest.mark.parametrize("row", ["committed", "given up", "expired"])

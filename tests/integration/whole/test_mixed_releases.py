@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 RELEASE: Final = "475e3fa8e852f9d9d1a65c00e87d15fe6af59267"
 
 #: How long they work, in seconds.
-LENGTH_S: Final = float(os.environ.get("FLEET_S", "5"))
+LENGTH_S: Final = float(os.environ.get("FLEET_S", "3"))
 
 #: So many processes of each release.
 PROCESSES: Final = 3
