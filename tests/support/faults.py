@@ -98,9 +98,10 @@ def lost_responses(
     *,
     connection: Connection | TableConnection | None = None,
     where: Callable[[Body], bool] = lambda body: True,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[Faults]:
     """The engine serves the next ``times`` requests of this operation; botocore gets a
-    ConnectionClosedError instead of the answer.
+    ConnectionClosedError instead of the answer, after ``meanwhile`` was called.
     """
     faults = Faults(operation, times, connection, where)
 
@@ -108,6 +109,7 @@ def lost_responses(
         if not faults.takes(endpoint, request, operation):
             return forward()
         _, error = forward()
+        meanwhile()
         return None, error or ConnectionClosedError(endpoint_url=request.url, request=request)
 
     with _tapped(tap):
