@@ -124,7 +124,8 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
 def succeed(row: LockRow, entry: QueueEntry, success: Success, kept_s: int, *, want_image: bool) -> Image:
     """Leave the queue, and store that the job has succeeded, in a row that is kept for so long.
 
-    Refused if our entry is gone: then another party may have run the job since, or this is a second copy.
+    Refused if our entry is gone: then another party may have run the job since, or this is a second copy. Also if a
+    newer release has stored the document, since a first copy may have been applied before.
     """
     names = {"#me": entry.id, "#success": lock_document.SUCCESS}
     values = {":ticket": number(entry.ticket), ":success": lock_document.stored_success(success, kept_s)}
@@ -141,6 +142,7 @@ def succeed(row: LockRow, entry: QueueEntry, success: Success, kept_s: int, *, w
         names=names,
         values=values,
         want_image=want_image,
+        is_judged=False,
     )
 
 
@@ -225,6 +227,7 @@ def _update(  # noqa: PLR0913 - the parts of one expression
     lease: float | None = None,
     want_image: bool = True,
     used: tuple[str, ...] = ("#l", "#q"),
+    is_judged: bool = True,
 ) -> Image:
     known = {"#l": row.attribute, "#q": lock_document.QUEUE}
     all_names = {name: known[name] for name in used} | dict(names)
@@ -249,6 +252,10 @@ def _update(  # noqa: PLR0913 - the parts of one expression
         arguments["ExpressionAttributeValues"] = all_values
     try:
         image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
+    except Refused as refused:
+        if is_judged:
+            lock_document.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
+        raise
     except ConfigurationError as error:
         if error.cause_response_code == INVALID and not denials.is_about_size(
             error.cause
@@ -264,9 +271,6 @@ def _call(row: LockRow, operation: str, arguments: dict[str, Any]) -> dict[str, 
         event_stream.requesting(operation)
     try:
         answer = ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
-    except Refused as refused:
-        lock_document.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
-        raise
     except answers.BOTOCORE_EXCEPTIONS as error:
         raise denials.final(row, error) from error
     if event_stream.listeners:

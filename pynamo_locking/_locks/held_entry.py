@@ -133,14 +133,16 @@ class HeldEntry:
     def leave_if_stalled(self) -> float | None:
         """Let a thread remove the entry of work that is given up as silent, a lease after its last sign.
 
-        Returns when that is, if that is later. A renewal after that sign would keep the entry for longer.
+        Returns when that is, if that is later. A renewal after that sign would keep the entry for longer. While a write
+        under way may remove the entry, nothing else does: the absence of the entry would seem the effect of that write.
         """
         if self.possession.is_over or self.possession.reason != STALLED:
             return None
         leaves_at = self.progressed_at + self.entry.lease
         if runtime.current.monotonic() < leaves_at:
             return leaves_at
-        removal.leave_behind(self.row, self.entry.id)
+        if not self.possession.removals:
+            removal.leave_behind(self.row, self.entry.id)
         return None
 
     def is_allowed(self) -> bool:
@@ -231,9 +233,15 @@ class HeldEntry:
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
-        """Mark the time in which a request may remove the entry; it ends with a definite answer."""
+        """Mark the time in which a request may remove the entry; it ends with a definite answer.
+
+        Raises:
+            LockLost: the lock was lost before, and the heartbeat may have removed the entry. Nothing was sent.
+        """
         self._know(Possession.removing)
         try:
+            if self.possession.reason:
+                raise self.loss()  # noqa: TRY301 - as if a request had said so
             yield
         except OutcomeUnknown:
             raise

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.claims import SHARED
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._io import answers, bell, lock_requests, retries, runtime
 from pynamo_locking._io.retries import Refused, Unavailable
 from pynamo_locking._items import expiry
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored import Image
     from pynamo_locking._locks.held_entry import HeldEntry
     from pynamo_locking._locks.target import LockTarget, M
+
+
+_NOTE: Final = "request to note a success"
+_MAY_BE_NOTED: Final = "the success may or may not be noted. If it is not, the job runs again in this period."
 
 
 def left(held: HeldEntry, image: Image | None) -> None:
@@ -62,14 +66,20 @@ def succeed(held: HeldEntry, success: Success, kept_s: int) -> None:
                 )
             )
         except Refused as refused:
-            state, image = held.row.state(refused.image), refused.image
+            image = refused.image
+            try:
+                state = held.row.state(image)
+            except LockingError as reason:  # broken, or of a newer release: nothing shows what became of a first copy
+                if not refused.repeated:
+                    raise
+                first = f"no answer to the first {_NOTE} of {held}; {_MAY_BE_NOTED} Since then: {reason}"
+                raise OutcomeUnknown(first, write_id=held.entry.id, cause=reason) from reason
             is_noted = state.success is not None and state.success.ticket == held.entry.ticket  # by a first copy
             # Or a later run has noted its own since: only that copy, or an eviction, can have removed our entry.
             if not is_noted and state.was_evicted(held.entry.ticket, held.possession.since) is not False:
                 raise held.absent_from(state, is_removal=True) from refused
         except Unavailable as error:
-            advice = "the success may or may not be noted. If it is not, the job runs again in this period."
-            raise _unanswered(held, "request to note a success", error, advice) from error
+            raise _unanswered(held, _NOTE, error, _MAY_BE_NOTED) from error
     left(held, image or None)
 
 

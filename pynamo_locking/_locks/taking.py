@@ -15,7 +15,7 @@ from pynamo_locking._locks import heartbeat, held_entry, holding, reports, tasks
 from pynamo_locking._locks.acquisition import Acquisition
 from pynamo_locking._locks.context import taken_here
 from pynamo_locking._locks.target import M
-from pynamo_locking.exceptions import LockLost
+from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,10 +285,11 @@ class Taker(Generic[M]):
     def _give_back_after(self, error: BaseException | None) -> None:
         try:
             self._give_back()
-        except LockLost as loss:
+        except (LockLost, CorruptRow, UnknownFormat) as loss:
             if error is None:
                 raise
-            if not (isinstance(error, LockLost) and error.ticket == loss.ticket):  # else the caller hears of it
+            is_told = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
+            if not is_told:
                 logger.warning("%s (while leaving on %r)", loss, error)
 
     def __del__(self) -> None:

@@ -98,9 +98,10 @@ def lost_responses(
     *,
     connection: Connection | TableConnection | None = None,
     where: Callable[[Body], bool] = lambda body: True,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[Faults]:
     """The engine serves the next ``times`` requests of this operation; botocore gets a
-    ConnectionClosedError instead of the answer.
+    ConnectionClosedError instead of the answer, after ``meanwhile`` was called.
     """
     faults = Faults(operation, times, connection, where)
 
@@ -108,6 +109,7 @@ def lost_responses(
         if not faults.takes(endpoint, request, operation):
             return forward()
         _, error = forward()
+        meanwhile()
         return None, error or ConnectionClosedError(endpoint_url=request.url, request=request)
 
     with _tapped(tap):
@@ -121,15 +123,17 @@ def lost_requests(
     *,
     connection: Connection | TableConnection | None = None,
     where: Callable[[Body], bool] = lambda body: True,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[Faults]:
     """The next ``times`` requests of this operation fail with a ConnectionClosedError before the engine
-    sees them.
+    sees them. ``meanwhile`` is called before that.
     """
     faults = Faults(operation, times, connection, where)
 
     def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
         if not faults.takes(endpoint, request, operation):
             return forward()
+        meanwhile()
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
     with _tapped(tap):

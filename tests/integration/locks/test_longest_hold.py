@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ConfigurationError, LockLost, LockSettings, events, locked_all
+from pynamo_locking._locks import cohorts
 from pynamo_locking.testing import VirtualClock, lose
-from tests.support.faults import count_requests, lost_requests
-from tests.support.models import APART, Account, Locks
+from tests.support.faults import count_requests, is_save, lost_requests
+from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
 from tests.support.workers import until_queued
 
@@ -222,6 +223,40 @@ def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
         clock.sleep(LEASE * 0.5)
         assert later.is_held
     assert not counted.total
+
+
+@pytest.mark.parametrize("silent", [0.1, 0.6])
+@pytest.mark.parametrize(
+    ("model", "request_", "where"), [(Account, "UpdateItem", is_save), (Device, "TransactWriteItems", bool)]
+)
+def test_a_last_write_under_way_is_told_as_it_was(
+    clock: VirtualClock, memory: Engine, model: Any, request_: str, where: Any, silent: float
+) -> None:
+    """Its request is lost while the work counts as silent. The heartbeat does not remove the entry meanwhile: the write
+    would be told as applied."""
+    memory.bind(Device)
+    Device("a", total=1).save()
+    name = "balance" if model is Account else "total"
+    slow = lost_requests(request_, where=where, meanwhile=lambda: clock.sleep(LEASE))
+    with slow as faults, model.edit("a", lease=LEASE, heartbeat="progress") as item:
+        clock.sleep(LEASE * silent)
+        setattr(item, name, 7)
+    assert faults.hits
+    assert getattr(model.get("a"), name) == 7
+    assert not model.lock_state("a").entries
+
+
+def test_no_last_write_follows_a_loss(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work was paused between the look whether it holds the lock and the request."""
+
+    def late(*_: Any) -> None:
+        clock.sleep(LEASE * 1.2)
+
+    monkeypatch.setattr(cohorts, "succession", late)
+    with pytest.raises(LockLost, match="progress"), Account.edit("a", lease=LEASE, heartbeat="progress") as account:
+        account.balance = 7
+    assert Account.get("a").balance == 1
+    assert not Account.lock_state("a").entries
 
 
 def test_a_renewal_by_the_work_is_a_sign_too(clock: VirtualClock) -> None:
