@@ -119,6 +119,7 @@ def test_the_document_of_a_lock(memory, shell, clock):
                 "last_success": None,
                 "transaction": None,
                 "unreadable": None,
+                "format": 1,
             }
         ],
         "unreadable": {},
