@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # These mostly wait: for leases of processes that they kill and pause to end, and for answers that never come.
-WAITING := tests/integration/cli/test_run.py \
+WAITING := tests/integration/cli/test_certify.py \
+	tests/integration/cli/test_run.py \
 	tests/integration/locks/test_crashes.py \
 	tests/integration/locks/test_fork.py \
 	tests/integration/locks/test_pauses.py \
@@ -71,7 +72,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check check-tests test pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help demo aws check check-tests test pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -99,16 +100,21 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dy
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(BIN)/coverage report
 
+aws: $(VENV)/.cli ## the package's checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT; ENDPOINT to point elsewhere)
+	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
+	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
+
 pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR: those of a checkout)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## the long forms of the tests: random batches, broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, planted bugs in campaigns, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
+simulate: $(VENV)/.test engines ## the long forms of the tests: `certify` on both real engines, random batches, broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, planted bugs in campaigns, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
 	STORIES=30 $(BIN)/python -m pytest --no-cov -q tests/integration/models/test_batches_by_statements.py
 	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
 	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
 	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
 	THOROUGH=1 CALLS=8x50x5 CLAIMS=4000 KILLS_S=60 FLEET_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
+	CERTIFY_SCALE=0.5 $(BIN)/python -m pytest --no-cov -q tests/integration/cli/test_certify.py
 	MACHINES=20 PERIODS=30 $(BIN)/python -m pytest --no-cov -q tests/integration/jobs/test_many_machines.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
@@ -188,8 +194,8 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VEN
 	$(BIN)/python -m pip install --quiet --editable . --group $*
 	touch $@
 
-$(VENV)/.demo: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[demo]"
+$(VENV)/.demo $(VENV)/.cli: $(VENV)/.%: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
 clean: ## remove everything that was set up or built

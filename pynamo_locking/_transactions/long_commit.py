@@ -28,7 +28,6 @@ from pynamo_locking._io.pool import Pool
 from pynamo_locking._io.resolver import StillPending
 from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._io.statements import Write
-from pynamo_locking._io.stored import number
 from pynamo_locking._models import isolation
 from pynamo_locking._transactions.marking import Marked, Marker, plan_mark
 from pynamo_locking._transactions.validation import validate
@@ -351,7 +350,7 @@ def new_header(options: TransactionOptions, *, is_early: bool) -> Header:
 
 def own_rows(header_table: HeaderTable, header: Header) -> OwnRows:
     """Return how many bytes a header takes at most, and a row of participants without any."""
-    ends = {header_table.expires: number(9_999_999_999)}  # a time with zeros at its end is a byte shorter
+    ends = {header_table.expires: {"N": "9999999999"}}  # a time with zeros at its end is a byte shorter
     row = header_requests.row_beside(header_table, row_of_participants(header.id, 0), {"items": {"L": []}})
     return OwnRows(item_size({**header_requests.begun(header_table, header), **ends}), item_size({**row, **ends}))
 

@@ -229,8 +229,11 @@ class Members:
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
 
-    def claim_values(self) -> None:
-        """Add the rows of the unique values that the writes change, before the commit."""
+    def claim_values(self, *, is_final: bool = True) -> None:
+        """Add the rows of the unique values that the writes change, before the commit.
+
+        If that is final, refuse a value of which the row was read and says that another item has it.
+        """
         claims = [claim for member in list(self.by_key.values()) if (claim := _claims_of(member)) is not None]
         rows = merged(claims)
         used = sum(member.write is not None or member.is_read for member in self.by_key.values())
@@ -245,7 +248,7 @@ class Members:
             is_taken = bool(member.stored) and unique.holder_of(member.stored) not in row.holders()
             if row.to is not None:
                 member.save(row.condition(), checks=not isinstance(member.base, Unread))
-                if is_taken:
+                if is_taken and is_final:
                     raise not_unique(member.write, member.stored, TransactWriteError, None)
             if row.to is not None or is_taken:
                 continue

@@ -290,7 +290,7 @@ class Transaction(Reads):
         has not read counts as 1 KB.
 
         Raises:
-            NotUnique: two of its items have the same unique value; or another item has it, where that was read.
+            NotUnique: two of its items have the same unique value.
             ConfigurationError: it exceeds a limit.
 
         Cost: none; of items with unique values the reads of the commit that are said in the table of costs, which it
@@ -299,7 +299,7 @@ class Transaction(Reads):
         if self._is_over:
             return self._committing().plan()
         try:
-            self._members.claim_values()
+            self._members.claim_values(is_final=False)
             return self._committing().plan()
         finally:
             self._members.forget_values()

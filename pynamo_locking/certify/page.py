@@ -34,6 +34,10 @@ def markdown(document: dict[str, Any]) -> str:
     removed = ", ".join(document["removed"])
     stages = [(stage["name"], stage["about"], stage["result"], stage["seconds"]) for stage in document["stages"]]
     lines = [
+        "---",
+        "orphan: true",  # docs/certified/index.md links to it, and no table of contents names it
+        "---",
+        "",
         f"# {_place(document)}, {began[:10]}: {document['result']}",
         "",
         f"`pynamo-locking certify` began at {began} at {where}. These tables were removed at its end: {removed}.",

@@ -115,7 +115,7 @@ def _said(estimate: dict[str, Any]) -> str:
         f"This creates the tables {', '.join(estimate['tables'])} at {estimate['endpoint']} and removes them. It will "
         f"use about {estimate['estimated_reads']:,} read and {estimate['estimated_writes']:,} write units, US$ "
         f"{estimate['estimated_cost']:.4f}; it stops before {estimate['max_units']:,} units, US$ "
-        f"{estimate['max_cost']:.2f} at most."
+        f"{estimate['max_cost']:.4f} at most."
     )
 
 

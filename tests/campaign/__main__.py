@@ -68,6 +68,8 @@ def _run(options: argparse.Namespace) -> int:
                 result = Result(engine, errors=[traceback.format_exc()])
             results.append(result)
             _tell(result, folder, keep=options.keep)
+    except KeyboardInterrupt:
+        _say("interrupted")
     finally:
         servers.close()
     _say(table(results))

@@ -51,27 +51,27 @@ class Scribe:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._process = number * _NUMBERS
 
-    def invoke(self, value: list[MicroOp], f: str = "txn") -> None:
+    def invoke(self, value: list[MicroOp]) -> None:
         """Note what is about to be asked for. Reads have no value yet."""
-        self._write("invoke", value, f)
+        self._write("invoke", value)
 
-    def ok(self, value: list[MicroOp], f: str = "txn") -> None:
+    def ok(self, value: list[MicroOp]) -> None:
         """Note that it was done, and what was read."""
-        self._write("ok", value, f)
+        self._write("ok", value)
 
-    def fail(self, value: list[MicroOp], error: Exception | None, f: str = "txn") -> None:
+    def fail(self, value: list[MicroOp], error: Exception | None) -> None:
         """Note that it was refused: nothing of it was or will be done."""
-        self._write("fail", value, f, type(error).__name__)
+        self._write("fail", value, error)
 
-    def info(self, value: list[MicroOp], error: Exception | None, f: str = "txn") -> None:
+    def info(self, value: list[MicroOp], error: Exception | None) -> None:
         """Note that it may have been done, or may be done later."""
-        self._write("info", value, f, error and type(error).__name__)
+        self._write("info", value, error)
         self._process += 1
 
-    def _write(self, kind: str, value: list[MicroOp], f: str, error: str | None = None) -> None:
-        op = {"time": time.monotonic_ns(), "type": kind, "process": self._process, "f": f, "value": value}
+    def _write(self, kind: str, value: list[MicroOp], error: Exception | None = None) -> None:
+        op = {"time": time.monotonic_ns(), "type": kind, "process": self._process, "f": "txn", "value": value}
         if error is not None:
-            op["error"] = error
+            op["error"] = type(error).__name__
         os.write(self._file, json.dumps(op, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from tests.campaign.graphs import FREE, RW, WR, WW, Anomaly, Graph
-from tests.campaign.orders import Moments, Report, told
+from tests.campaign.graphs import FREE, RW, WR, WW, Graph
+from tests.campaign.orders import Moments, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,7 +56,9 @@ class Lists:
             if f != "append":
                 continue
             if element in self._writers[key]:
-                self._note("duplicate-appends", f"{element} is appended to {key} twice: nothing can be told", op.number)
+                self._moments.note(
+                    "duplicate-appends", f"{element} is appended to {key} twice: nothing can be told", op.number
+                )
             self._writers[key][element] = op.number
             if key in last:
                 self._within[key].add(last[key])
@@ -66,9 +68,6 @@ class Lists:
             for key, seen, length in self._seen_by(op):
                 if self._fits(op, key, seen) and length is not None:
                     self._reads.append((op.number, key, length))
-
-    def _note(self, kind: str, message: str, *numbers: int) -> None:
-        self._report.anomalies.append(Anomaly(kind, message, told(self._moments.indices, numbers)))
 
     def _seen_by(self, op: Op) -> Iterator[tuple[Any, list[Any], int | None]]:
         """Yield what a transaction read, and how much of it was not its own; None if that was known from a first read.
@@ -85,12 +84,14 @@ class Lists:
             seen, written = value or [], own[key]
             expected = [*known[key], *written] if key in known else written
             if (seen if key in known else seen[len(seen) - len(written) :]) != expected:
-                self._note("internal", f"{key} was read as {seen}, after {expected} by the same transaction", op.number)
+                self._moments.note(
+                    "internal", f"{key} was read as {seen}, after {expected} by the same transaction", op.number
+                )
                 continue
             if key not in known:
                 known[key] = seen[: len(seen) - len(written)]
                 if any((key, element) in mine for element in known[key]):
-                    self._note("future-read", f"{key} was read as {seen} before it was appended", op.number)
+                    self._moments.note("future-read", f"{key} was read as {seen} before it was appended", op.number)
                 yield key, seen, len(known[key])
             else:
                 yield key, seen, None
@@ -104,7 +105,9 @@ class Lists:
                 return True
         elif longest[: len(seen)] == seen:
             return True
-        self._note("incompatible-order", f"{key} was read as {seen} and as {longest}", self._read_by[key], op.number)
+        self._moments.note(
+            "incompatible-order", f"{key} was read as {seen} and as {longest}", self._read_by[key], op.number
+        )
         self._unfit.append((key, seen, op.number))
         if len(seen) > len(longest):
             self._unfit[-1] = (key, longest, self._read_by[key])
@@ -130,17 +133,19 @@ class Lists:
         """Find what was never appended, appended by nothing that happened, or appended once and read twice."""
         writers = self._writers[key]
         if len(set(elements)) < len(elements):
-            self._note("duplicate-elements", f"{key} was read as {elements}", reader)
+            self._moments.note("duplicate-elements", f"{key} was read as {elements}", reader)
         aborted = None
         for element in elements:
             writer = writers.get(element)
             if writer is None:
-                self._note("garbage-read", f"{element} in {key} was appended by no operation", reader)
+                self._moments.note("garbage-read", f"{element} in {key} was appended by no operation", reader)
             elif self._moments.outcomes[writer] == "fail":
                 aborted = writer
-                self._note("G1a", f"{element} in {key} was read, and its transaction had failed", writer, reader)
+                self._moments.note(
+                    "G1a", f"{element} in {key} was read, and its transaction had failed", writer, reader
+                )
             elif aborted is not None and self._moments.outcomes[writer] == "ok":
-                self._note(
+                self._moments.note(
                     "dirty-update", f"{element} in {key} stands on what a failed transaction did", aborted, writer
                 )
                 aborted = None
@@ -151,13 +156,13 @@ class Lists:
         for reader, key, length in self._reads:
             last = self._longest[key][length - 1] if length else None
             if last in self._within[key] and self._writers[key][last] != reader:
-                self._note(
+                self._moments.note(
                     "G1b", f"{key} was read up to {last}, within a transaction", self._writers[key][last], reader
                 )
             if reader in self._appenders(key):
                 before = replaced.setdefault((key, length), reader)
                 if before != reader:
-                    self._note(
+                    self._moments.note(
                         "lost-update", f"both have read {length} elements of {key}, and appended", before, reader
                     )
 

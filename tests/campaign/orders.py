@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tests.campaign.graphs import FREE, PROCESS, REALTIME, Anomaly, Graph
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.campaign.histories import Op
 
 
@@ -38,7 +36,7 @@ class Moments:
     """When operations began and ended; what they did is not kept.
 
     Args:
-        report: counts them.
+        report: counts them, and has what is wrong with them.
     """
 
     def __init__(self, report: Report) -> None:
@@ -59,6 +57,10 @@ class Moments:
             self._begins.append((op.begin, op.number))
         if op.end is not None:
             self._ends.append((op.end, op.number))
+
+    def note(self, kind: str, message: str, *numbers: int) -> None:
+        """Note an anomaly of these operations."""
+        self._report.anomalies.append(Anomaly(kind, message, tuple(self.indices[number] for number in numbers)))
 
     def graph(self, *, strict: bool) -> Graph:
         """Return a graph with the order within each process; with ``strict``, with that of all of them in time.
@@ -89,8 +91,3 @@ class Moments:
                 if process is not None and process in last:
                     graph.add(PROCESS, last[process], number)
         return graph
-
-
-def told(indices: Sequence[int], numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return where operations are in the file."""
-    return tuple(indices[number] for number in numbers)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.campaign.graphs import FREE, RW, WR, WW, Anomaly, Graph
-from tests.campaign.orders import Moments, Report, told
+from tests.campaign.graphs import FREE, RW, WR, WW, Graph
+from tests.campaign.orders import Moments, Report
 from tests.simulation.checkers.graphs import components
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Registers:
             elif is_ok:
                 expected = left.get(key, seen.get(key, value))
                 if value != expected:
-                    self._note("internal", f"{key} was read as {value}, after {expected}", op.number)
+                    self._moments.note("internal", f"{key} was read as {value}, after {expected}", op.number)
                 if key not in left:
                     seen.setdefault(key, value)
         if is_ok:
@@ -102,11 +102,8 @@ class Registers:
 
     def _write(self, op: Op, key: Any, value: Any) -> None:
         if value in self._writers[key]:
-            self._note("duplicate-writes", f"{value} is written to {key} twice: nothing can be told", op.number)
+            self._moments.note("duplicate-writes", f"{value} is written to {key} twice: nothing can be told", op.number)
         self._writers[key][value] = op.number
-
-    def _note(self, kind: str, message: str, *numbers: int) -> None:
-        self._report.anomalies.append(Anomaly(kind, message, told(self._moments.indices, numbers)))
 
     # At the end
 
@@ -118,7 +115,9 @@ class Registers:
             following = self._versions(key, touches, strict=strict)
             cycles = [part for part in components(following) if len(part) > 1]
             for part in cycles:
-                self._note("cyclic-versions", f"values of {key} that come before one another: {sorted(part, key=str)}")
+                self._moments.note(
+                    "cyclic-versions", f"values of {key} that come before one another: {sorted(part, key=str)}"
+                )
             self._depend(graph, key, touches, {} if cycles else following)
         self._report.anomalies += graph.cycles(self._moments.indices)
         return self._report
@@ -131,17 +130,17 @@ class Registers:
                 continue
             writer = self._writers[key].get(touch.seen)
             if touch.seen is not None and writer is None:
-                self._note("garbage-read", f"{touch.seen} in {key} was written by no operation", touch.number)
+                self._moments.note("garbage-read", f"{touch.seen} in {key} was written by no operation", touch.number)
             elif writer is not None and self._moments.outcomes[writer] == "fail":
-                self._note(
+                self._moments.note(
                     "G1a", f"{touch.seen} in {key} was read, and its transaction had failed", writer, touch.number
                 )
             elif writer is not None and writer != touch.number and touch.seen in self._within[key]:
-                self._note("G1b", f"{touch.seen} in {key} was read, within a transaction", writer, touch.number)
+                self._moments.note("G1b", f"{touch.seen} in {key} was read, within a transaction", writer, touch.number)
             if touch.has_written:
                 before = replaced.setdefault(touch.seen, touch.number)
                 if before != touch.number:
-                    self._note(
+                    self._moments.note(
                         "lost-update", f"both have read {touch.seen} in {key}, and written", before, touch.number
                     )
 

@@ -165,7 +165,7 @@ def _read_all(folder: Path, number: int) -> None:
         _read(lists, Mixed, mixed[start : start + _TOGETHER])
     for model, slots in ((Held, HELD), (Beside, BESIDE)):
         for key in (key for key in keys if key % SLOTS in slots):
-            _read_locked(lists, model, key)
+            _read_plain(lists, model, key)
     lists.close()
     registers = histories.Scribe(folder / f"registers-{number}.part", number)
     _read(registers, Cell, [*CELLS])
@@ -189,7 +189,7 @@ def _read(scribe: histories.Scribe, model: Any, keys: list[int]) -> None:
     scribe.ok([["r", key, _value(item)] for key, item in zip(keys, items, strict=True)])
 
 
-def _read_locked(scribe: histories.Scribe, model: Any, key: int) -> None:
+def _read_plain(scribe: histories.Scribe, model: Any, key: int) -> None:
     """Nothing writes any more, so a plain read shows the end."""
     scribe.invoke([["r", key, None]])
     found = list(model.batch_get([key], consistent_read=True))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import ClientError
 
-from tests.contract.helpers import CANCELED, REFUSED, Table, plain_item, wire, wire_item
-from tests.contract.lock_requests import ALL_OLD
+from pynamo_locking.certify.contract.rows import ALL_OLD, wire
+from tests.contract.helpers import CANCELED, REFUSED, Table, plain_item, wire_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable

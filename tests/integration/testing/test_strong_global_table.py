@@ -105,10 +105,10 @@ NAMES += ["under the lock", "modify", "batch", "a name"]
 
 @pytest.mark.parametrize("conflicts", [4])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_operation_meets_writes_of_other_regions(engine, name, conflicts, monkeypatch):
+def test_each_operation_meets_writes_of_other_regions(memory, name, conflicts, monkeypatch):
     """Several times: it succeeds, and was applied once."""
     monkeypatch.setattr("pynamo_locking._core.limits.MOST_STATEMENTS", 1)
-    engine.bind(Account, Names)
+    memory.bind(Account, Names)
     item = saved()
     act = act_on(item)[name]
     with strong_global_table(Names if name == "a name" else Account, conflicts=conflicts) as met:
@@ -138,9 +138,9 @@ def transactions(item):
 
 
 @pytest.mark.parametrize("name", ["TransactWrite", "Transaction", "reads"])
-def test_transactions_are_refused(engine, name):
+def test_transactions_are_refused(memory, name):
     """The error says what the table is, and what works there."""
-    engine.bind(Account)
+    memory.bind(Account)
     item = saved()
     act = transactions(item)[name]
     with (
@@ -154,9 +154,9 @@ def test_transactions_are_refused(engine, name):
     assert Account.get("a", consistent_read=True).version == 1
 
 
-def test_a_lock_in_another_row_is_refused(engine):
+def test_a_lock_in_another_row_is_refused(memory):
     """With the first write under it; the lock is given back."""
-    engine.bind(Ship, Names)
+    memory.bind(Ship, Names)
     ship = Ship("s")
     ship.save()
     with strong_global_table(Names), pytest.raises(ConfigurationError, match="which has no transactions"):  # noqa: SIM117
@@ -167,10 +167,10 @@ def test_a_lock_in_another_row_is_refused(engine):
 
 
 @pytest.mark.parametrize("table", [Purse, Transactions])
-def test_a_long_transaction_is_refused_and_leaves_nothing(engine, monkeypatch, table):
+def test_a_long_transaction_is_refused_and_leaves_nothing(memory, monkeypatch, table):
     """Whether the items or the headers are there: its marks are dropped, and its header is aborted."""
     make_long_from(monkeypatch)
-    engine.bind(Purse, Transactions)
+    memory.bind(Purse, Transactions)
     keys = [f"k{number}" for number in range(FEW + 1)]
     for key in keys:
         Purse(key, balance=0).save()
@@ -186,9 +186,9 @@ def test_a_long_transaction_is_refused_and_leaves_nothing(engine, monkeypatch, t
     Purse.get(keys[0]).save()
 
 
-def test_ttl_cannot_be_enabled(engine):
+def test_ttl_cannot_be_enabled(memory):
     """As on such a table of DynamoDB; the description says what the table is."""
-    engine.bind(Account)
+    memory.bind(Account)
     with strong_global_table(Account):
         description = administration.describe(Account)
         with pytest.raises(TableError, match="UpdateTimeToLive is not supported"):

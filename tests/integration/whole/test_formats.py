@@ -5,7 +5,9 @@ And those of older releases, without a number: they are read, and the next write
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,18 +21,23 @@ from pynamo_locking import (
     Transaction,
     TransactWrite,
     UnknownFormat,
+    outcome,
     recover,
     sweep,
     transaction,
 )
+from pynamo_locking._io import header_requests, mark_requests
+from pynamo_locking._io.stored import FORMAT
+from pynamo_locking.testing import VirtualClock
 from tests.support import poisoned
 from tests.support.call_models import Calls
-from tests.support.faults import is_save, lost_responses
+from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Locks
 from tests.support.own_rows import WAYS, bind
 from tests.support.poisoned import document, entry, header, mark, name_of, participant, participants, place, put
-from tests.support.transaction_models import Purse, Transactions, make_long_from, rows_of
+from tests.support.shell import prepared
+from tests.support.transaction_models import Purse, Transactions, make_long_from, rows_of, stored
 from tests.support.unique_models import Uniques, User
 
 if TYPE_CHECKING:
@@ -144,7 +151,7 @@ def with_number(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_of(model: Any, key: str) -> dict[str, Any] | None:
-    return next((row for row in rows_of(model) if row[model._own_keys.hash_name] == {"S": key}), None)
+    return next((row for row in rows_of(model) if {"S": key} in row.values()), None)
 
 
 @pytest.mark.parametrize("seen", ["as it was", "bare"])
@@ -248,6 +255,271 @@ def test_a_guard_of_intervals(concurrent_engine: Engine) -> None:
         lambda: in_transaction(lambda tx: tx.insert_disjoint(Slot, slots((5, 6)))),
     ):
         refuse(operation, Slot, SlotLocks)
+
+
+# Under a lock that is held
+
+
+def test_a_document_that_is_raised_under_a_lock(concurrent_engine: Engine) -> None:
+    """The holder can neither write nor renew nor hand over; the entry stays until its lease is over."""
+    concurrent_engine.bind(Purse, Transactions)
+    Purse("p0", balance=1).save()
+    with pytest.raises(UnknownFormat), Purse.locked("p0", heartbeat=False) as lock:
+        item = lock.item
+        image = stored(Purse, "p0")
+        assert image is not None
+        put(Purse, {**image, "lock": numbered(image["lock"])})
+        item.balance = 5
+        for operation in (
+            item.save,
+            lambda: item.update([Purse.balance.set(5)]),
+            item.delete,
+            lambda: in_transaction(lambda tx: tx.update(item, [Purse.balance.set(6)])),
+            lock.renew,
+            lock.downgrade,
+        ):
+            refuse(operation, Purse, Transactions)
+        before = rows(Purse)
+    assert rows(Purse) == before
+
+
+def test_a_success_under_a_lock(concurrent_engine: Engine) -> None:
+    """`once` notes none."""
+    concurrent_engine.bind(Locks)
+    with pytest.raises(UnknownFormat), Locks.once("job", period=3600) as run:
+        assert run
+        bump(Locks, "job")
+        before = rows(Locks)
+    assert rows(Locks) == before
+
+
+# The rows of a transaction
+
+
+def test_headers_and_what_is_beside_them(concurrent_engine: Engine) -> None:
+    """Each in turn is of a newer format, of transactions that are pending, committed and aborted."""
+    concurrent_engine.bind(Purse, Transactions)
+    spilled = {"id": {"S": "T!00000"}, "content": {"M": {"set": {"M": {"balance": {"N": "6"}}}}}}
+    named = participants("T", participant(spill={"S": "T!00000"}))
+    marked = mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"})
+    for state in ("pending", "committed", "aborted"):
+        sound = {"header": header("T", state), "participants": named, "spill": spilled}
+        for newer in sound if state == "committed" else ("header",):
+            operations: list[Callable[[], object]] = [complete, sweep_all]
+            if newer == "header":
+                operations += [
+                    lambda: recover(Transactions, "T", force=True),
+                    lambda: Transactions.repair("T"),
+                    lambda: outcome(Transactions, "T"),
+                ]
+            if newer in ("header", "spill"):  # what meets the mark does not ask for the participants
+                operations += [poisoned.update, poisoned.locked, poisoned.tx_get, poisoned.tx_snapshot]
+            for operation in operations:
+                for name, row in sound.items():
+                    put(Transactions, {**row, "f": NEWER} if name == newer else row)
+                place({"M": {"tx": marked}})
+                if operation is poisoned.tx_snapshot and newer == "spill":
+                    continue  # it looks past the mark, or waits for it
+                refuse(operation, Transactions, of=Purse, key="p0")
+
+
+def test_a_header_without_anything_else(concurrent_engine: Engine) -> None:
+    """It does not count as missing, which would mean that the transaction was aborted."""
+    concurrent_engine.bind(Purse, Transactions)
+    put(Transactions, {"id": {"S": "T"}, "f": NEWER})
+    place({"M": {"tx": mark("T", name_of(Transactions))}})
+    for operation in (poisoned.update, poisoned.locked, complete):
+        refuse(operation, Purse, Transactions)
+
+
+def test_requests_after_a_look(concurrent_engine: Engine) -> None:
+    """A newer release has stored the row since it was read: DynamoDB refuses what is sent then."""
+    concurrent_engine.bind(Purse, Transactions)
+    table = header_requests.header_table_of(Transactions)
+    for state in ("pending", "committed", "aborted"):
+        put(Transactions, header("T", state))
+        read = header_requests.read(table, "T")
+        assert read is not None
+        put(Transactions, {**header("T", state), "f": NEWER, "expires_s": {"N": "1"}})
+        put(Transactions, {**participants("T", participant()), "f": NEWER})
+        for operation in {
+            "pending": [
+                lambda: header_requests.renew(table, read, 7),  # noqa: B023
+                lambda: header_requests.abort(table, "T", "asked"),
+                lambda: header_requests.abort(table, "T", "asked", beat=0),
+            ],
+            "committed": [lambda: header_requests.finish(table, "T")],
+            "aborted": [
+                lambda: header_requests.clean(table, "T", is_certain=True),
+                lambda: header_requests.delete_row(table, "T#0000"),
+            ],
+        }[state]:
+            refuse(operation, Transactions)
+    sound = mark("T", name_of(Transactions))
+    image = place({"M": {"tx": sound}})
+    row = Purse._lock_target("p0", None, Purse.lock_settings()).row
+    found = row.state(image).mark
+    assert found is not None
+    place({"M": {"f": NEWER, "tx": sound}})
+    for act in (mark_requests.finish_all, mark_requests.drop_all):
+        refuse(lambda: act(table, [(row, found)]), Purse)  # noqa: B023
+        put(Purse, {**image, "purse_id": {"S": "p1"}})
+        both = [(row, found), (Purse._lock_target("p1", None, Purse.lock_settings()).row, found)]
+        refuse(lambda: act(table, both), of=Purse, key="p0")  # noqa: B023
+
+
+@pytest.mark.parametrize("row", ["committed", "given up", "expired"])
+def test_the_row_of_a_key(concurrent_engine: Engine, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither stored anew nor given up."""
+    concurrent_engine.bind(Purse, Transactions)
+    ends = {"N": "1" if row == "expired" else "9999999999"}
+    content = {"abandoned": {"SS": ["T"]}} if row == "given up" else {"content": {"M": {"id": {"S": "T"}}}}
+    put(Transactions, {"id": {"S": "key#k"}, "f": NEWER, "expires_s": ends, **content})
+
+    def doubtful() -> None:
+        begun = Transaction(Transactions, idempotency_key="k")
+        begun.save(Purse("p1"))
+        with lost_requests("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
+            begun.commit()
+        caught.value.resolve()
+
+    operations = (
+        lambda: outcome(Transactions, idempotency_key="k"),
+        lambda: keyed(lambda tx: tx.save(Purse("p1"))),
+        lambda: keyed(lambda tx: [tx.save(Purse(f"p{i}")) for i in range(6)]),
+    )
+    make_long_from(monkeypatch)
+    for operation in operations:
+        refuse(operation, of=Transactions, key="key#k")
+    assert rows(Purse) == {"Purse": []}
+    with VirtualClock():
+        refuse(doubtful, Purse, Transactions)
+
+
+def keyed(act: Callable[[Transaction], object]) -> None:
+    with transaction(Transactions, idempotency_key="k", wait=3) as tx:
+        act(tx)
+
+
+def test_a_suspended_transaction(concurrent_engine: Engine) -> None:
+    """It is neither resumed nor stored anew."""
+    concurrent_engine.bind(Purse, Transactions)
+    Purse("p0", balance=1).save()
+    with transaction(Transactions) as tx:
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.set(5)])
+        id_ = tx.suspend()
+    with transaction(Transactions) as other, pytest.raises(UnknownFormat):
+        other.resume(id_, [Purse])
+        bump(Transactions, f"suspended#{id_}")
+        before = rows(Purse, Transactions)
+        other.commit()
+    assert rows(Purse, Transactions) == before
+    refuse(lambda: in_transaction(lambda tx: tx.resume(id_, [Purse])), Purse, Transactions)
+
+
+# People
+
+
+def test_commands(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks shows the format; what would change something refuses."""
+    memory.bind(Purse, Transactions, Locks)
+    shell = prepared(memory, capsys, monkeypatch)
+    with pytest.raises(UnknownFormat), Locks.locked("n"):
+        bump(Locks, "n")
+        image = row_of(Locks, "n")
+        assert image is not None
+    [one] = image["lock"]["M"]["queue"]["M"].values()
+    names = ("--model", "tests.support.models:Locks")
+    for words in (("locks", "list"), ("locks", "show", "n"), ("tables", "check", "tests.support.models:Locks")):
+        _, out, err = shell.run(*words, *(names if words[0] == "locks" else ()))
+        assert "format 99" in out + err, (words, out, err)
+    assert shell.answer("locks", "show", "n", *names, code=1)["format"] == 99
+    ticket = one["L"][0]["N"]
+    for words in (("locks", "break", "n", "--ticket", ticket, "--yes"), ("locks", "repair", "n", "--yes")):
+        code, _, err = shell.run(*words, *names)
+        assert code != 0
+        assert "format 99" in err
+        assert row_of(Locks, "n") == image
+
+
+def test_the_error(memory: Engine) -> None:
+    """It names the row, both numbers, and what to do; it survives a pickle."""
+    memory.bind(Purse, Transactions)
+    place(numbered(document()))
+    with pytest.raises(UnknownFormat, match=r"in format 99, .* up to 1: .* Upgrade pynamo_locking here") as caught:
+        poisoned.update()
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.table, error.key) == (name_of(Purse), {"purse_id": {"S": "p0"}})
+    assert (error.found, error.known, str(error)) == (99, FORMAT, str(caught.value))
+    assert Purse.get("p0").lock.unreadable.startswith("format 99 is newer")
+
+
+# Of older releases
+
+
+def without_numbers(model: Any) -> None:
+    """Let an older release have stored all rows of a table."""
+    for row in rows_of(model):
+        old = {name: value for name, value in copy.deepcopy(row).items() if name != "f"}
+        if "lock" in old:
+            old["lock"]["M"].pop("f", None)
+        put(model, old)
+
+
+def numbers_in(model: Any) -> set[str]:
+    """The numbers that rows of a table have, "" for none."""
+    found = [row["lock"]["M"] if "lock" in row and "f" not in row else row for row in rows_of(model)]
+    return {each.get("f", {"N": ""})["N"] for each in found}
+
+
+def test_older_documents(concurrent_engine: Engine) -> None:
+    """They are read, and the next request that enters or renews stores the number."""
+    concurrent_engine.bind(Locks, Purse, Transactions)
+    with Locks.locked("n") as lock:
+        without_numbers(Locks)
+        assert Locks.lock_state("n").entries[0].ticket == lock.ticket
+        lock.renew()
+        assert numbers_in(Locks) == {"1"}
+        without_numbers(Locks)
+    assert numbers_in(Locks) == {""}
+    with Locks.locked("n") as again:
+        assert again.ticket == (lock.ticket or 0) + 1
+        assert numbers_in(Locks) == {"1"}
+    place({"M": {"tx": {"M": {k: v for k, v in mark("T", name_of(Transactions))["M"].items() if k != "f"}}}})
+    put(Transactions, header("T", "committed"))
+    poisoned.update()
+    assert Purse.get("p0").balance == 7
+
+
+def test_older_rows(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of calls, unique values, intervals and transactions."""
+    make_long_from(monkeypatch)
+    concurrent_engine.bind(Calls, User, Uniques, Slot, SlotLocks, Purse, Transactions)
+    call()
+    User("u", email="a@example.com").save()
+    Slot.insert_disjoint(slots((1, 3)))
+    with transaction(Transactions) as tx:
+        tx.update(Purse("p0", balance=1), [Purse.balance.set(5)], add_version_condition=False)
+        id_ = tx.suspend()
+    keyed(lambda tx: tx.save(Purse("p9")))
+    for model in (Calls, Uniques, SlotLocks, Transactions):
+        assert numbers_in(model) == {"1"}, model
+        without_numbers(model)
+        assert numbers_in(model) == {""}
+    with Calls.call("k") as made:
+        assert made.is_repeated
+    delete = Calls("k")
+    delete.update([Calls.result.set("3")], add_version_condition=False)
+    user = User.get("u")
+    user.email = "b@example.com"
+    user.save()
+    Slot.insert_disjoint(slots((5, 6)))
+    in_transaction(lambda tx: tx.resume(id_, [Purse]))
+    assert outcome(Transactions, idempotency_key="k") == "committed"
+    keyed(lambda tx: tx.save(Purse("p10")))  # is done already
+    for model in (Calls, Uniques, SlotLocks):
+        assert numbers_in(model) == {"1"}, model
+    assert Purse.count() == 2
 
 
 # While a write of ours is in doubt

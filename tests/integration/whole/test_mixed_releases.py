@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 RELEASE: Final = "475e3fa8e852f9d9d1a65c00e87d15fe6af59267"
 
 #: How long they work, in seconds.
-LENGTH_S: Final = float(os.environ.get("FLEET_S", "5"))
+LENGTH_S: Final = float(os.environ.get("FLEET_S", "3"))
 
 #: So many processes of each release.
-PROCESSES: Final = 2
+PROCESSES: Final = 3
 PATIENCE: Final = 60.0
 BUILT: Final = Path(sys.prefix) / "releases"
 
@@ -189,7 +189,7 @@ def disturb(depots: list[Depot], folder: Path) -> dict[int, float]:
     began = time.monotonic()
     while time.monotonic() < began + LENGTH_S or missing(depots):
         assert time.monotonic() < began + LENGTH_S + PATIENCE, missing(depots)
-        time.sleep(chooser.uniform(0.2, 0.8))
+        time.sleep(chooser.uniform(1.0, 2.0))
         depot = chooser.choice(depots)
         pid = depot.kill(chooser)
         killed[pid] = time.monotonic()

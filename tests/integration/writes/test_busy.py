@@ -344,6 +344,19 @@ def test_a_renewal_that_always_meets_other_writes_is_given_up(engine, code):
 
 
 @pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, code):
+    """However often it was refused for now: no attempt has removed the entry, so the lock was lost with its item."""
+    model = engine.bind(document(LOCKABLE))
+    saved(model)
+    lock = model.lock("a", heartbeat=False)
+    lock.acquire()
+    engine.client().delete_item(TableName=model.Meta.table_name, Key={"pk": {"S": "a"}})
+    with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent, pytest.raises(LockLost):
+        lock.release()
+    assert len(sent) == AT_ONCE + 1
+
+
+@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
 def test_a_lock_that_does_not_wait_meets_other_writes(engine, code):
     """It tries for a while, and then times out: nothing is held, and nothing is left to be removed."""
     model = engine.bind(document(LOCKABLE))
