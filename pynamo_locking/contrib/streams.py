@@ -128,11 +128,11 @@ class Auditor:
         try:
             change = _Change.of(record)
             breaches = list(dict.fromkeys(self._breaches(change, self._by_table.get(_name_of(name), []))))
+            key = {part: key_text.text_of(*value.values()) for part, value in change.key.items()}
         except Exception as error:  # noqa: BLE001 - whatever a record holds, the others are looked at
             logger.warning("a record of the stream of %s cannot be read: %r", name, error)
-            change, breaches = _Change(), [transitions.Breach("unreadable", f"the record cannot be read: {error!r}")]
+            key, breaches = {}, [transitions.Breach("unreadable", f"the record cannot be read: {error!r}")]
         sequence, event = str(_part(record, "dynamodb").get("SequenceNumber", "")), str(record.get("eventID", ""))
-        key = {part: key_text.text_of(*value.values()) for part, value in change.key.items()}
         return [Finding(_name_of(name), key, *each, sequence, event) for each in breaches]
 
     def _breaches(self, change: _Change, models: list[Audited]) -> Iterator[Breach]:

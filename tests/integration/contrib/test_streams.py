@@ -487,7 +487,10 @@ def test_the_handler_goes_on_after_a_record_that_it_cannot_read(memory_stream: S
     handle = handler(Auditor([Purse]), on_finding=lambda finding: told.append(finding.kind))
     keys_only = changed(3, Purse.Meta.table_name)
     keys_only["dynamodb"]["StreamViewType"] = "KEYS_ONLY"
-    bad = [{}, {"dynamodb": 5}, {**changed(3, Purse.Meta.table_name), "eventName": "MODIFY", "dynamodb": {}}, keys_only]
+    odd_key = changed(3, Purse.Meta.table_name)
+    odd_key["dynamodb"]["Keys"] = {"purse_id": "p"}
+    no_images = {**changed(3, Purse.Meta.table_name), "eventName": "MODIFY", "dynamodb": {}}
+    bad = [{}, {"dynamodb": 5}, no_images, keys_only, odd_key]
     records = [*bad, changed(2, Purse.Meta.table_name), changed(2, "another")]
     assert handle({"Records": records}, None) == {"batchItemFailures": []}
     assert told == [*["unreadable"] * len(bad), "version_unchanged"]

@@ -257,45 +257,6 @@ def test_a_guard_of_intervals(concurrent_engine: Engine) -> None:
         refuse(operation, Slot, SlotLocks)
 
 
-# While a write of ours is in doubt
-
-
-def test_a_write_in_doubt_stays_in_doubt(concurrent_engine: Engine) -> None:
-    """It was applied, its answer is lost, and a newer release has stored the lock: it is not told as refused."""
-    concurrent_engine.bind(Purse, Locks, Transactions)
-    Purse("p0", balance=1).save()
-
-    def edit() -> None:
-        with Purse.edit("p0") as purse:
-            purse.balance = 5
-
-    def run_once() -> None:
-        with Locks.once("job", period=3600) as due:
-            assert due
-
-    def is_success(body: dict[str, Any]) -> bool:
-        return "#l.#success = " in body["UpdateExpression"]
-
-    for operation, model, is_last in ((edit, Purse, is_save), (run_once, Locks, is_success)):
-
-        def bump_all(model: Any = model) -> None:
-            for row in rows_of(model):
-                put(model, {**row, "lock": numbered(row["lock"])})
-
-        with lost_responses("UpdateItem", where=is_last, meanwhile=bump_all) as faults, pytest.raises(OutcomeUnknown):
-            operation()
-        assert faults.hits
-    assert Purse.get("p0").balance == 5
-
-
-def test_the_error_of_a_block_goes_on(concurrent_engine: Engine) -> None:
-    """The release that is refused after it is logged, and does not take its place."""
-    concurrent_engine.bind(Locks)
-    with pytest.raises(KeyError), Locks.locked("job"):
-        bump(Locks, "job")
-        raise KeyError
-
-
 # Under a lock that is held
 
 
@@ -559,3 +520,42 @@ def test_older_rows(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     for model in (Calls, Uniques, SlotLocks):
         assert numbers_in(model) == {"1"}, model
     assert Purse.count() == 2
+
+
+# While a write of ours is in doubt
+
+
+def test_a_write_in_doubt_stays_in_doubt(concurrent_engine: Engine) -> None:
+    """It was applied, its answer is lost, and a newer release has stored the lock: it is not told as refused."""
+    concurrent_engine.bind(Purse, Locks, Transactions)
+    Purse("p0", balance=1).save()
+
+    def edit() -> None:
+        with Purse.edit("p0") as purse:
+            purse.balance = 5
+
+    def run_once() -> None:
+        with Locks.once("job", period=3600) as due:
+            assert due
+
+    def is_success(body: dict[str, Any]) -> bool:
+        return "#l.#success = " in body["UpdateExpression"]
+
+    for operation, model, is_last in ((edit, Purse, is_save), (run_once, Locks, is_success)):
+
+        def bump_all(model: Any = model) -> None:
+            for row in rows_of(model):
+                put(model, {**row, "lock": numbered(row["lock"])})
+
+        with lost_responses("UpdateItem", where=is_last, meanwhile=bump_all) as faults, pytest.raises(OutcomeUnknown):
+            operation()
+        assert faults.hits
+    assert Purse.get("p0").balance == 5
+
+
+def test_the_error_of_a_block_goes_on(concurrent_engine: Engine) -> None:
+    """The release that is refused after it is logged, and does not take its place."""
+    concurrent_engine.bind(Locks)
+    with pytest.raises(KeyError), Locks.locked("job"):
+        bump(Locks, "job")
+        raise KeyError
