@@ -6,6 +6,8 @@ ENGINES := tests/engines/node_modules/.installed
 # These mostly wait: for leases of processes that they kill and pause to end, and for answers that never come.
 WAITING := tests/integration/cli/test_certify.py \
 	tests/integration/cli/test_run.py \
+	tests/integration/contrib/test_celery.py \
+	tests/integration/jobs/test_many_machines.py \
 	tests/integration/locks/test_crashes.py \
 	tests/integration/locks/test_fork.py \
 	tests/integration/locks/test_pauses.py \
