@@ -137,7 +137,7 @@ _EACH = replace(QUICK, block=1)
 
 
 def _fill(engine, entries):
-    """Store an account whose item has room for so many entries more; moto counts other sizes, and dynoxide some 30 bytes more."""
+    """Store an account whose item has room for so many entries more; moto counts otherwise, dynoxide 30 bytes more."""
 
     def size():
         return item_size(Account._get_connection().get_item("full")["Item"])
