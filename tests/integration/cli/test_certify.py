@@ -208,7 +208,7 @@ def test_all_work_is_metered_and_permitted(dynoxide: Engine, monkeypatch: pytest
     assert policy - permissions == {"PartiQLDelete"}, "what is left by a killed process may need it"
 
 
-# The command, without a run
+# The command, in this process
 
 
 @pytest.fixture
@@ -232,6 +232,23 @@ def test_a_table_of_others_is_left_alone(dynoxide: Engine, shell: Shell) -> None
             assert tables(dynoxide) == [name]
     finally:
         client.delete_table(TableName=name)
+
+
+def test_all_stages_and_the_page(dynoxide: Engine, shell: Shell, tmp_path: Path) -> None:
+    """What is printed is what is written, and it has a row for each stage and for each operation that was timed."""
+    words = ("--prefix", PREFIX, "--scale", "0.01", "--seed", "s", "--out", str(tmp_path), "--yes")
+    code, out, err = shell.run("certify", *words)
+    assert code == Exit.OK, (out, err)
+    page, facts = sorted(tmp_path.iterdir(), reverse=True)
+    document = json.loads(facts.read_text())
+    assert page.read_text().strip() in out
+    assert [stage["result"] for stage in document["stages"]] == ["passed"] * len(STAGES)
+    latencies = document["stages"][-1]["facts"]
+    assert latencies
+    assert all(f"{stage['about']}" in out for stage in document["stages"])
+    assert f"written: {page}" in err
+    assert shell.run("certify", "--prefix", PREFIX, "--remove") == (0, "There was nothing to remove.\n", "")
+    assert tables(dynoxide) == []
 
 
 def test_the_estimate_and_nothing_else(dynoxide: Engine, shell: Shell) -> None:
