@@ -74,7 +74,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo aws check check-tests test pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help set-up demo aws check check-tests test pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -191,6 +191,11 @@ $(SUITE_FILES)/.downloaded: $(wildcard $(SUITE)/requirements/*.txt) | $(BIN)/pyt
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+# All at once, as in CI: one resolution in place of three.
+set-up: $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable . --group lint --group docs --group test
+	touch $(VENV)/.lint $(VENV)/.docs $(VENV)/.test
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --group $*

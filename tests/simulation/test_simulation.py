@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FIRST_SEED: Final = int(os.environ.get("SIMULATION_SEED", "0"))
 
 #: Seeds of each workload, and how many of them in one test, so that two workers have equally much to do.
-SEEDS: Final = int(os.environ.get("SIMULATION_SEEDS", "40"))
+SEEDS: Final = int(os.environ.get("SIMULATION_SEEDS", "30"))
 CHUNK: Final = min(20, (SEEDS + 1) // 2)
 
 #: Two parties in these workloads have small spaces, which come to their end; but for a few.
