@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -206,6 +207,38 @@ def test_all_work_is_metered_and_permitted(dynoxide: Engine, monkeypatch: pytest
     policy = set(re.findall(r"dynamodb:(\w+)", POLICY.read_text()))
     assert permissions <= policy
     assert policy - permissions == {"PartiQLDelete"}, "what is left by a killed process may need it"
+
+
+def test_a_child_tells_what_it_found_or_why_it_failed(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error ends the child with 1, and the parent hears where it came from."""
+    monkeypatch.setattr(BaseClient, "_make_api_call", BaseClient._make_api_call)  # which a child replaces
+    monkeypatch.setattr(crew.signal, "signal", lambda *_: None)
+    ledger = Ledger(crew.context(), 1e6)
+    job = Job(Place(PREFIX, dynoxide.region, dynoxide.host), Quick(), ledger, ledger.new_slot(), 0)
+
+    def fail(_: Job) -> dict[str, Any]:
+        raise ValueError("why")
+
+    ours, theirs = multiprocessing.Pipe()
+    crew._live(lambda _: {"done": 1}, job, theirs)
+    assert ours.recv() == (True, {"done": 1})
+    with pytest.raises(SystemExit, match="1"):
+        crew._live(fail, job, theirs)
+    is_well, why = ours.recv()
+    assert not is_well
+    assert re.fullmatch(r"ValueError: why \(test_certify\.py:\d+\)", why)
+
+
+def test_the_outcome_of_transfers_that_nothing_can_complete(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions that stay pending although no process is left are told; so is what a sweep could not complete."""
+    ledger = Ledger(crew.context(), 1e6)
+    job = Job(Place(PREFIX, dynoxide.region, dynoxide.host), Quick(), ledger, ledger.new_slot(), 0)
+    monkeypatch.setattr(work, "time", SimpleNamespace(**{**vars(time), "sleep": lambda _: None}))
+    monkeypatch.setattr(work, "_read", lambda *_: {"sum": 0})
+    for pending, failed in ((1, {"some": "still pending, although no process is left"}), (0, {"t": "why"})):
+        report = SimpleNamespace(finished=1, aborted=2, failed={"t": "why"}, pending=pending)
+        monkeypatch.setattr(work, "sweep", lambda _, report=report: report)
+        assert work.transferred(job)["failed"] == failed
 
 
 # The command, in this process
