@@ -74,7 +74,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-signals test-suite pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -98,9 +98,15 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dy
 	$(BIN)/python -m pytest $(COVERED) $(SIX) $(WAITING)
 	$(BIN)/python -m pytest $(COVERED) $(ALONE)
 	$(BIN)/python -m pytest $(COVERED) $(TWO) $(INTERRUPTED)
-	$(BIN)/python -m pytest --no-cov $(SIGNALS)
-	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync test-signals test-suite
 	$(BIN)/coverage report
+
+# One process each, so they run beside each other.
+test-signals:
+	$(BIN)/python -m pytest --no-cov $(SIGNALS)
+
+test-suite:
+	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 
 aws: $(VENV)/.cli ## the package's checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT; ENDPOINT to point elsewhere)
 	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
