@@ -302,12 +302,8 @@ def snapshots(job: Job) -> dict[str, Any]:
 
 def transferred(job: Job) -> dict[str, Any]:
     """Complete what killed processes have left, and read all accounts."""
-    finished, aborted, failed, table = (
-        0,
-        0,
-        {"some": "still pending, although no process is left"},
-        job.models.transactions,
-    )
+    failed, table = {"some": "still pending, although no process is left"}, job.models.transactions
+    finished = aborted = 0
     for _ in range(_SWEEPS):
         time.sleep(job.plan.lease)  # until the last transaction of a killed process may be completed
         report = sweep(table)

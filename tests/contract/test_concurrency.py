@@ -1,4 +1,4 @@
-"""Each request is atomic, whoever else writes at the same moment.
+"""Each request is atomic, also while other clients write the same item.
 
 moto is not asked: under threads it loses updates and entries, lets two creators in, lets readers see half a
 transaction, and now and then raises a RuntimeError ("dictionary changed size during iteration"). None of

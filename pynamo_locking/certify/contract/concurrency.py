@@ -1,4 +1,4 @@
-"""Each request is atomic, whoever else writes at the same moment."""
+"""Each request is atomic, also while other clients write the same item."""
 
 from __future__ import annotations
 
