@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
+import multiprocessing
 import random
 import shutil
 import sys
 import time
-import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="make histories under faults, and check them")
     run.add_argument("--minutes", type=float, default=20.0)
     run.add_argument("--engines", nargs="+", default=list(SHARES), choices=list(SHARES))
-    run.add_argument("--processes", type=int, default=6)
+    run.add_argument("--at-once", type=int, default=3, help="campaigns: their processes wait more than they compute")
+    run.add_argument("--processes", type=int, default=6, help="of each campaign")
     run.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     run.add_argument("--folder", type=Path, default=Path("campaign-histories"), help="for the histories")
     run.add_argument("--keep", action="store_true", help="keep histories in which nothing is wrong, too")
@@ -54,35 +57,35 @@ def _check(files: list[Path], *, strict: bool) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from tests.campaign.run import Result, campaign
-    from tests.engines.servers import Servers
+    from tests.campaign.run import campaign_on
 
     results: list[Result] = []
-    servers = Servers()
-    try:
-        for number, (engine, seconds) in enumerate(_rounds(options.minutes * 60, options.engines)):
+    rounds = _rounds(options.minutes * 60, options.at_once, options.engines)
+    with ProcessPoolExecutor(options.at_once, multiprocessing.get_context("spawn")) as pool:
+        begun = {}
+        for number, (engine, seconds) in enumerate(rounds):
             folder = options.folder / f"{options.seed}-{number}-{engine}"
-            try:
-                result = campaign(engine, servers, folder, seconds, seed=options.seed + number, size=options.processes)
-            except Exception:  # noqa: BLE001 - told, and the others go on
-                result = Result(engine, errors=[traceback.format_exc()])
-            results.append(result)
-            _tell(result, folder, keep=options.keep)
-    except KeyboardInterrupt:
-        _say("interrupted")
-    finally:
-        servers.close()
+            done = pool.submit(campaign_on, engine, folder, seconds, options.seed + number, options.processes)
+            begun[done] = folder
+        try:
+            for done in as_completed(begun):
+                results.append(done.result())
+                _tell(results[-1], begun[done], keep=options.keep)
+        except KeyboardInterrupt:
+            _say("interrupted")
+            pool.shutdown(cancel_futures=True)
     _say(table(results))
     return int(any(result.kinds or result.errors for result in results))
 
 
-def _rounds(seconds: float, engines: list[str]) -> Iterator[tuple[str, float]]:
+def _rounds(seconds: float, at_once: int, engines: list[str]) -> Iterator[tuple[str, float]]:
     """Yield engines, and for how long; in turns, so that none has to wait for its first one."""
+    longest = min(ROUND_S, seconds)
     whole = sum(SHARES[engine] for engine in engines)
     rounds = []
     for engine in engines:
-        mine = seconds * SHARES[engine] / whole
-        count = max(1, round(mine / ROUND_S))
+        mine = seconds * at_once * SHARES[engine] / whole
+        count = math.ceil(mine / longest)
         rounds += [((number + 1) / count, engine, mine / count) for number in range(count)]
     yield from ((engine, mine) for _, engine, mine in sorted(rounds))
 

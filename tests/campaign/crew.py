@@ -7,15 +7,13 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.campaign.models import MODELS
-from tests.support.nursery import ROOT, die_with
+from tests.support import forks
 
 if TYPE_CHECKING:
     import random
@@ -23,31 +21,17 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-# The process that the others are forked from
-
-
 def serve() -> None:
-    """Fork, kill and await, as the lines of standard input say."""
+    """Be the process that the others are forked from."""
     job = json.loads(sys.argv[1])
-    die_with(job["parent"])
     from tests.campaign import party, served  # noqa: F401 - for all that are forked
     from tests.engines import descriptions
 
     descriptions.share()
-    for name, meta in job["meta"].items():
-        for option, value in meta.items():
-            setattr(MODELS[name].Meta, option, value)
+    forks.use(MODELS, job["meta"])
     if job["bug"]:
         _plant(job["bug"])
-    for line in sys.stdin:
-        command, number = line.split()
-        if command == "start":
-            answer = _fork(int(number), job)
-        else:
-            if command == "kill":
-                os.kill(int(number), signal.SIGKILL)
-            answer = os.waitpid(int(number), 0)[1]
-        print(answer, flush=True)  # noqa: T201 - the answer
+    forks.serve(job["parent"], lambda number: _live(number, job))
 
 
 _planted = contextlib.ExitStack()
@@ -59,23 +43,6 @@ def _plant(name: str) -> None:
 
     [bug] = [bug for bug in BUGS if bug.name == name]
     _planted.enter_context(bug.planted())
-
-
-def _fork(number: int, job: dict[str, Any]) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        die_with(parent)
-        _live(number, job)
-        code = 0
-    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def _live(number: int, job: dict[str, Any]) -> None:
@@ -104,54 +71,30 @@ class Crew:
     def __init__(self, folder: Path, engine: Engine, memory: Path | None, size: int, how: dict[str, Any]) -> None:
         self.killed = self.stopped = 0
         self._folder = folder
-        self._said = folder / "stderr"
         (folder / "go-on").touch()
-        names = ("table_name", "host", "region", "connect_timeout_seconds", "read_timeout_seconds", *engine.credentials)
         job = {
             "parent": os.getpid(),
-            "meta": {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()},
+            "meta": forks.meta_of(MODELS, engine),
             "folder": str(folder),
             "memory": memory and str(memory),
             **how,
         }
         code = "from tests.campaign.crew import serve; serve()"
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(job)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-            )
+        self._forks = forks.Forks(folder / "stderr", code, json.dumps(job))
         self._pids: dict[int, float] = {}
         self._begun = 0
         for _ in range(size):
             self._start()
 
-    def _ask(self, command: str, number: int) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{command} {number}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, self.said()
-        return int(answer)
-
-    def said(self) -> str:
-        """Return what they have written to standard error."""
-        return self._said.read_text()[-4000:]
-
     def _start(self) -> None:
-        self._pids[self._ask("start", self._begun)] = 0.0
+        self._pids[self._forks.start(self._begun)] = 0.0
         self._begun += 1
 
     def kill(self, chooser: random.Random) -> None:
         """Kill one of them, whatever it is doing, and let another one take its place."""
         pid = chooser.choice(list(self._pids))
         del self._pids[pid]
-        status = self._ask("kill", pid)
-        assert status == signal.SIGKILL, self.said()
+        self._forks.kill(pid)
         self.killed += 1
         self._start()
 
@@ -174,10 +117,8 @@ class Crew:
         self.wake(everybody=True)
         (self._folder / "go-on").unlink()
         while self._pids:
-            status = self._ask("wait", self._pids.popitem()[0])
-            assert status == 0, self.said()
+            self._forks.wait(self._pids.popitem()[0])
 
     def close(self) -> None:
-        """End all of them, whatever they are doing: they die with the process that they were forked from."""
-        self._process.kill()
-        self._process.communicate()
+        """End all of them, whatever they are doing."""
+        self._forks.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from tests.campaign.crew import Crew
 from tests.campaign.models import BESIDE, CELLS, HELD, MODELS, SLOTS, Beside, Cell, Generations, Held, Mixed, model_of
 from tests.campaign.served import KINDS, LATE_AFTER, MemoryServer, RemoteMemory
 from tests.engines.engine import Engine, _session, running
+from tests.engines.servers import Servers
 from tests.support.partitions import Partitions
 from tests.support.proxy import Proxy, Storm, nothing
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.campaign.check import Checked
-    from tests.engines.servers import Servers
 
 #: Read together at the end.
 _TOGETHER: Final = 50
@@ -126,6 +127,15 @@ def campaign(
         result.errors += world.errors()
     result.checked = [_merged(folder, kind) for kind in ("lists", "registers")]
     return result
+
+
+def campaign_on(name: str, folder: Path, seconds: float, seed: int, size: int) -> Result:
+    """Run a campaign with servers of its own; if it breaks, the result says how."""
+    with contextlib.closing(Servers()) as servers:
+        try:
+            return campaign(name, servers, folder, seconds, seed=seed, size=size)
+        except Exception:  # noqa: BLE001 - told, and other campaigns go on
+            return Result(name, errors=[traceback.format_exc()])
 
 
 def _disturb(crew: Crew, seconds: float, chooser: random.Random, weather: Weather) -> float:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tests.support import forks
 from tests.support.bank import MODELS, Clerk, is_long, kind_of
-from tests.support.nursery import ROOT, die_with
 
 if TYPE_CHECKING:
     import random
@@ -23,39 +20,11 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-# The process that the clerks are forked from
-
-
 def serve() -> None:
-    """Fork, kill and await clerks, as the lines of standard input say. One that has imported everything is quick."""
+    """Be the process that the clerks are forked from."""
     job = json.loads(sys.argv[1])
-    die_with(job["parent"])
-    for name, meta in job["meta"].items():
-        for option, value in meta.items():
-            setattr(MODELS[name].Meta, option, value)
-    for line in sys.stdin:
-        command, number = line.split()
-        if command == "start":
-            answer = _fork_clerk(int(number), job)
-        else:
-            os.kill(int(number), signal.SIGKILL)
-            _, answer = os.waitpid(int(number), 0)
-        print(answer, flush=True)  # noqa: T201 - the answer
-
-
-def _fork_clerk(number: int, job: dict[str, Any]) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        die_with(parent)
-        Clerk(number, job["seed"], Path(job["folder"])).work()
-    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
+    forks.use(MODELS, job["meta"])
+    forks.serve(job["parent"], lambda number: Clerk(number, job["seed"], Path(job["folder"])).work())
 
 
 class Crew:
@@ -71,37 +40,22 @@ class Crew:
     def __init__(self, folder: Path, engine: Engine, seed: str, size: int) -> None:
         self.killed: set[int] = set()
         self.folder = folder
-        self._said = folder / "stderr"
-        names = ("table_name", "host", "region", *engine.credentials)
-        meta = {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()}
-        job = {"parent": os.getpid(), "meta": meta, "seed": seed, "folder": str(folder)}
+        job = {
+            "parent": os.getpid(),
+            "meta": forks.meta_of(MODELS, engine),
+            "seed": seed,
+            "folder": str(folder),
+        }
         code = "from tests.support.bank_crew import serve; serve()"
-        with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(job)],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-            )
+        self._forks = forks.Forks(folder / "stderr", code, json.dumps(job))
         self._pids: dict[int, int] = {}
         self.start(size)
-
-    def _ask(self, command: str, number: int) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{command} {number}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, self._said.read_text()[-4000:]
-        return int(answer)
 
     def start(self, count: int) -> None:
         """Let so many more begin."""
         for _ in range(count):
             number = len(self._pids) + len(self.killed)
-            self._pids[number] = self._ask("start", number)
+            self._pids[number] = self._forks.start(number)
 
     def written(self) -> int:
         """How many bytes all of them have written into their logs: some 15 for each line."""
@@ -118,14 +72,12 @@ class Crew:
             self._kill(number)
 
     def _kill(self, number: int) -> None:
-        status = self._ask("kill", self._pids.pop(number))
-        assert status == signal.SIGKILL, self._said.read_text()[-4000:]
+        self._forks.kill(self._pids.pop(number))
         self.killed.add(number)
 
     def close(self) -> None:
-        """End all of them, whatever they are doing: they die with the process that they were forked from."""
-        self._process.kill()
-        self._process.communicate()
+        """End all of them, whatever they are doing."""
+        self._forks.close()
 
     def ledger(self) -> Ledger:
         """Read all logs."""

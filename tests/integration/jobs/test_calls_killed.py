@@ -35,6 +35,7 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
+from tests.support import forks
 from tests.support.nursery import ROOT, die_with
 from tests.support.proxy import Fault, Proxy, Storm
 from tests.support.workers import PATIENCE, until
@@ -135,9 +136,7 @@ def work() -> None:
     """Call every key so many times, in an order of its own."""
     job = json.loads(sys.argv[1])
     die_with(job["parent"])
-    for name, meta in job["meta"].items():
-        for option, value in meta.items():
-            setattr(MODELS[name].Meta, option, value)
+    forks.use(MODELS, job["meta"])
     log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     chooser = random.Random(job["seed"])
     keys = [key for key in range(job["keys"]) for _ in range(job["calls"])]
@@ -158,8 +157,7 @@ class Worker:
         self.path.touch()
         self.was_killed = False
         self._said = folder / f"{number}.stderr"
-        names = ("table_name", "region", *engine.credentials)
-        meta = {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()}
+        meta = forks.meta_of(MODELS, engine)
         for each in meta.values():
             each["host"] = host
         job = {"parent": os.getpid(), "meta": meta, "log": str(self.path), "seed": number, "keys": KEYS, "calls": CALLS}

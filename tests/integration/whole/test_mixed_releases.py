@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import sweep
-from tests.support import fleet
+from tests.support import fleet, forks
 from tests.support.fleet import BALANCE, MODELS, PURSES, Counter, Purse, Slot, Transactions
 from tests.support.nursery import ROOT
 
@@ -100,51 +100,33 @@ class Depot:
     """Starts and kills the processes of one release, which are forked from one that has imported it."""
 
     def __init__(self, engine: Engine, release: str, folder: Path, logs: Path) -> None:
-        names = ("table_name", "host", "region", *engine.credentials)
-        meta = {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()}
+        meta = forks.meta_of(MODELS, engine)
         self.release, self.log = release, logs / f"{release}.log"
         self.log.touch()
-        self._said = logs / f"{release}.stderr"
         go_on = str(logs / "go-on")
         job = {"release": release, "folder": str(folder), "meta": meta, "log": str(self.log), "go_on": go_on}
         code = (
             f"import runpy, sys; sys.path[0] = {str(folder)!r}; runpy.run_path({fleet.__file__!r}, run_name='__main__')"
         )
-        with self._said.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(job)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=logs,
-                env={name: value for name, value in os.environ.items() if not name.startswith("COV")},
-            )
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+        self._forks = forks.Forks(logs / f"{release}.stderr", code, json.dumps(job), cwd=logs, env=environment)
         self.alive: list[int] = []
 
-    def _ask(self, command: str, number: int = 0) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(command, number, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        assert answer, self._said.read_text()[-4000:]
-        return int(answer)
-
     def start(self) -> None:
-        self.alive.append(self._ask("start"))
+        self.alive.append(self._forks.start())
 
     def kill(self, chooser: random.Random) -> int:
         pid = self.alive.pop(chooser.randrange(len(self.alive)))
-        self._ask("kill", pid)
+        self._forks.kill(pid)
         return pid
 
     def finish(self) -> None:
         """Wait for the processes to end by themselves."""
-        assert [self._ask("wait", pid) for pid in self.alive] == [0] * len(self.alive), self._said.read_text()[-4000:]
+        for pid in self.alive:
+            self._forks.wait(pid)
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self._forks.close()
 
     def notes(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]

@@ -41,6 +41,7 @@ from pynamo_locking import (
 )
 from tests.campaign.check import check_file, describe
 from tests.campaign.histories import Scribe, merge
+from tests.support import forks
 from tests.support.nursery import ROOT, die_with
 from tests.support.workers import PATIENCE, Beside, Enforced, Locks, Plain, Versioned, until
 
@@ -191,10 +192,9 @@ def work() -> None:
     """Write items at random for as long as a file is there."""
     job = json.loads(sys.argv[1])
     die_with(job["parent"])
-    for name, meta in job["meta"].items():
-        for option, value in meta.items():
-            setattr(MODELS[name].Meta, option, value)
-        MODELS[name].Meta.lock_settings = SETTINGS
+    forks.use(MODELS, job["meta"])
+    for model in MODELS.values():
+        model.Meta.lock_settings = SETTINGS
     # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
     log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     scribe = Scribe(Path(job["log"]).with_suffix(".part"), job["number"])
@@ -241,10 +241,9 @@ class Worker:
         self.path.touch()
         self.was_killed = False
         self._said = folder / f"{number}.stderr"
-        names = ("table_name", "host", "region", *engine.credentials)
         job = {
             "parent": os.getpid(),
-            "meta": {name: {option: getattr(model.Meta, option) for option in names} for name, model in MODELS.items()},
+            "meta": forks.meta_of(MODELS, engine),
             "log": str(self.path),
             "number": number,
             "go_on": str(folder / "go-on"),
