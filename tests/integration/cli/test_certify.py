@@ -187,8 +187,12 @@ def test_all_work_is_metered_and_permitted(dynoxide: Engine, monkeypatch: pytest
     tables = Tables(place)
     tables.create()
     try:
-        for do in (work.open_counters, work.count, work.contend, work.latencies, work.open_accounts):
+        for do in (work.open_counters, work.count, work.latencies, work.open_accounts):
             do(job)
+        job.add("done", -job.of("done"))
+        tickets = [ticket for ticket, *_ in work.contend(job)["turns"]]
+        assert len(tickets) == job.plan.contended
+        assert tickets == sorted(tickets)
         job.add("done", -job.of("done"))
         job.add("looks", Quick.snapshots)
         work.transfer(job)

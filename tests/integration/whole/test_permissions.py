@@ -174,6 +174,9 @@ def query_in_transactions(_: pytest.MonkeyPatch) -> None:
     with transaction() as tx:
         assert list(tx.query(Entry, "order-1")) == []
         tx.save(Entry("order-1", 1))
+    with transaction() as tx:
+        assert [*tx.query(Entry, "order-1")]
+        tx.save(Entry("order-2", 1))
 
 
 class Seat(LockableModel):
@@ -247,7 +250,16 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
             "transactions",
             [HEADERS, ("transactions", "`sweep()`")],
         ),
-        ((query_in_transactions, use_items, use_locks), "entries sessions devices", [ITEMS, ("items", "`tx.query`")]),
+        (
+            (query_in_transactions, use_items, use_locks),
+            "entries sessions devices",
+            [ITEMS, ("items", "transactions"), ("items", "`tx.query`")],
+        ),
+        (
+            (query_in_transactions, use_transactions, die_in_transactions, sweep_all),
+            "transactions",
+            [HEADERS, ("transactions", "`tx.query`"), ("transactions", "`sweep()`")],
+        ),
         ((list_locks,), "locks", [("any", "`locks list`, `watch`")]),
         ((set_up,), "more-locks more", [("any", "`tables create`, `tables check`")]),
     ],
