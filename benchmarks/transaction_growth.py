@@ -174,10 +174,13 @@ def _fresh(engine: Engine) -> Iterator[None]:
 
 
 def as_markdown(done: Sequence[Growth]) -> str:
-    """Return the table."""
-    lines = ["| what | n | requests | write units | read units |", "|---|---:|---:|---:|---:|"]
-    lines += [
-        f"| {each.what} | {each.n:,} | {each.requests:,} | {each.write_units:,.0f} | {each.read_units:,.1f} |"
-        for each in done
+    """Return the table: one row for each kind, one column for each size."""
+    sizes = dict.fromkeys(each.n for each in done)
+    found = {(each.what, each.n): f"{each.requests:,}; {each.write_units:,.0f}; {each.read_units:,g}" for each in done}
+    lines = [
+        "| requests; write units; read units | " + " | ".join(f"n = {n:,}" for n in sizes) + " |",
+        "|---|" + "---:|" * len(sizes),
     ]
+    kinds = dict.fromkeys(each.what for each in done)
+    lines += [f"| {kind} | " + " | ".join(found[kind, n] for n in sizes) + " |" for kind in kinds]
     return "\n".join(lines)

@@ -280,30 +280,35 @@ def overtakings(done: list[tuple[float, float]], begun: list[float]) -> Iterator
 
 
 def as_markdown(races: list[Race]) -> str:
-    """Return one table for each level, and one of the rush. What has no column is among the figures of the run."""
-    levels = dict.fromkeys(each.threads for each in races)
+    """Return a table for the fewest and one for the most contenders, and one of the rush.
+
+    What has no column is among the figures of the run.
+    """
+    levels = sorted({each.threads for each in races})
+    levels = [*dict.fromkeys((levels[0], levels[-1]))]
     steady = [_steady([each for each in races if each.threads == level]) for level in levels]
-    return "\n\n".join([*steady, _rush(races, list(levels))])
+    return "\n\n".join([*steady, _rush(races, levels)])
 
 
 def _or_none(figure: float | None) -> str:
     return "-" if figure is None else f"{figure:,.0f}"
 
 
-_REFUSED: Final = "refused by it"
+#: Columns that are there if they say anything.
+_RARE: Final[dict[str, Callable[[Race], float]]] = {
+    "tickets out of order": lambda race: race.out_of_order or 0,
+    "refused by it": lambda race: race.refused,
+}
 _COLUMNS: Final[dict[str, Callable[[Race], str]]] = {
     "cycles/s": lambda race: f"{race.cycles_per_s:.1f}",
     "beside plain updates": lambda race: f"{race.beside_plain:.2f}",
-    "beside edit()": lambda race: f"{race.ratio:.2f}",
     "p50, ms": lambda race: milliseconds(race.wait_p50_ms),
-    "p99, ms": lambda race: milliseconds(race.wait_p99_ms),
     "longest, ms": lambda race: milliseconds(race.wait_max_ms),
     "overtaken": lambda race: f"{race.overtaken_mean:.1f}",
     "tickets out of order": lambda race: _or_none(race.out_of_order),
     "requests": lambda race: f"{race.requests:.1f}",
     "write units": lambda race: f"{race.write_units:.1f}",
-    "cap of a partition, cycles/s": lambda race: _or_none(race.cap_per_s),
-    _REFUSED: lambda race: f"{race.refused:.1f}",
+    "refused by it": lambda race: f"{race.refused:.1f}",
     "lost updates": lambda race: str(race.lost),
     "gave up": lambda race: str(sum(race.failed.values())),
 }
@@ -311,8 +316,8 @@ _COLUMNS: Final[dict[str, Callable[[Race], str]]] = {
 
 def _steady(races: list[Race]) -> str:
     n = races[0].threads
-    is_limited = any(each.refused for each in races)
-    columns = {name: column for name, column in _COLUMNS.items() if is_limited or name != _REFUSED}
+    empty = {name for name, figure in _RARE.items() if not any(map(figure, races))}
+    columns = {name: column for name, column in _COLUMNS.items() if name not in empty}
     rows = [(each.contender, *(column(each) for column in columns.values())) for each in races]
     return markdown((f"{n} contender{'s' * (n > 1)}, steady state", *columns), rows)
 

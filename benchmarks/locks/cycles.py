@@ -136,8 +136,8 @@ def dollars(each: Cycles) -> float:
 
 def times_as_markdown(done: list[Cycles]) -> str:
     """Return the median of each contender at each distance, and beside it the ratio to the floor."""
-    trips = dict.fromkeys(each.round_trip_ms for each in done)
-    head = ("median, ms (ratio)", *(f"round trip {trip:g} ms" if trip else "no network" for trip in trips))
+    trips = dict.fromkeys(each.round_trip_ms for each in done if each.round_trip_ms)
+    head = ("median, ms (ratio)", *(f"round trip {trip:g} ms" for trip in trips))
     told = {(each.contender, each.round_trip_ms): f"{milliseconds(each.median_ms)} ({each.ratio:.2f})" for each in done}
     names = dict.fromkeys(each.contender for each in done)
     return markdown(head, [(name, *(told[name, trip] for trip in trips)) for name in names])

@@ -180,8 +180,12 @@ def _sum_up(engine: str, name: str, own: list[float], floor: list[float]) -> Cpu
 
 def cpu_as_markdown(done: list[Cpu]) -> str:
     """Return the table."""
-    head = ("one cycle, processor time", "engine", "median, µs", "ratio", "80 % of single ratios")
-    rows = [(each.case, each.engine, f"{each.median_us:.0f}", f"{each.ratio:.2f}", each.ratios) for each in done]
+    head = ("one cycle, processor time", "median, µs", "ratio", "80 % of single ratios")
+    rows = [
+        (each.case, f"{each.median_us:.0f}", f"{each.ratio:.2f}", each.ratios)
+        for each in done
+        if each.engine == "dynoxide"
+    ]
     return markdown(head, rows)
 
 

@@ -115,12 +115,13 @@ def as_markdown(done: list[Size]) -> str:
         (
             f"{each.n:,}",
             each.way,
-            "-" if each.median_ms is None else milliseconds(each.median_ms),
+            milliseconds(each.median_ms),
             "-" if each.ratio is None else f"{each.ratio:.2f}",
             f"{each.requests:,}",
             "-" if each.read_units is None else f"{each.read_units:,.0f}",
             "-" if each.write_units is None else f"{each.write_units:,.0f}",
         )
         for each in done
+        if each.median_ms is not None
     ]
     return markdown(head, rows)
