@@ -110,7 +110,7 @@ class LockSettings:
         max_waiters: entries allowed behind the holder: processes, where callers share entries (`block`). An entry takes
             50 bytes of the item, and its owner label. If the queue is full, callers look for room from time to time
             until their deadline. 100; at most 400, which with the longest labels take half of an item. The holders of a
-            semaphore count among these.
+            semaphore do not count. Of the holders of a shared lock, or of ranges, all but one count as waiters.
         poll_min: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its
             turn seems to come. 0.01 s; `poll` itself if that is shorter.
         poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB of the

@@ -81,7 +81,8 @@ class Transaction(Reads):
             tells it for a day. One action more, in the same native transaction. Larger transactions always do.
         owner: label for people of at most 256 bytes; host, process and thread unless given.
         workers: the number of parallel requests in a long commit. 8.
-        on_progress: called with the number of items done and of all, during long commits.
+        on_progress: called during long commits with the number of steps that are done, and of all. To mark an item is a
+            step, and so is to apply its change.
 
     Attributes:
         id: names this attempt, never used twice.
