@@ -1,7 +1,7 @@
 """One process of a campaign: it writes lists and registers in every way there is, and notes what it is told.
 
-What an error says is believed: after a refusal the operation is noted as failed, after `OutcomeUnknown` as one that may
-have happened. Whether that was true is for the reader of the history to find out.
+What an error says is believed: after a refusal the operation is noted as failed, after `OutcomeUnknown`, or a refusal
+for now, as one that may have happened. Whether that was true is for the reader of the history to find out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
-from pynamo_locking import Conflict, LockingError, OutcomeUnknown, TransactWrite, transaction, transactional
+from pynamo_locking import (
+    Conflict,
+    ItemLocked,
+    LockingError,
+    OutcomeUnknown,
+    TransactionConflict,
+    TransactWrite,
+    transaction,
+    transactional,
+)
 from pynamo_locking._core import limits
 from tests.campaign.histories import MicroOp, Scribe
 from tests.campaign.models import (
@@ -126,7 +135,8 @@ class Party:
         scribe.invoke(micro)
         try:
             done = act(micro)
-        except OutcomeUnknown as error:
+        except (OutcomeUnknown, ItemLocked, TransactionConflict) as error:
+            # The last two were refused for now: a copy that the network sends after the answer may be applied.
             scribe.info(micro, error)
         except (LockingError, PynamoDBException) as error:
             scribe.fail(micro, error)

@@ -20,6 +20,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking import (
+    ItemLocked,
     LockableModel,
     LockAttribute,
     LockingError,
@@ -35,6 +36,7 @@ from pynamo_locking import (
 from pynamo_locking._io import retries
 from tests.conftest import ON_AWS
 from tests.engines.engine import running
+from tests.support.parties import held_elsewhere
 from tests.support.proxy import Fault, Proxy, Storm, nothing, nth
 
 if TYPE_CHECKING:
@@ -385,6 +387,29 @@ def _hit(engine: Engine, proxy: Proxy, case: Case, fault: Fault, position: int) 
         may_be_unknown = case.may_be_unknown and fault is not Fault.THROTTLED
         is_right = counted[0] == counted[-1] == 1 if said == "applied" else said == "unknown" and may_be_unknown
     return proxy.injected[fault] > before, "" if is_right else f"{said}, applied {counted} times"
+
+
+def test_a_copy_of_what_a_lock_refused_is_applied_when_the_lock_is_free(engine: Engine, proxy: Proxy) -> None:
+    """No version prevents it, so it is not promised: the network sends a second copy after the refusal."""
+    Versioned("a").save()
+    copy = Versioned.get("a")
+    copy.value += 1
+    with held_elsewhere(Versioned.locked("a", heartbeat=False)):
+        proxy.plan = nth(0, Fault.DUPLICATED)
+        with pytest.raises(ItemLocked):
+            copy.save()
+        proxy.plan = nothing
+    proxy.release()
+    assert proxy.injected[Fault.DUPLICATED]
+    assert value_of(engine, Versioned, "a") == 1
+    copy = Versioned.get("a")
+    copy.value += 1
+    Versioned.get("a").save()
+    proxy.plan = nth(0, Fault.DUPLICATED)
+    with pytest.raises(StaleVersion):
+        copy.save()
+    proxy.release()
+    assert value_of(engine, Versioned, "a") == 1, "a version that has gone up never comes back"
 
 
 def test_botocores_own_attempts(engine: Engine, proxy: Proxy) -> None:
