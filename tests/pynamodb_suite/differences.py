@@ -35,7 +35,8 @@ DIFFERENCES: Final = [
         "ReturnValuesOnConditionCheckFailure",  # in a checkout it shows the names alone
     ),
     Difference("test_model.py::test_model_version_attribute_save[True]", GUARDS, WRITE_ID),
-    Difference("test_model.py::test_model_version_attribute_save[False]", COUNTED, WRITE_ID),
+    # The last request is a read there: the response that the test gives to the update has no item.
+    Difference("test_model.py::test_model_version_attribute_save[False]", COUNTED, "'Key': {"),
     Difference("test_model.py::test_version_attribute_increments_on_update[True]", GUARDS, WRITE_ID),
     Difference("test_model.py::test_version_attribute_increments_on_update[False]", COUNTED, WRITE_ID),
     Difference("test_transaction.py::TestTransactWrite::test_commit", COMMIT, WRITE_ID),
