@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -13,6 +14,9 @@ from pynamo_locking.certify import crew, meter, page, stages, work
 from pynamo_locking.certify.contract import Failed
 from pynamo_locking.certify.meter import Ledger, Meter
 from pynamo_locking.certify.plan import ACCOUNTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TOTAL: Final = ACCOUNTS * work.BALANCE
 #: Of four turns, in which each lock is granted to the next ticket.
@@ -204,9 +208,6 @@ def test_a_change_that_was_refused_or_made_twice_is_told(monkeypatch: pytest.Mon
     def twice(*_: Any) -> None:
         row.n += 2
 
-    def lost(*_: Any) -> None:
-        raise LockLost("why")
-
     monkeypatch.setattr(work, "lost_answers", lambda *_, **__: multiprocessing.Lock())
     monkeypatch.setattr(work, "CHANGES", {"twice": twice, "lost": lost})
     job: Any = SimpleNamespace(models=SimpleNamespace(row=Rows), plan=SimpleNamespace(rounds=1))
@@ -214,3 +215,46 @@ def test_a_change_that_was_refused_or_made_twice_is_told(monkeypatch: pytest.Mon
     assert [each.partition(", {")[0] for each in found["wrong"]] == ["twice", "lost", "lost"]
     assert "applied, and 2 changes were stored" in found["wrong"][0]
     assert "LockLost: why" in found["wrong"][1]
+
+
+class Turns:
+    """Stands for the job of a child that increments counters: what it adds to the ledger, until it has come so far."""
+
+    def __init__(self, *tickets: int, loses: int | None = None) -> None:
+        self.counts = dict.fromkeys(("holds", "begun", "done", "wrong"), 0.0)
+        self.chooser = SimpleNamespace(randrange=lambda _: 0)
+        self.plan = SimpleNamespace(turns=len(tickets))
+        self.slot = 1
+        self.models = SimpleNamespace(row=self)
+        self._tickets, self._loses = iter(tickets), loses
+        self._item = SimpleNamespace(ticket=0, n=0, changes={}, save=lambda: None)
+        self._asked = 0
+
+    def has_come_to(self, turns: int) -> bool:
+        self._asked += 1
+        return self._asked > turns
+
+    def add(self, name: str, number: float = 1) -> None:
+        self.counts[name] += number
+
+    def of(self, name: str) -> float:
+        return self.counts[name]
+
+    @contextmanager
+    def locked(self, _: str) -> Iterator[Any]:
+        ticket = next(self._tickets)
+        if ticket == self._loses:
+            self._item.save = lost
+        yield SimpleNamespace(ticket=ticket, item=self._item)
+
+
+def lost(*_: Any) -> None:
+    raise LockLost("why")
+
+
+def test_a_ticket_that_comes_late_and_a_save_that_is_refused_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five tickets two come after a later one. The save in the last turn is refused, so that turn has no change."""
+    monkeypatch.setattr(work, "_HOLD_S", 0.0)
+    job: Any = Turns(1, 2, 2, 1, 5, loses=5)
+    assert work.count(job) == {}
+    assert job.counts == {"holds": 0, "begun": 4, "done": 4, "wrong": 2}

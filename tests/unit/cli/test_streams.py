@@ -1,0 +1,116 @@
+"""What the command line does to streams and processes, seen in this process; `integration/cli` sees it from outside."""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import io
+import os
+import runpy
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import cli
+from pynamo_locking.cli import output, starter
+from pynamo_locking.cli.problems import Exit, Problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_program_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The guardian knows its number before; the parent learns why; the program inherits neither pipe."""
+    (guarded, guardian), (failed, errors) = os.pipe(), os.pipe()
+    inherited: list[bool] = []
+
+    def execute(path: str, command: list[str]) -> None:
+        inherited.extend(map(os.get_inheritable, (guardian, errors)))
+        os.stat(path)  # noqa: PTH116 - as execv, it says which error it is
+        raise AssertionError(command)
+
+    def leave(code: int) -> None:
+        raise InterruptedError(f"with {code}")
+
+    monkeypatch.setattr(os, "execv", execute)
+    monkeypatch.setattr(os, "_exit", leave)
+    before = {name: signal.getsignal(name) for name in (signal.SIGPIPE, signal.SIGXFSZ)}
+    for descriptor in (guardian, errors):
+        os.set_inheritable(descriptor, True)
+    try:
+        with pytest.raises(InterruptedError, match="with 1"):
+            starter.start(guardian, errors, "2.5", str(tmp_path / "absent"), ["absent"])
+        assert [signal.getsignal(name) for name in before] == [signal.SIG_DFL] * 2
+        assert os.read(guarded, 100).decode() == f"{os.getpid()} 2.5\n"
+        assert int(os.read(failed, 100)) == errno.ENOENT
+        assert inherited == [False, False]
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        for descriptor in (guarded, guardian, failed, errors):
+            os.close(descriptor)
+
+
+def test_the_program_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m pynamo_locking.cli`` is the command."""
+    monkeypatch.setattr(sys, "argv", ["pynamo-locking", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"{cli.__name__}", run_name="__main__")
+    assert not ended.value.code
+    assert "pynamo" in capsys.readouterr().out
+
+
+def test_an_operator_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have no entry for its user."""
+
+    def missing() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    monkeypatch.setattr(getpass, "getuser", missing)
+    assert output.operator() == f"uid {os.getuid()}@{socket.gethostname()}"
+    monkeypatch.delattr(os, "getuid")
+    assert output.operator() == f"unknown@{socket.gethostname()}"
+
+
+def test_what_an_encoding_does_not_have_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside the block only."""
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    with output.printable():
+        print("Zürich", flush=True)  # noqa: T201
+    assert written.getvalue().strip() == b"Z\\xfcrich"
+    assert stream.errors == "strict"
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with output.printable():
+        pass
+
+
+class Full(io.TextIOWrapper):
+    """A stream on a full disk."""
+
+    error: OSError = OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        raise self.error
+
+
+def test_an_answer_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is printed after it is discarded; a closed pipe stays one."""
+    path = tmp_path / "answer"
+    stream: Any = Full(path.open("wb", buffering=0), write_through=True)
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(Problem, match="cannot be written: No space left on device") as told, output.written():
+        print("before", end="")  # noqa: T201
+    assert told.value.exit_code == Exit.NOT_WRITTEN
+    print("after")  # noqa: T201
+    assert path.read_text() == "before"
+    stream.error = BrokenPipeError(errno.EPIPE, "Broken pipe")
+    with pytest.raises(BrokenPipeError) as broken, output.written():
+        pass
+    assert broken.value.errno is None
+    with pytest.raises(BrokenPipeError):
+        output._Console().on_broken_pipe()
