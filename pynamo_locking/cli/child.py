@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import Self
 
-from pynamo_locking.cli.ending import Handlers, Stopped
+from pynamo_locking.cli.ending import Handlers, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -203,8 +203,7 @@ class Signals(Handlers):
         if self._child is not None:
             self._child.send(number)
         elif self._raise:
-            self._raise = False  # nothing disturbs the way out of the queue
-            raise Stopped(number)
+            stop(number)
         else:
             self._kept.append(number)
 

@@ -26,6 +26,17 @@ class Stopped(BaseException):
         self.number = number
 
 
+_is_stopping = False
+
+
+def stop(number: int) -> None:
+    """Raise `Stopped` for the first signal of a block. Later ones are dropped: nothing disturbs the way out."""
+    global _is_stopping  # noqa: PLW0603 - as signals are
+    if not _is_stopping:
+        _is_stopping = True
+        raise Stopped(number)
+
+
 def interrupted(by: BaseException) -> Problem:
     """Return the problem of a command that was ended by Ctrl-C, or by `Stopped`."""
     number = by.number if isinstance(by, Stopped) else signal.SIGINT
@@ -36,7 +47,9 @@ class Handlers:
     """Handlers of signals for a block; its end restores those from before."""
 
     def __init__(self) -> None:
+        global _is_stopping  # noqa: PLW0603
         self._before: dict[int, Any] = {}
+        _is_stopping = False
 
     def handle(self, number: int, handler: Callable[[int, FrameType | None], object]) -> None:
         """Call the handler when the signal arrives."""
@@ -57,9 +70,5 @@ class Ending(Handlers):
                 if (
                     signal.getsignal(number) is signal.SIG_DFL
                 ):  # else it is ignored, as by `nohup`, or another handler's
-                    self.handle(number, _stop)
+                    self.handle(number, lambda number, _: stop(number))
         return self
-
-
-def _stop(number: int, _frame: FrameType | None) -> None:
-    raise Stopped(number)

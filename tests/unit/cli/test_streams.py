@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import getpass
 import io
@@ -16,9 +17,13 @@ import pytest
 
 from pynamo_locking import cli
 from pynamo_locking.cli import output, starter
+from pynamo_locking.cli.child import Signals
+from pynamo_locking.cli.ending import Ending, Stopped
 from pynamo_locking.cli.problems import Exit, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
@@ -52,6 +57,19 @@ def test_a_program_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatc
             signal.signal(name, handler)
         for descriptor in (guarded, guardian, failed, errors):
             os.close(descriptor)
+
+
+@pytest.mark.parametrize("handlers", [contextlib.nullcontext, Signals])
+def test_a_second_signal_does_not_disturb_the_end(handlers: Callable[[], AbstractContextManager[object]]) -> None:
+    """It comes while the command tells of the first one, whichever handler has raised that."""
+    for _ in range(2):  # a command after it hears signals again
+        with Ending():
+            with pytest.raises(Stopped) as stopped, handlers():
+                signal.raise_signal(signal.SIGTERM)
+            assert stopped.value.number == signal.SIGTERM
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_the_program_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
