@@ -246,6 +246,7 @@ def test_without_auto_jump_time_stands_still(clock):
     join = start(wait_for_it)
     assert entered.wait(PATIENCE_S)
     until(lambda: bool(Counter.lock_state("a").waiters))
+    until(lambda: bool(clock._timeline._sleepers))  # a jump wakes what sleeps, and waits for nothing else
     assert clock.elapsed == 0
     for _ in range(8):
         clock.jump(5)
