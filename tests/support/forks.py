@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.nursery import ROOT, die_with
+from tests.support.nursery import ROOT, die_with, ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,16 +59,10 @@ def _fork(live: Callable[[int], None], number: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    code = 1
-    try:
+    with ending():
         die_with(parent)
         live(number)
-        code = 0
-    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+    raise AssertionError
 
 
 class Forks:

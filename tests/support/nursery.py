@@ -7,6 +7,7 @@ which is its parent from then on, and can wait for it, stop it and kill it as it
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PDEATHSIG: Final = 1
@@ -37,6 +38,20 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """End this process, which was forked, with the block: nothing of its parent may run here. An error is reported."""
+    code = 1
+    try:
+        yield
+        code = 0
+    except BaseException:  # noqa: BLE001 - reported
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 class Child:
@@ -117,8 +132,8 @@ def serve(live: Callable[..., Any]) -> None:
 
 def _live(parent: int, pipe: socket.socket, live: Callable[..., Any], log: int, *descriptors: int) -> None:
     """End, and leave a child to the test process, which runs `live`."""
-    code, between = 1, os.getpid()
-    try:
+    between = os.getpid()
+    with ending():
         if os.fork():
             os._exit(0)
         os.dup2(log, 1)
@@ -129,9 +144,3 @@ def _live(parent: int, pipe: socket.socket, live: Callable[..., Any], log: int, 
         pipe.sendall(os.getpid().to_bytes(_PID_BYTES, "big"))
         pipe.close()
         live(*descriptors)
-        code = 0
-    except BaseException:  # noqa: BLE001 - reported, and nothing of the nursery may run here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)

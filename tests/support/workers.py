@@ -20,7 +20,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -542,7 +541,7 @@ class Actions:
         if pid:
             self._spare.close()
             return pid
-        with _end_of_the_child():
+        with nursery.ending():
             self._connection.close()
             _serve(self._spare, self)
         raise AssertionError("unreachable")
@@ -553,7 +552,7 @@ class Actions:
         for key in keys:
             pid = _fork()
             if not pid:
-                with _end_of_the_child():
+                with nursery.ending():
                     signal.alarm(20)
                     with model.edit(key) as item:
                         item.value += 1
@@ -574,7 +573,7 @@ class Actions:
         for party in range(1, count + 1):
             ours, theirs = Pipe(duplex=False)
             if not (fork or _fork)():
-                with _end_of_the_child():
+                with nursery.ending():
                     theirs.send(loaded.work(party, **options))
             theirs.close()
             pipes.append(ours)
@@ -592,19 +591,6 @@ def _fork() -> int:
     if not pid:
         nursery.die_with(parent)
     return pid
-
-
-@contextlib.contextmanager
-def _end_of_the_child() -> Iterator[None]:
-    code = 1
-    try:
-        yield
-        code = 0
-    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def _serve(connection: Connection, actions: Actions) -> None:
