@@ -355,6 +355,18 @@ def test_a_transaction_checks_each_hash_key_once() -> None:
 
 
 @pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("begins", [(14, 40), (40, 14)], ids=["first", "second"])
+@pytest.mark.parametrize("begin", [write_together, in_transaction])
+def test_each_item_of_a_transaction_meets_a_locked_range(begin: Callable[..., object], begins: tuple[int, int]) -> None:
+    """Also one whose range is locked, behind one whose place is free: both share the check of the lock."""
+    rows, before = [Plan.get("d", each) for each in begins], stored()
+    with held_elsewhere(Plan.locked_range("d", 12, 18)):
+        refusal = refusal_of(lambda: begin(lambda tx: [tx.delete(row) for row in rows]))
+    assert isinstance(refusal, ItemLocked), "an item in a locked range was written, together with one outside of it"
+    assert stored() == before
+
+
+@pytest.mark.usefixtures("tables")
 def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     row = Plan.get("d", 14)
     row.note = "new"

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.connection import Connection
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockableModel,
-)
+from pynamo_locking import ConfigurationError, LockableModel, TransactionConflict, transaction
+from pynamo_locking._io import runtime
+from pynamo_locking.testing import VirtualClock
 from pynamo_locking.testing._botocore import client_error
+from tests.support.deeds import dying_at
+from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Locks
-from tests.support.transaction_models import Robot, RowLocks
+from tests.support.transaction_models import (
+    Purse,
+    Robot,
+    RowLocks,
+    Transactions,
+    make_long_from,
+    marked_rows,
+    purses,
+    survive,
+)
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -39,12 +49,24 @@ def test_reads_of_other_models_inside_a_lock(account, engine):
 
 def test_reads_beside_a_lock_are_transactional(device):
     """get() and refresh() of an item whose lock is in another row, inside that lock."""
-    from tests.support.faults import count_requests
-
     with device.locked("d"), count_requests() as counted:
         item = device.get("d")
         item.refresh()
     assert counted.by_operation == {"TransactGetItems": 2}
+
+
+def test_reads_inside_a_lock_are_consistent(memory: Engine) -> None:
+    """get() and refresh() show what the last holder has written, whole or in part, without being asked for it."""
+    memory.bind(Locks, Device, Account)
+    Device("d", state="off").save()
+    Account("a").save()
+    with Account.locked("a"), Device.locked("d"), count_requests() as counted:
+        Account.get("a").refresh()
+        Account.get("a", attributes_to_get=["balance"])
+        Device.get("d", attributes_to_get=["state"])
+    assert [operation for operation, _ in counted.bodies] == ["GetItem"] * 4
+    are_consistent = [body.get("ConsistentRead", False) for _, body in counted.bodies]
+    assert are_consistent == [True] * 4, "a read under a lock may come from a replica that lacks the last write"
 
 
 def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> None:
@@ -84,3 +106,35 @@ def test_a_read_beside_a_lock_is_repeated_on_a_conflict(memory: Engine, monkeypa
     monkeypatch.setattr(Connection, "dispatch", busy)
     with Robot.edit("r"):
         assert not left
+
+
+def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction is decided while a reader waits for it, and its process dies: the reader sees what was decided."""
+    memory.bind(Purse, Transactions)
+    make_long_from(monkeypatch)
+    names = [purse.purse_id for purse in purses(5)]
+
+    def change() -> None:
+        with transaction(lease=3600) as tx:
+            for name in names:
+                tx.update(tx.get(Purse, name), [Purse.balance.set(200)])
+
+    with VirtualClock():
+        with dying_at(monkeypatch, "decision") as process:
+            assert not survive(change)
+        decisions, pause = [process.sent[-1]], runtime.current.sleep
+
+        def sleep(seconds: float) -> None:
+            while decisions:
+                Purse._get_connection().connection.dispatch(*decisions.pop())
+            pause(seconds)
+
+        monkeypatch.setattr(runtime.current, "sleep", sleep)
+        told: Any = None
+        try:
+            with transaction() as tx:
+                told = tx.get(Purse, marked_rows(Purse)[0]["purse_id"]["S"]).balance
+        except TransactionConflict as conflict:
+            told = conflict
+    assert not decisions, "the reader has not waited"
+    assert told == 200, "the reader has judged what it read again by the header that it had read before"
