@@ -1,7 +1,7 @@
-"""Whether `make check` notices a mistake of one line: ``python -m tests.mistakes [a word of its name]``.
+"""Whether the tests notice a mistake of one line: ``python -m tests.mistakes [a word of its name]``.
 
-Each mistake is written into the package in turn, `make check` runs until its first failure, and the line is put back.
-The table is that of docs/explanation/testing.md.
+Each mistake is written into the package in turn, `make check` runs until its first failure, or the one test that is
+named with the mistake, and the line is put back. The table is that of docs/explanation/testing.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ PACKAGE: Final = Path(pynamo_locking.__file__).parent
 
 
 class Mistake(NamedTuple):
-    """What is wrong, in which file, the right code, which is there once, and the wrong one."""
+    """What is wrong, in which file, the right code, which is there once, and the wrong one.
+
+    `test` is the test that notices it, in `tests/integration`; without one, `make check` has to.
+    """
 
     name: str
     file: str
     right: str
     wrong: str
+    test: str = ""
 
 
 MISTAKES: Final = (
@@ -90,6 +94,83 @@ MISTAKES: Final = (
         "        drop(row, mark)",
         "        pass",
     ),
+    Mistake(
+        "a committed result leaves the error of an earlier call",
+        "_jobs/calls.py",
+        "actions: list[Action] = [table.error.remove()]",
+        "actions: list[Action] = []",
+        "jobs/test_idempotent.py::test_a_committed_result_replaces_an_error_that_is_no_longer_kept",
+    ),
+    Mistake(
+        "the read after a refusal is not consistent",
+        "_models/combining.py",
+        "is_consistent = self._refusals > 0 or any(",
+        "is_consistent = any(",
+        "models/test_combining.py::test_after_a_refusal_the_item_is_read_consistently",
+    ),
+    Mistake(
+        "a write that is sent alone is at rest",
+        "_models/batches.py",
+        "self._at_rest.difference_update(group)",
+        "pass",
+        "models/test_batches_by_statements.py::test_a_write_that_was_left_under_way_is_in_doubt",
+    ),
+    Mistake(
+        "the row of a unique value keeps its old expiry",
+        "_models/unique_table.py",
+        "self.expires = None if holder.expires is None",
+        "self.expires = self.expires if holder.expires is None",
+        "unique/test_faults.py::test_what_a_long_transaction_makes_lasting_is_not_free_again",
+    ),
+    Mistake(
+        "an earlier doubt is forgotten",
+        "_writes/write.py",
+        "self._in_doubt = self._in_doubt or answers",
+        "self._in_doubt = answers",
+        "unique/test_faults.py::test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled",
+    ),
+    Mistake(
+        "a program that was ended counts as a success",
+        "cli/run.py",
+        "has_succeeded=code == 0 and why_lost is None",
+        "has_succeeded=code == 0",
+        "cli/test_run_once.py::test_a_program_that_was_ended_does_not_count",
+    ),
+    Mistake(
+        "a release without an answer is not noted",
+        "_locks/removal.py",
+        "_unfinished[entry_id] = row",
+        "pass",
+        "locks/test_interrupts.py::test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process",
+    ),
+    Mistake(
+        "what TTL removes with a mark is a finding",
+        "contrib/streams.py",
+        "elif change.old is not None and not change.is_by_ttl:",
+        "elif change.old is not None:",
+        "contrib/test_streams.py::test_what_ttl_removes_with_a_mark_is_no_finding",
+    ),
+    Mistake(
+        "only the first item of a transaction meets a locked range",
+        "_writes/assembly.py",
+        "setdefault(barrier.row.identity, barrier).join(barrier)",
+        "setdefault(barrier.row.identity, barrier)",
+        "intervals/test_enforced_ranges.py::test_each_item_of_a_transaction_meets_a_locked_range",
+    ),
+    Mistake(
+        "a header is kept after a later read",
+        "_models/isolation.py",
+        "self._headers.clear()",
+        "pass",
+        "models/test_reading.py::test_a_header_is_as_new_as_the_item_that_is_judged_by_it",
+    ),
+    Mistake(
+        "a get under the lock is eventually consistent",
+        "_models/reading.py",
+        "range_key, consistent_read or target is not None, names",
+        "range_key, consistent_read, names",
+        "models/test_reading.py::test_reads_inside_a_lock_are_consistent",
+    ),
 )
 
 
@@ -106,10 +187,11 @@ def planted(mistake: Mistake):
         file.write_text(text)
 
 
-def noticed() -> tuple[float, str]:
-    """Return after how many seconds `make check` was red, and by what."""
+def noticed(test: str) -> tuple[float, str]:
+    """Return after how many seconds the test, or `make check`, was red, and by what."""
+    alone = [sys.executable, "-m", "pytest", "--no-cov", "-q", "-x", "-n", "0", f"tests/integration/{test}"]
     began = time.perf_counter()
-    run = subprocess.run(["make", "check", "PYTEST=-x"], check=False, capture_output=True, text=True)
+    run = subprocess.run(alone if test else ["make", "check", "PYTEST=-x"], check=False, capture_output=True, text=True)
     elapsed = time.perf_counter() - began
     if not run.returncode:
         return elapsed, "nothing"
@@ -122,7 +204,7 @@ def main() -> None:
     for mistake in MISTAKES:
         if all(word in mistake.name for word in sys.argv[1:]):
             with planted(mistake):
-                elapsed, by = noticed()
+                elapsed, by = noticed(mistake.test)
             sys.stdout.write(f"| {mistake.name} | {elapsed:.0f} s | {by} |\n")
             sys.stdout.flush()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,10 @@ from pynamo_locking.cli import run as command
 from pynamo_locking.cli.child import Signals
 from pynamo_locking.cli.problems import Problem
 from pynamo_locking.cli.turns import Turn
+from tests.support.faults import lost_requests
 from tests.support.models import Locks
-from tests.support.parties import held_elsewhere
+from tests.support.parties import held_elsewhere, shifted_clock
+from tests.support.workers import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +171,30 @@ def test_a_lost_lock_does_not_count(run, monkeypatch):
     assert "the lock job had been lost" in err
     assert err.endswith("This run does not count.\n")
     assert Locks.lock_state("job").success is None
+
+
+def test_a_program_that_was_ended_does_not_count(run, tmp_path):
+    """It stops half-way with 0 when it is told to, as many do: the next machine runs it."""
+    mark = tmp_path / "up"
+    polite = f"trap 'exit 0' TERM; touch {mark}; while :; do sleep 0.02; done"
+
+    def let_the_lease_run_out() -> None:
+        until(mark.exists, "the program")
+        clock.shift = 31
+
+    def is_renewal(body: dict[str, Any]) -> bool:
+        return ":beat" in body.get("ExpressionAttributeValues", {})
+
+    with shifted_clock() as clock, lost_requests("UpdateItem", times=99, where=is_renewal):
+        meanwhile = threading.Thread(target=let_the_lease_run_out)
+        meanwhile.start()
+        code, _, err = run(*DAILY, "--lease", "60", "--grace", "30", "--json", "--", "sh", "-c", polite)
+        meanwhile.join()
+    error = json.loads(err.splitlines()[-1])["error"]
+
+    assert (code, error["program_exit_code"], error["was_ended"]) == (70, 0, True)
+    assert Locks.lock_state("job").success is None, "a program that was ended before it was done counts as a success"
+    assert run(*DAILY, "--", "echo", "now") == (0, "now\n", "")
 
 
 def test_no_answer_to_the_note(run, monkeypatch):

@@ -452,6 +452,18 @@ def test_headers_are_watched(memory_stream: Stream) -> None:
     assert auditor.look_at(by_ttl) == []
 
 
+def test_what_ttl_removes_with_a_mark_is_no_finding(memory_stream: Stream) -> None:
+    """DynamoDB has removed what had expired. The same record of another program is a finding."""
+    memory_stream.bind(Purse, Transactions)
+    case = prepared(memory_stream, "p", "item with a mark deleted")
+    old = case.image()
+    told = [
+        [finding.kind for finding in Auditor([Purse]).look_at(record_of(case.table, [*case.key], old, None, **how))]
+        for how in ({"is_by_ttl": True}, {"is_by_ttl": False})
+    ]
+    assert told == [[], ["mark_lost"]], "a removal by DynamoDB's TTL is no write of another program"
+
+
 def test_a_dropped_mark_is_judged_by_its_header(memory_stream: Stream) -> None:
     """Right for an aborted transaction; not judged without `reads_headers`, nor where the header cannot be read."""
     memory_stream.bind(Purse, Transactions)

@@ -31,6 +31,7 @@ from pynamo_locking import (
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, delayed, lost_responses
+from tests.support.parties import shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 
 if TYPE_CHECKING:
@@ -496,6 +497,23 @@ def test_a_call_with_a_lock_and_one_in_a_transaction_exclude_each_other(purse):
     assert pay_in("m-2", 5) == 105
     with Calls.call("pay_in#m-2") as call:
         assert call.result == 105
+
+
+def test_a_committed_result_replaces_an_error_that_is_no_longer_kept(purse):
+    """A repeat gets the result of the call that succeeded, and not the error of the one before."""
+    with pytest.raises(Declined), Calls.call("k", keep=60, final=(Declined,)):
+        raise Declined("no money")
+    with shifted_clock() as clock:
+        clock.shift = 61
+        with transaction(), Calls.call("k") as call:
+            call.result = "paid"
+        told: Any = None
+        try:
+            with Calls.call("k", final=(Declined,)) as again:
+                told = again.result
+        except Declined as error:
+            told = error
+    assert told == "paid", "the commit has stored a result, and left the error of an earlier call beside it"
 
 
 def test_a_lock_around_and_a_result_in_the_commit(purse):

@@ -326,6 +326,38 @@ Locks.lock("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=
 """
 
 
+UNANSWERED: Final = """
+import logging, sys, threading
+from pynamo_locking import NamedLock
+from pynamo_locking.testing import throttled
+
+class Locks(NamedLock):
+    class Meta:
+        table_name, host, region = sys.argv[1:]
+        aws_access_key_id = aws_secret_access_key = "dummy"
+
+def start(thread):
+    raise RuntimeError("can't start new thread")
+
+logging.disable()
+lock = Locks.lock("a").acquire()
+threading.Thread.start = start
+with throttled(Locks):
+    lock.release()
+"""
+
+
+def test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process(dynoxide: Engine) -> None:
+    """Where no thread could go on with it; the next caller does not wait for the end of the lease."""
+    dynoxide.bind(Locks)
+    meta: Any = Locks.Meta
+    command = [sys.executable, "-c", UNANSWERED, meta.table_name, meta.host, meta.region]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    left = Locks.lock_state("a").entries
+    assert left == (), "the process has ended, and left the entry whose removal had no answer"
+
+
 def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide: Engine) -> None:
     """What other callbacks of the end do may take longer than the time to the next renewal."""
     dynoxide.bind(Locks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pynamodb.models import Model
 
 from pynamo_locking import (
     BatchError,
+    Conflict,
     ExpiringMixin,
     LockableModel,
     LockAttribute,
@@ -26,7 +28,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core import limits
 from pynamo_locking._io import runtime, statements
-from tests.support.faults import count_requests
+from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK
 from tests.support.parties import held_elsewhere
 from tests.support.statements import (
@@ -439,6 +441,48 @@ def test_where_statements_are_refused_each_write_is_a_request(
     assert (len(batches), counted.by_operation) == (1, {"PutItem": 9})
     [told] = [record.getMessage() for record in caplog.records]
     assert "PartiQLInsert" in told
+
+
+def test_a_write_that_was_left_under_way_is_in_doubt(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two interrupts leave it: that its statement was refused before says nothing of the request that followed."""
+    memory.bind(Plain)
+    is_applied, may_end = threading.Event(), threading.Event()
+
+    def linger() -> None:
+        is_applied.set()
+        may_end.wait(20)
+
+    class Interrupted(runtime.Runtime):
+        """Interrupts whoever waits for the writes, each time, from the first one on that is applied."""
+
+        def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
+            if threading.current_thread() is not threading.main_thread():
+                return super().wait(condition, timeout)
+            if is_applied.is_set():
+                raise KeyboardInterrupt
+            return super().wait(condition, 0.001)
+
+    real = runtime.current
+    runtime.install(Interrupted())
+    try:
+        with (
+            answering(monkeypatch, denied),
+            lost_responses("PutItem", meanwhile=linger),
+            pytest.raises(KeyboardInterrupt),
+            Plain.guarded_batch(workers=1) as batch,
+        ):
+            batch.save(Plain("p", 0))
+            batch.save(Plain("p", 1))
+        assert [item.rk for item in Plain.query("p", consistent_read=True)] == [0]
+        told = [result.error for result in batch.results]
+        assert isinstance(told[0], OutcomeUnknown), f"the write is applied, and its result says: {told[0]}"
+        assert isinstance(told[1], Conflict), f"the write was not begun, and its result says: {told[1]}"
+    finally:
+        runtime.install(real)
+        may_end.set()
+        for thread in threading.enumerate():
+            if thread.name == "pynamo-locking-batch":
+                thread.join()
 
 
 def test_a_batch_is_not_repeated_behind_our_back(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

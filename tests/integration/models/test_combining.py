@@ -310,6 +310,25 @@ def test_another_writer_was_faster():
     assert log_of() == [2, 3]
 
 
+def test_after_a_refusal_the_item_is_read_consistently(memory):
+    """Also if the first read need not be: a replica that lags behind would get the save refused again and again."""
+    memory.bind(Board)
+    Board("a").save()
+    calls = []
+
+    def beaten(board: Any) -> None:
+        calls.append(board.version)
+        if len(calls) < 3:
+            Board("a").update([Board.n.add(100)], add_version_condition=False)
+        note(1)(board)
+
+    with count_requests() as counted:
+        Board.modify("a", beaten, combine=True, consistent_read=False)
+    are_consistent = [body.get("ConsistentRead", False) for name, body in counted.bodies if name == "GetItem"]
+    assert calls == [1, 2, 3]  # as it was read, as it came with the refusal, as it was read again
+    assert are_consistent == [False, True], "what is read after a refusal must be at least as new as what refused"
+
+
 def test_attempts_are_those_of_each_caller(memory):
     """A locked item is tried again after pauses, and each caller has an error of its own."""
     memory.bind(Inside)

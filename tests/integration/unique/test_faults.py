@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from pynamodb.exceptions import PutError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
@@ -22,13 +25,16 @@ from pynamo_locking import (
     TransactWrite,
     transaction,
 )
+from pynamo_locking._core.error_codes import THROTTLED
 from pynamo_locking._items import unique
 from pynamo_locking._items.unique import Value
 from pynamo_locking._writes.claims import Holder, Row
 from pynamo_locking._writes.refusals import refusal
+from pynamo_locking.testing._botocore import client_error
 from tests.support.faults import delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
+from tests.support.statements import answering
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Guest, Member, Session, Uniques, User, rows
 
@@ -82,6 +88,30 @@ def test_a_refused_row_says_nothing_of_an_earlier_copy() -> None:
     late[0]()
     assert User.get("a", consistent_read=True).email == "x"
     assert rows() == {"x": "a"}
+
+
+def test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one finds the value taken, and the first may still arrive once the value is free."""
+    User("b", email="x").save()
+    copies = list[Any]()
+
+    def answer(send: Any, request: Any) -> Any:
+        copies.append(partial(send, request))
+        if len(copies) == 1:
+            raise ReadTimeoutError(endpoint_url="test")
+        if len(copies) == 2:
+            raise client_error("TransactWriteItems", THROTTLED, "too fast", {})
+        return send(request)
+
+    with (
+        answering(monkeypatch, answer, "TransactWriteItems"),
+        pytest.raises((NotUnique, OutcomeUnknown)) as told,
+    ):
+        User("a", email="x").save()
+    User.get("b").delete()
+    copies[0]()
+    assert rows() == {"x": "a"}
+    assert isinstance(told.value, OutcomeUnknown), f"the first copy was stored, and its caller was told: {told.value}"
 
 
 def test_a_stale_copy_takes_nothing() -> None:
@@ -178,6 +208,24 @@ def test_a_long_transaction_takes_what_has_expired(monkeypatch: pytest.MonkeyPat
         take()
         assert rows() == {f"x{i}": f"m{i}" for i in range(9)}
         assert Member.check_unique().is_sound
+
+
+def test_what_a_long_transaction_makes_lasting_is_not_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of a value loses its time of expiry together with its item, or another item gets the same value."""
+    make_long_from(monkeypatch)
+    with shifted_clock() as clock:
+        for i in range(3):
+            Session(str(i), email=f"x{i}", expires=timedelta(days=2)).save()
+        with transaction(Transactions) as tx:
+            for i in range(3):
+                tx.update(tx.get(Session, str(i)), [Session.expires.remove()])
+            assert tx.plan().path.value == "long"
+        clock.shift = timedelta(days=3).total_seconds()
+        for i in range(3):
+            with contextlib.suppress(NotUnique):
+                Session(f"late{i}", email=f"x{i}").save()
+        holders = sorted((session.email, session.id) for session in Session.scan(consistent_read=True))
+    assert holders == [(f"x{i}", str(i)) for i in range(3)], "two items have one unique value"
 
 
 @pytest.mark.parametrize(("actions", "path"), [(100, "native"), (101, "long")])

@@ -8,6 +8,7 @@ import pytest
 
 from tests.mistakes import MISTAKES, PACKAGE, Mistake
 
+TESTS = Path(__file__).parents[1]
 TABLE = Path(__file__).parents[3] / "docs" / "explanation" / "testing.md"
 
 
@@ -16,4 +17,8 @@ def test_the_right_code_is_there_once(mistake: Mistake) -> None:
     text = (PACKAGE / mistake.file).read_text()
     assert text.count(mistake.right) == 1
     compile(text.replace(mistake.right, mistake.wrong), mistake.file, "exec")
-    assert f"| {mistake.name} |" in TABLE.read_text()
+    if mistake.test:
+        file, _, name = mistake.test.partition("::")
+        assert f"def {name}(" in (TESTS / file).read_text()
+    else:
+        assert f"| {mistake.name} |" in TABLE.read_text()
