@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -28,10 +28,18 @@ REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
 ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
 
 
+#: What they repeat of the first two engines has shown nothing in all their runs: `make test-all` has it.
+SLOW: Final = {"moto", "dynamodb-local"}
+
+
 def first_and_others(engines: list[str]) -> list[Any]:
-    """Parameters of a fixture: what runs on its first engine is measured by `make test`, what repeats it is not."""
+    """Parameters of a fixture: what repeats its first engine is not measured, and left out where that is SLOW."""
     first, *others = engines
-    return [first, *(pytest.param(engine, marks=pytest.mark.other_engine) for engine in others)]
+    repeats, slow = pytest.mark.other_engine, pytest.mark.slow
+    return [
+        first,
+        *(pytest.param(engine, marks=[repeats, slow] if engine in SLOW else [repeats]) for engine in others),
+    ]
 
 
 def pytest_configure() -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pynamo_locking
 
+pytestmark = pytest.mark.core
+
 ROOT = Path(pynamo_locking.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
 
 #: Where hand-written expressions stand: the requests of locks, of transactions' own rows, and of marks on items.
 REQUESTS = {"_io.lock_requests", "_io.header_requests", "_io.mark_requests"}

@@ -16,6 +16,8 @@ import pytest
 import pynamo_locking
 import pynamo_locking.testing
 
+pytestmark = pytest.mark.core
+
 PUBLIC = [
     "AsyncTransaction",
     "BatchError",

@@ -1,7 +1,7 @@
 """Campaigns: a short one in which nothing may be wrong, and others whose processes have a bug in the package.
 
-``make campaign`` has the long ones. All planted bugs are searched for with ``THOROUGH=1`` (``make simulate``), the
-first of them always.
+``make campaign`` has the long ones. The first planted bug is searched for in ``make test``, all others in
+``make test-all``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from tests.engines.servers import Servers
 
-pytestmark = pytest.mark.skipif(ON_AWS, reason="processes are at work on engines of this machine")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(ON_AWS, reason="processes are at work on engines of this machine"),
+]
 
 CALM = Weather(rate=0.05, disturb_s=30)
 #: Each second process is killed, or stopped for longer than a lease.
@@ -76,7 +79,9 @@ def test_a_short_campaign(tmp_path: Path, servers: Servers) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "planted", PLANTED if "THOROUGH" in os.environ else PLANTED[:1], ids=lambda planted: planted.name
+    "planted",
+    [PLANTED[0], *(pytest.param(planted, marks=pytest.mark.slow) for planted in PLANTED[1:])],
+    ids=lambda planted: planted.name,
 )
 def test_planted_bugs_are_found(planted: Planted, tmp_path: Path, servers: Servers) -> None:
     """What processes with a bug have noted shows it, by a name that fits."""

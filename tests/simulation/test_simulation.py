@@ -1,8 +1,7 @@
-"""The slice of the simulation that every `make test` makes; `make simulate` goes on where it ends.
+"""The slice of the simulation that every `make test` makes; `make simulate` goes on where `make test-all` ends.
 
 Two parties in every order under each single fault; three parties with two preemptions at most, up to a number of
-runs; and seeds over everything. Every run is made twice. Another range of seeds: `SIMULATION_SEED=12345`; fewer of
-them, as in `make check`: `SIMULATION_SEEDS=2`.
+runs; and seeds over everything. Every run is made twice. Another range of seeds: `SIMULATION_SEED=12345`.
 """
 
 from __future__ import annotations
@@ -42,14 +41,18 @@ if TYPE_CHECKING:
 
 FIRST_SEED: Final = int(os.environ.get("SIMULATION_SEED", "0"))
 
-#: Seeds of each workload, and how many of them in one test, so that two workers have equally much to do.
-SEEDS: Final = int(os.environ.get("SIMULATION_SEEDS", "30"))
-CHUNK: Final = min(20, (SEEDS + 1) // 2)
+#: Seeds of each workload that `make check` makes, those that `make test` adds, and those of `make test-all`.
+CHECKED: Final = range(2)
+TESTED: Final = range(2, 10)
+LEFT: Final = range(10, 30)
 
 #: Two parties in these workloads have small spaces, which come to their end; but for a few.
 TWO_PARTIES: Final = ("embedded", "modify", "break lock")
 LARGEST: Final = 400
 UNFINISHED: Final = {("embedded", Fault.LATE), ("embedded", Fault.HOT)}
+#: With these faults `make test` searches the largest of the three; with the others `make test-all` does.
+LARGEST_OF_TWO: Final = "embedded"
+CHOSEN: Final = (None, Fault.LOST_RESPONSE, Fault.LATE, Fault.CRASH_AFTER, Fault.PAUSE_AFTER)
 
 #: Three parties have tens of thousands of runs, of which these are the first; `make simulate` goes on.
 THREE_PARTIES: Final = ("embedded", "edit")
@@ -90,9 +93,9 @@ HALVED: Final = {
 
 def _searched() -> Iterator[Any]:
     for workload in WORKLOADS:
-        seeds = SEEDS // 2 if workload in HALVED else SEEDS
-        for first in range(FIRST_SEED, FIRST_SEED + seeds, CHUNK):
-            yield pytest.param(workload, first)
+        part = 2 if workload in HALVED else 1
+        for seeds, marks in ((CHECKED, [pytest.mark.core]), (TESTED, []), (LEFT, [pytest.mark.slow])):
+            yield pytest.param(workload, seeds.start // part, len(seeds) // part, marks=marks)
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +110,15 @@ def _name(fault: Fault | None) -> str:
     return "no fault" if fault is None else fault.value
 
 
-@pytest.mark.parametrize("fault", SINGLE_FAULTS, ids=_name)
-@pytest.mark.parametrize("workload", TWO_PARTIES)
+def _two_parties() -> Iterator[Any]:
+    for workload in TWO_PARTIES:
+        for fault in SINGLE_FAULTS:
+            is_left = workload == LARGEST_OF_TWO and fault not in CHOSEN
+            marks = [pytest.mark.slow] if is_left else []
+            yield pytest.param(workload, fault, marks=marks, id=f"{workload}-{_name(fault)}")
+
+
+@pytest.mark.parametrize(("workload", "fault"), [*_two_parties()])
 def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
     """Whoever runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
     plan = Plan(workload, faults={} if fault is None else {fault: 1})
@@ -143,8 +153,8 @@ def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> Non
     assert runs < LARGEST, "the space has grown: say so, or raise the limit"
 
 
-@pytest.mark.parametrize(("workload", "first"), [*_searched()])
-def test_seeds(workload: str, first: int) -> None:
+@pytest.mark.parametrize(("workload", "first", "count"), [*_searched()])
+def test_seeds(workload: str, first: int, count: int) -> None:
     """What follows from a seed, with many faults at once, in any mixture: nothing is violated."""
     print(f"SIMULATION_SEED={FIRST_SEED}")  # noqa: T201 - shown if it fails
-    assert sum(1 for _ in Seeds(workload, first, CHUNK).results()) == CHUNK
+    assert sum(1 for _ in Seeds(workload, FIRST_SEED + first, count).results()) == count

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
+pytestmark = pytest.mark.waits
+
 REAL: Final = ["dynoxide", "dynamodb-local"]
 PREFIX: Final = "certify-test-"
 #: `make simulate` runs all stages, with more of everything.

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups"),
+]
 
 #: So long that no guardian does what a test is about.
 GUARDED_S = 3600.0

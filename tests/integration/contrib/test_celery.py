@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.waits
+
 PAGE: Final = Path(ROOT, "docs/how-to/use-with-celery.md")
 WORKERS: Final = 2
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.alone
+
 EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
 SHOP: Final = EXAMPLES / "django_shop"
 WORKERS: Final = 3

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.schedule import Insert, Job, Story, fill
 
+pytestmark = pytest.mark.alone
+
 ONE = Insert("d", 5, 9, "a", "stored", (), 1, 0.0, 1.0)
 ROW = ("a", "d", 5, 9)
 REFUSED = Insert("d", 7, 8, "b", "refused", ("a",), 0, 0.5, 2.0)

@@ -36,6 +36,7 @@ from pynamo_locking import (
     transactional,
 )
 from tests.support import forks
+from tests.support.lengths import short_or_long
 from tests.support.nursery import ROOT, die_with
 from tests.support.proxy import Fault, Proxy, Storm
 from tests.support.workers import PATIENCE, until
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-PROCESSES, KEYS, CALLS = map(int, os.environ.get("CALLS", "3x8x2").split("x"))
+pytestmark = [pytest.mark.alone, pytest.mark.long]
+
+PROCESSES, KEYS, CALLS = short_or_long((3, 8, 2), (8, 50, 5))
 LEASE_S: Final = 1.5
 SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=20)
 #: What an answer that is lost on the way looks like, and requests that come twice or late.

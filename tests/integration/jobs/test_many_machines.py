@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.support.lengths import short_or_long
 from tests.support.nightly import PERIOD_S, Jobs
 from tests.support.nursery import ROOT
 from tests.support.workers import PATIENCE
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.long,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+]
 
-#: `make simulate` has 20 and 30.
-MACHINES: Final = int(os.environ.get("MACHINES", "6"))
-PERIODS: Final = int(os.environ.get("PERIODS", "5"))
+MACHINES: Final = short_or_long(6, 12)
+PERIODS: Final = short_or_long(5, 15)
 
 
 def play(engine: Engine, log: Path, seed: int, killed: float) -> list[dict[str, Any]]:

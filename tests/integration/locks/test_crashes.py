@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.waits
+
 #: Short, and still long enough that a busy machine does not make the living look dead.
 LEASE = 2.4
 #: The silence after which an entry is dead: the lease and the margin for clocks that run unevenly.

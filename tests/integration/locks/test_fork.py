@@ -13,6 +13,8 @@ from tests.support.workers import Beside, Locks, Plain, Versioned, crew, until_n
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.waits
+
 SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
 
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -37,6 +36,7 @@ from tests.support.interrupts import (
     none_left,
     until_at_rest,
 )
+from tests.support.lengths import short_or_long
 from tests.support.transaction_models import (
     FEW,
     Purse,
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from tests.engines.engine import Engine
+
+pytestmark = [pytest.mark.interrupts, pytest.mark.long]
 
 ROOT: Final = str(Path(pynamo_locking.__file__).parent)
 #: The in-memory database, which is no code that is interrupted in an application.
@@ -113,7 +115,11 @@ class Injected:
 
 
 def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[str] = LET_BE, step: int = 1) -> int:
-    """Interrupt a function at each of its places, check what each has left, and return how many there were."""
+    """Interrupt a function at each of its places, check what each has left, and return how many there were.
+
+    `make test` leaves out six of seven.
+    """
+    step *= short_or_long(7, 1)
     run()  # what is made once and kept
     place = step
     while True:
@@ -272,7 +278,7 @@ def test_an_interrupted_transaction_is_all_or_none(
         assert len({stored(Purse, name)["balance"]["N"] for name in names}) == 1, where
 
     with VirtualClock():
-        assert each_place(move, check, step=13 if is_long else 5) > 500
+        assert each_place(move, check, step=short_or_long(5, 13) if is_long else short_or_long(2, 5)) > 500
 
 
 ENDING: Final = """
@@ -449,7 +455,7 @@ def test_an_interrupted_caller_does_not_hold_up_those_in_line(models: None, who:
     """Wherever the interrupt comes: the callers before it and behind it are served, and none waits for a lease."""
     line = Line()
 
-    step = 1 if "THOROUGH" in os.environ else 40
+    step = short_or_long(40, 1)
     for place in range(1, 10_000, step):
         with Injected(place, LET_BE) as injected:
             getattr(line, who)()

@@ -7,7 +7,6 @@ thread is: in the package, in PynamoDB, in a socket, in the event loop.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import sys
@@ -29,6 +28,7 @@ from tests.support.interrupts import (
     none_left,
     until_at_rest,
 )
+from tests.support.lengths import short_or_long
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from, marked_rows, purses, rows_of
 from tests.support.workers import Locks, Plain, until
 
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 #: Interrupts of each form; 0: as many as the forms say.
-INTERRUPTS: Final = int(os.environ.get("INTERRUPTS", "0"))
+INTERRUPTS: Final = short_or_long(0, 200)
 
 pytestmark = [
+    pytest.mark.interrupts,
+    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of sockets, tasks and loops
     pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends"),

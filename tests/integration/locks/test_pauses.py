@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,8 @@ from tests.support.workers import (
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
+
+pytestmark = pytest.mark.waits
 
 LEASE = 1.5
 SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02)
@@ -201,7 +202,7 @@ def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engin
     assert [Plain.lock_state(key).entries for key in "ab"] == [(), ()]
 
 
-@pytest.mark.skipif("THOROUGH" not in os.environ, reason="make simulate has it")
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Plain, Beside])
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "paused"])
 @pytest.mark.parametrize("seed", range(10))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,11 @@ from tests.support.workers import Beside, Increment, Locks, Plain, Versioned, Wo
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.alone
+
 PROCESSES = 8
 #: Increments of each process; fewer on an engine that takes long for each, but in `make simulate`.
-TIMES = {"dynoxide": 50, "dynamodb-local": 50 if "THOROUGH" in os.environ else 15}
+TIMES = {"dynoxide": 50, "dynamodb-local": 50}
 
 
 def work(workers: list[Worker], action: str, model: Any, keys: list[list[str]]) -> list[Increment]:

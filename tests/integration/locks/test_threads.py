@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.alone
+
 #: Nobody who waits for a look of its own gets through in time.
 LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
 #: The same with an entry for each caller, so that a thread stands for another process.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 from datetime import datetime, timezone
@@ -29,6 +28,7 @@ from pynamo_locking import (
 from pynamo_locking._core import limits
 from pynamo_locking._io import runtime, statements
 from tests.support.faults import count_requests, lost_responses
+from tests.support.lengths import short_or_long
 from tests.support.models import QUICK
 from tests.support.parties import held_elsewhere
 from tests.support.statements import (
@@ -311,7 +311,8 @@ class Story:
         return told
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("STORIES", "1"))))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(short_or_long(1, 30)))
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_and_results_are_those_of_single_requests(
     cheap: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, seed: int

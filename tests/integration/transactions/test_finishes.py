@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
-#: How many marks at most; `FINISHES=10000` takes minutes.
-MOST: Final = int(os.environ.get("FINISHES", "1000"))
+#: How many marks at most.
+MOST: Final = 1000
 STATES: Final = [State.COMMITTED, State.ABORTED]
 
 

@@ -7,7 +7,6 @@ processes, for a busy machine.
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Final
 
@@ -15,7 +14,9 @@ import pytest
 
 from tests.support.bank_audit import run_bank
 
-SECONDS: Final = float(os.environ.get("KILLS_S", "5"))
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+
+SECONDS: Final = 60.0
 
 
 @pytest.mark.timeout(SECONDS + 600)

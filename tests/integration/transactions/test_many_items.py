@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -40,9 +39,9 @@ from tests.support.transaction_models import (
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
-#: The long forms are run by `make simulate`.
-THOROUGH = "THOROUGH" in os.environ
-SIZES = (101, 250, 1000) if THOROUGH else (101,)
+pytestmark = pytest.mark.alone
+
+SIZES = (101, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 1000)))
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +131,7 @@ def mixed(tx: Transaction, there: list[str]) -> None:
             tx.delete(item)
 
 
-@pytest.mark.parametrize("count", [50, 130, 250, 1000] if THOROUGH else [130])
+@pytest.mark.parametrize("count", [130, *(pytest.param(count, marks=pytest.mark.slow) for count in (50, 250, 1000))])
 def test_a_plan_is_what_is_sent(dynoxide: Engine, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the request and to the unit: marks, placeholders, checks before the decision, and finishes."""
     dynoxide.bind(Purse, Transactions)
@@ -204,7 +203,7 @@ def test_names_fill_rows(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Non
     assert counted.total == plan.requests
 
 
-@pytest.mark.skipif(not THOROUGH, reason="make simulate has it")
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [9_000, 10_000, 20_000])
 def test_thousands(memory: Engine, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     """All or none of them; in requests, time and memory an item as a thousand."""

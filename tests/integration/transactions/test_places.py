@@ -17,6 +17,7 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import ConfigurationError, LockLost, Transaction, TransactionConflict, recover
 from pynamo_locking._core import commit_paths
+from tests.support.lengths import short_or_long
 from tests.support.transaction_models import (
     Plain,
     Purse,
@@ -212,6 +213,7 @@ def _outcome(model: Any, before: Any, known: Any, does: Any, *, is_blind: bool, 
     return found, path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("does", DOES)
 @pytest.mark.parametrize("reads", [0, 3], ids=["nothing read", "validated"])
 def test_each_place_gives_what_the_native_path_gives(
@@ -221,7 +223,8 @@ def test_each_place_gives_what_the_native_path_gives(
     memory.bind(Purse, Plain, Transactions)
     purses(3, prefix="r")
     different = []
-    for model, before, known, is_blind in itertools.product((Purse, Plain), BEFORE, KNOWN, (False, True)):
+    cases = [*itertools.product((Purse, Plain), BEFORE, KNOWN, (False, True))]
+    for model, before, known, is_blind in cases[:: short_or_long(5, 1)]:
         if model is Plain and reads:
             continue
         expected, _ = _outcome(model, before, known, does, is_blind=is_blind, reads=reads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +23,7 @@ from pynamo_locking import (
 from pynamo_locking._io import header_requests
 from pynamo_locking._io.retries import Refused
 from tests.integration.whole.test_broken_rows import broken
+from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
 from tests.support.shell import Shell, prepared
 from tests.support.transaction_models import Plain, Purse, Transactions, marked_rows, rows_of, stored
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
-CASES: Final = int(os.environ.get("BROKEN_ROWS", "60"))
+CASES: Final = short_or_long(60, 0)
 PART: Final[dict[str, Any]] = {"N": "1.5"}  # of a number that has to be whole
 STATES: Final = ["pending", "committed", "finished", "aborted"]
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from tests.support.claimants import Story, claim
+from tests.support.lengths import short_or_long
 from tests.support.unique_models import Member, User
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
-#: Writes of all processes together; `make simulate` has more.
-CLAIMS: Final = int(os.environ.get("CLAIMS", "400"))
+pytestmark = [pytest.mark.alone, pytest.mark.long]
+
+#: Writes of all processes together.
+CLAIMS: Final = short_or_long(400, 4000)
 
 
 @pytest.mark.timeout(120 + CLAIMS / 5)

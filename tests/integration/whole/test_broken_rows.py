@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import random
 from contextlib import suppress
@@ -35,6 +34,7 @@ from pynamo_locking._io import header_requests, lock_document
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests
 from tests.support.interval_models import Slot, SlotLocks
+from tests.support.lengths import short_or_long
 from tests.support.models import Locks
 from tests.support.poisoned import (
     MOST_REQUESTS,
@@ -79,8 +79,10 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.long
+
 #: So many cases of each operation; all with 0.
-CASES: Final = int(os.environ.get("BROKEN_ROWS", "25"))
+CASES: Final = short_or_long(25, 0)
 
 #: What may stand in the place of any value, in DynamoDB's form; None where nothing does.
 WRONG: Final[list[dict[str, Any] | None]] = [

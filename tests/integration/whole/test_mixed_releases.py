@@ -23,6 +23,7 @@ import pytest
 from pynamo_locking import sweep
 from tests.support import fleet, forks
 from tests.support.fleet import BALANCE, MODELS, PURSES, Counter, Purse, Slot, Transactions
+from tests.support.lengths import short_or_long
 from tests.support.nursery import ROOT
 
 if TYPE_CHECKING:
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = [pytest.mark.alone, pytest.mark.long]
+
 #: The other release: the last one, from 0.2 on. Until then the commit in which the numbers of the format arrived.
 RELEASE: Final = "475e3fa8e852f9d9d1a65c00e87d15fe6af59267"
 
 #: How long they work, in seconds.
-LENGTH_S: Final = float(os.environ.get("FLEET_S", "3"))
+LENGTH_S: Final = short_or_long(3.0, 20.0)
 
 #: So many processes of each release.
 PROCESSES: Final = 3

@@ -34,7 +34,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from pynamo_locking._io import retries
-from tests.conftest import ON_AWS
+from tests.conftest import ON_AWS, first_and_others
 from tests.engines.engine import running
 from tests.support.parties import held_elsewhere
 from tests.support.proxy import Fault, Proxy, Storm, nothing, nth
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
-pytestmark = pytest.mark.skipif(ON_AWS, reason="the proxy stands before an engine on this machine")
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.skipif(ON_AWS, reason="the proxy stands before an engine on this machine"),
+]
 
 #: Of the lock's requests and of the models': long for an engine beside us, also on a busy machine, short for a
 #: test. What has to time out does so on dynoxide.
@@ -110,7 +113,7 @@ class Free(VersionedMixin, Model):
 MODELS: list[Any] = [Plain, Versioned, Locks, Beside, Free]
 
 
-@pytest.fixture(params=["dynoxide", "dynamodb-local"])
+@pytest.fixture(params=first_and_others(["dynoxide", "dynamodb-local"]))
 def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that is a server."""
     with running(request.param, servers) as engine:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
+pytestmark = pytest.mark.alone
+
 PROCESSES: Final = 6
 ROUNDS: Final = 9
 SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=PATIENCE)
@@ -391,7 +393,11 @@ def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]
         yield engine
 
 
-@pytest.mark.parametrize(("engine", "seed"), [("dynoxide", 0), ("dynamodb-local", 1)], indirect=["engine"])
+@pytest.mark.parametrize(
+    ("engine", "seed"),
+    [("dynoxide", 0), pytest.param("dynamodb-local", 1, marks=pytest.mark.slow)],
+    indirect=["engine"],
+)
 def test_kills_and_pauses_at_random(
     engine: Engine, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.alone
+
 OPERATIONS = 100
 MOMENTS = 20
 FLAT = soak.Sample(rss_mb=100.0, python_mb=20.0, threads=9, files=30)

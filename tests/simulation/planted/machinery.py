@@ -40,6 +40,7 @@ class Bug:
         is_exhaustive: whether all runs of the plan are made, one after the other, instead of random ones.
         patches: what is replaced in the library.
         first_seed: where `make test` begins to search, for a bug that takes long to find from elsewhere.
+        module: that plants it.
     """
 
     name: str
@@ -49,7 +50,8 @@ class Bug:
     limit: int
     is_exhaustive: bool
     patches: Patches
-    first_seed: int = 0
+    first_seed: int
+    module: str
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
@@ -80,7 +82,9 @@ def plants(
 
     def add(function: Callable[[], Patches]) -> Callable[[], Patches]:
         name = function.__name__.replace("_", " ").strip()
-        bug = Bug(name, function.__doc__ or "", plan, found_by, limit, exhaustive, function(), first_seed)
+        bug = Bug(
+            name, function.__doc__ or "", plan, found_by, limit, exhaustive, function(), first_seed, function.__module__
+        )
         (BUGS if found_by else OPEN).append(bug)
         return function
 
