@@ -25,24 +25,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import rich
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.models import Model
 from rich.progress import Progress
 from rich.table import Table
 
 from pynamo_locking import (
-    LockableModel,
-    LockAttribute,
     LockSettings,
     LockTimeout,
     NamedLock,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
     locked_all,
 )
 from tests.engines.engine import running
 from tests.engines.servers import Servers
+from tests.support.models import declare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,49 +51,11 @@ OPERATIONS_OF_A_THREAD: Final = 200
 #: A short lease, so that the heartbeat has something to do; long enough for a busy machine.
 SETTINGS: Final = LockSettings(lease=6, request_timeout=1, poll=0.01, poll_max=0.1, wait=60)
 
-
-class Plain(LockableModel):
-    """The lock in the item."""
-
-    class Meta:
-        table_name = "plain"
-        lock_settings = SETTINGS
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    lock = LockAttribute()
-
-
-class Locks(NamedLock):
-    """Locks without items, and those of `Beside`."""
-
-    class Meta:
-        table_name = "locks"
-        lock_settings = SETTINGS
-
-
-class Beside(LockableModel):
-    """The lock in a row of its own, and a version."""
-
-    class Meta:
-        table_name = "beside"
-        lock_settings = SETTINGS
-        lock_table = Locks
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    version = VersionAttribute()
-
-
-class Free(VersionedMixin, Model):
-    """A version, no lock."""
-
-    class Meta:
-        table_name = "free"
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    version = VersionAttribute()
+Plain = declare("Plain", lock=True, numbers="value", lock_settings=SETTINGS)
+#: Locks without items, and those of `Beside`.
+Locks = declare("Locks", NamedLock, lock_settings=SETTINGS)
+Beside = declare("Beside", version=True, numbers="value", lock_settings=SETTINGS, lock_table=Locks)
+Free = declare("Free", VersionedMixin, version=True, numbers="value")
 
 
 MODELS: Final[tuple[Any, ...]] = (Plain, Locks, Beside, Free)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, TransactionTable, VersionAttribute
+from tests.support.models import declare, meta
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,29 +29,14 @@ WIDE: Final = 104
 #: A longer list goes on under another key.
 LONGEST: Final = 40
 
-
-class Transactions(TransactionTable):
-    """The headers."""
-
-    class Meta:
-        table_name = "campaign-transactions"
-
-
-class Locks(NamedLock):
-    """Lock rows of `Beside`."""
-
-    class Meta:
-        table_name = "campaign-locks"
-        lock_settings = SETTINGS
+Transactions = declare("Transactions", TransactionTable)
+Locks = declare("Locks", NamedLock, lock_settings=SETTINGS)
 
 
 class Mixed(LockableModel):
     """A list that is written by transactions, under its lock, and by its version."""
 
-    class Meta:
-        table_name = "campaign-mixed"
-        lock_settings = SETTINGS
-        transaction_table = Transactions
+    Meta = meta("campaign-mixed", lock_settings=SETTINGS, transaction_table=Transactions)
 
     key = NumberAttribute(hash_key=True)
     elements = UnicodeAttribute(default="")
@@ -58,25 +44,16 @@ class Mixed(LockableModel):
     lock = LockAttribute()
 
 
-class Held(LockableModel):
-    """A list that nothing but the lock in it protects."""
-
-    class Meta:
-        table_name = "campaign-held"
-        lock_settings = SETTINGS
-
-    key = NumberAttribute(hash_key=True)
-    elements = UnicodeAttribute(default="")
-    lock = LockAttribute()
+#: A list that nothing but the lock in it protects.
+Held = declare(
+    "Held", lock=True, lock_settings=SETTINGS, key=NumberAttribute(hash_key=True), elements=UnicodeAttribute(default="")
+)
 
 
 class Beside(LockableModel):
     """A list that nothing but a lock in a row of its own protects."""
 
-    class Meta:
-        table_name = "campaign-beside"
-        lock_settings = SETTINGS
-        lock_table = Locks
+    Meta = meta("campaign-beside", lock_settings=SETTINGS, lock_table=Locks)
 
     key = NumberAttribute(hash_key=True)
     elements = UnicodeAttribute(default="")
@@ -85,10 +62,7 @@ class Beside(LockableModel):
 class Cell(LockableModel):
     """A register that is written by transactions, under its lock, and by its version."""
 
-    class Meta:
-        table_name = "campaign-cells"
-        lock_settings = SETTINGS
-        transaction_table = Transactions
+    Meta = meta("campaign-cells", lock_settings=SETTINGS, transaction_table=Transactions)
 
     key = NumberAttribute(hash_key=True)
     value = NumberAttribute(null=True)

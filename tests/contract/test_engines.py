@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamodb.attributes import TTLAttribute, UnicodeAttribute
+from pynamodb.attributes import TTLAttribute
 from pynamodb.models import Model
 
 from tests.engines.engine import running
 from tests.engines.servers import Servers, start_dynoxide
+from tests.support.models import declare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,19 +17,8 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Thing(Model):
-    class Meta:
-        table_name = "things"
-
-    pk = UnicodeAttribute(hash_key=True)
-    expires = TTLAttribute(null=True)
-
-
-class Other(Model):
-    class Meta:
-        table_name = "others"
-
-    pk = UnicodeAttribute(hash_key=True)
+Thing = declare("Thing", Model, hash_key="pk", expires=TTLAttribute(null=True))
+Other = declare("Other", Model, hash_key="pk")
 
 
 def test_bind_one_or_several_models(engine: Engine) -> None:
@@ -37,7 +27,7 @@ def test_bind_one_or_several_models(engine: Engine) -> None:
     Thing("a").save()
     assert engine.bind(Thing, Other) == (Thing, Other)
     assert Thing.count() == Other.count() == 0
-    assert Thing.Meta.table_name.endswith("-things")
+    assert Thing.Meta.table_name.endswith("-Thing")
 
 
 def test_models_and_tables_are_put_back(servers: Servers) -> None:

@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING, Any
 import botocore.endpoint
 import pytest
 from botocore.exceptions import ConnectionClosedError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
+from pynamodb.attributes import VersionAttribute
 from pynamodb.exceptions import PutError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from tests.contract.helpers import Table
 from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.models import declare
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Account(Model):
-    class Meta:
-        table_name = "accounts"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
+Account = declare("Account", Model, hash_key="pk", version=VersionAttribute(), numbers="n")
 
 
 def add_one(table: Table, pk: str = "a") -> None:

@@ -27,6 +27,7 @@ from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._items.images import difference, holds, updated
 from tests.contract.helpers import INVALID, REFUSED
 from tests.support import boundaries
+from tests.support.models import meta
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -84,8 +85,7 @@ class Whole(Part):
 
 
 class Thing(Model):
-    class Meta:
-        table_name = "thing"
+    Meta = meta("thing")
 
     pk = UnicodeAttribute(hash_key=True, attr_name="key")
     num = NumberAttribute(null=True, attr_name="n")

@@ -22,6 +22,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
+from tests.support.models import meta
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
 SETTINGS: Final = LockSettings(
@@ -44,20 +45,24 @@ def share_entries(block: int) -> None:
         object.__setattr__(settings, "block", block)
 
 
-class _Meta:
-    region = "simulation"
-    billing_mode = "PAY_PER_REQUEST"
-    read_timeout_seconds = 1
-    connect_timeout_seconds = 1
-    max_retry_attempts = 1
-    lock_settings = SETTINGS
+_OPTIONS: Final = {
+    "region": "simulation",
+    "billing_mode": "PAY_PER_REQUEST",
+    "read_timeout_seconds": 1,
+    "connect_timeout_seconds": 1,
+    "max_retry_attempts": 1,
+    "lock_settings": SETTINGS,
+}
+
+
+def _meta(table_name: str, **options: Any) -> Any:
+    return meta(table_name, **{**_OPTIONS, **options})
 
 
 class Account(LockableModel):
     """The lock in the item, no version."""
 
-    class Meta(_Meta):
-        table_name = "account"
+    Meta = _meta("account")
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -67,8 +72,7 @@ class Account(LockableModel):
 class Document(LockableModel):
     """The lock in the item, and a version."""
 
-    class Meta(_Meta):
-        table_name = "document"
+    Meta = _meta("document")
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -79,16 +83,13 @@ class Document(LockableModel):
 class Names(NamedLock):
     """Locks in rows of their own."""
 
-    class Meta(_Meta):
-        table_name = "names"
+    Meta = _meta("names")
 
 
 class Device(LockableModel):
     """The lock in a row of another table, and a version."""
 
-    class Meta(_Meta):
-        table_name = "device"
-        lock_table = Names
+    Meta = _meta("device", lock_table=Names)
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -98,9 +99,7 @@ class Device(LockableModel):
 class Crate(LockableModel):
     """The lock in a row of another table, no version."""
 
-    class Meta(_Meta):
-        table_name = "crate"
-        lock_table = Names
+    Meta = _meta("crate", lock_table=Names)
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -109,9 +108,7 @@ class Crate(LockableModel):
 class Slot(LockableModel):
     """Many items of one hash key, whose ranges are locked in one row of another table; a version."""
 
-    class Meta(_Meta):
-        table_name = "slot"
-        lock_table = Names
+    Meta = _meta("slot", lock_table=Names)
 
     key = UnicodeAttribute(hash_key=True)
     at: Any = NumberAttribute(range_key=True)
@@ -122,10 +119,7 @@ class Slot(LockableModel):
 class Shelf(LockableModel):
     """The same, and every write meets the locks of ranges, also of a writer that locks nothing."""
 
-    class Meta(_Meta):
-        table_name = "shelf"
-        lock_table = Names
-        enforce = "ranges"
+    Meta = _meta("shelf", lock_table=Names, enforce="ranges")
 
     key = UnicodeAttribute(hash_key=True)
     at: Any = NumberAttribute(range_key=True)
@@ -136,8 +130,7 @@ class Shelf(LockableModel):
 class Note(VersionedMixin, Model):
     """A version, no lock."""
 
-    class Meta(_Meta):
-        table_name = "note"
+    Meta = _meta("note")
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -147,8 +140,7 @@ class Note(VersionedMixin, Model):
 class StockNote(Model):
     """The same items, as a process without this package sees them."""
 
-    class Meta(_Meta):
-        table_name = "note"
+    Meta = _meta("note")
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -158,9 +150,7 @@ class StockNote(Model):
 class Vault(LockableModel):
     """The lock in the item, and no trust in wall clocks."""
 
-    class Meta(_Meta):
-        table_name = "vault"
-        lock_settings = NO_HINTS
+    Meta = _meta("vault", lock_settings=NO_HINTS)
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -170,8 +160,7 @@ class Vault(LockableModel):
 class Session(ExpiringMixin, VersionedMixin, Model):
     """A version, and a time of expiry."""
 
-    class Meta(_Meta):
-        table_name = "session"
+    Meta = _meta("session")
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -182,8 +171,7 @@ class Session(ExpiringMixin, VersionedMixin, Model):
 class Voucher(ExpiringMixin, LockableModel):
     """The lock in the item, a version, and a time of expiry."""
 
-    class Meta(_Meta):
-        table_name = "voucher"
+    Meta = _meta("voucher")
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -195,8 +183,7 @@ class Voucher(ExpiringMixin, LockableModel):
 class Register(VersionedMixin, Model):
     """One value, overwritten by each write; a version."""
 
-    class Meta(_Meta):
-        table_name = "register"
+    Meta = _meta("register")
 
     key = UnicodeAttribute(hash_key=True)
     value: Any = NumberAttribute(default=0)
@@ -206,8 +193,7 @@ class Register(VersionedMixin, Model):
 class LockedRegister(LockableModel):
     """One value, overwritten by each write; the lock in the item, no version."""
 
-    class Meta(_Meta):
-        table_name = "locked_register"
+    Meta = _meta("locked_register")
 
     key = UnicodeAttribute(hash_key=True)
     value: Any = NumberAttribute(default=0)
@@ -217,8 +203,7 @@ class LockedRegister(LockableModel):
 class Purse(VersionedMixin, Model):
     """Money, and a version."""
 
-    class Meta(_Meta):
-        table_name = "purse"
+    Meta = _meta("purse")
 
     key = UnicodeAttribute(hash_key=True)
     balance: Any = NumberAttribute(default=100)
@@ -229,16 +214,13 @@ class Purse(VersionedMixin, Model):
 class Headers(TransactionTable):
     """What transactions of many items keep beside them."""
 
-    class Meta(_Meta):
-        table_name = "headers"
+    Meta = _meta("headers")
 
 
 class Coin(LockableModel):
     """The lock in the item, a version, and a place among the items of long transactions."""
 
-    class Meta(_Meta):
-        table_name = "coin"
-        transaction_table = Headers
+    Meta = _meta("coin", transaction_table=Headers)
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -249,17 +231,13 @@ class Coin(LockableModel):
 class Called(IdempotencyTable):
     """Calls that may be made twice."""
 
-    class Meta(_Meta):
-        table_name = "called"
+    Meta = _meta("called")
 
 
 class Card(LockableModel):
     """The lock in the item; while there is no item, that of its name in a row."""
 
-    class Meta(_Meta):
-        table_name = "card"
-        lock_table = Names
-        transaction_table = Headers
+    Meta = _meta("card", lock_table=Names, transaction_table=Headers)
 
     key = UnicodeAttribute(hash_key=True)
     log: Any = ListAttribute(of=NumberAttribute, default=list)
@@ -270,10 +248,7 @@ class Card(LockableModel):
 class Booking(IntervalMixin, Model):
     """Items of one hash key that must not overlap; no locks."""
 
-    class Meta(_Meta):
-        table_name = "booking"
-        lock_table = Names
-        interval = ("begin", "end")
+    Meta = _meta("booking", lock_table=Names, interval=("begin", "end"))
 
     key = UnicodeAttribute(hash_key=True)
     begin: Any = NumberAttribute(range_key=True)
@@ -285,10 +260,7 @@ class Booking(IntervalMixin, Model):
 class Stay(IntervalMixin, LockableModel):
     """The same, and ranges of them can be locked."""
 
-    class Meta(_Meta):
-        table_name = "stay"
-        lock_table = Names
-        interval = ("begin", "end")
+    Meta = _meta("stay", lock_table=Names, interval=("begin", "end"))
 
     key = UnicodeAttribute(hash_key=True)
     begin: Any = NumberAttribute(range_key=True)
@@ -300,10 +272,7 @@ class Stay(IntervalMixin, LockableModel):
 class Tariff(IntervalMixin, Model):
     """Items of one hash key that must not overlap, and may have no end; no locks."""
 
-    class Meta(_Meta):
-        table_name = "tariff"
-        lock_table = Names
-        interval = ("begin", "end")
+    Meta = _meta("tariff", lock_table=Names, interval=("begin", "end"))
 
     key = UnicodeAttribute(hash_key=True)
     begin: Any = NumberAttribute(range_key=True)
@@ -315,10 +284,7 @@ class Tariff(IntervalMixin, Model):
 class Seat(VersionedMixin, Model):
     """Items that are counted by queries, which are guarded against those that appear; at most so many of each kind."""
 
-    class Meta(_Meta):
-        table_name = "seat"
-        transaction_table = Headers
-        guard_queries = True
+    Meta = _meta("seat", transaction_table=Headers, guard_queries=True)
 
     key = UnicodeAttribute(hash_key=True)
     at: Any = NumberAttribute(range_key=True)
@@ -330,18 +296,13 @@ class Seat(VersionedMixin, Model):
 class Uniques(UniqueTable):
     """The rows of unique values."""
 
-    class Meta(_Meta):
-        table_name = "uniques"
-        transaction_table = Headers
+    Meta = _meta("uniques", transaction_table=Headers)
 
 
 class Person(VersionedMixin, Model):
     """A unique value; a version, no lock."""
 
-    class Meta(_Meta):
-        table_name = "person"
-        unique = ("email",)
-        unique_table = Uniques
+    Meta = _meta("person", unique=("email",), unique_table=Uniques)
 
     key = UnicodeAttribute(hash_key=True)
     email: Any = UnicodeAttribute(null=True)
@@ -352,10 +313,7 @@ class Person(VersionedMixin, Model):
 class Pass(ExpiringMixin, VersionedMixin, Model):
     """The same, and a time of expiry."""
 
-    class Meta(_Meta):
-        table_name = "pass"
-        unique = ("email",)
-        unique_table = Uniques
+    Meta = _meta("pass", unique=("email",), unique_table=Uniques)
 
     key = UnicodeAttribute(hash_key=True)
     email: Any = UnicodeAttribute(null=True)
@@ -367,11 +325,7 @@ class Pass(ExpiringMixin, VersionedMixin, Model):
 class Badge(LockableModel):
     """A unique value, the lock in the item, and a place among the items of long transactions."""
 
-    class Meta(_Meta):
-        table_name = "badge"
-        unique = ("email",)
-        unique_table = Uniques
-        transaction_table = Headers
+    Meta = _meta("badge", unique=("email",), unique_table=Uniques, transaction_table=Headers)
 
     key = UnicodeAttribute(hash_key=True)
     email: Any = UnicodeAttribute(null=True)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pynamo_locking import IdempotencyTable
-from tests.support.models import APART
+from tests.support.models import APART, declare
 
-
-class Calls(IdempotencyTable):
-    """Each caller has an entry of its own, so that a thread stands for another process."""
-
-    class Meta:
-        table_name = "calls"
-        lock_settings = replace(APART, bell=False)
+#: Each caller has an entry of its own, so that a thread stands for another process.
+Calls = declare("Calls", IdempotencyTable, table_name="calls", lock_settings=replace(APART, bell=False))

@@ -20,7 +20,7 @@ from pynamo_locking import (
     TTLAttribute,
     VersionAttribute,
 )
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.transaction_models import rows_of
 
 if TYPE_CHECKING:
@@ -29,29 +29,16 @@ if TYPE_CHECKING:
     import pytest
 
 
-class SlotLocks(NamedLock):
-    """Guards and range locks."""
-
-    class Meta:
-        table_name = "slot-locks"
-        lock_settings = QUICK
-
-
-class SlotTransactions(TransactionTable):
-    """For what does not fit into a native transaction."""
-
-    class Meta:
-        table_name = "slot-transactions"
+#: Guards and range locks.
+SlotLocks = declare("SlotLocks", NamedLock, table_name="slot-locks")
+#: For what does not fit into a native transaction.
+SlotTransactions = declare("SlotTransactions", TransactionTable, table_name="slot-transactions")
 
 
 class Slot(IntervalMixin, LockableModel):
     """Numbers, the begin is the range key; locks in rows of their own; renamed attributes."""
 
-    class Meta:
-        table_name = "slots"
-        lock_table = SlotLocks
-        lock_settings = QUICK
-        interval = ("begin", "end")
+    Meta = meta("slots", lock_table=SlotLocks, interval=("begin", "end"))
 
     device = UnicodeAttribute(hash_key=True, attr_name="pk")
     begin = NumberAttribute(range_key=True, attr_name="sk")
@@ -63,10 +50,7 @@ class Slot(IntervalMixin, LockableModel):
 class Booking(IntervalMixin, Model):
     """Times, the end is the range key; no locks; a number as hash key."""
 
-    class Meta:
-        table_name = "bookings"
-        lock_table = SlotLocks
-        interval = ("begin", "end")
+    Meta = meta("bookings", lock_table=SlotLocks, interval=("begin", "end"))
 
     room = NumberAttribute(hash_key=True)
     end = UTCDateTimeAttribute(range_key=True)
@@ -78,12 +62,7 @@ class Booking(IntervalMixin, Model):
 class Lease(IntervalMixin, ExpiringMixin, LockableModel):
     """Strings; the lock in the row, so that any number of rows can be written at once; rows that expire."""
 
-    class Meta:
-        table_name = "leases"
-        lock_table = SlotLocks
-        lock_settings = QUICK
-        transaction_table = SlotTransactions
-        interval = ("first", "after")
+    Meta = meta("leases", lock_table=SlotLocks, transaction_table=SlotTransactions, interval=("first", "after"))
 
     owner = UnicodeAttribute(hash_key=True)
     first = UnicodeAttribute(range_key=True)

@@ -18,7 +18,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -26,57 +26,19 @@ if TYPE_CHECKING:
 OTHERS: Final = 1000
 
 
-class Locks(NamedLock):
-    """Locks on names, and of the items."""
+#: What the package's rows have in common: the range key tells them apart.
+OURS: Final = {"table_name": "app", "keys": ("pk", "sk"), "prefix": "acme#ours#", "ttl_attribute": "ttl"}
 
-    class Meta:
-        table_name = "app"
-        keys = ("pk", "sk")
-        prefix = "acme#ours#"
-        ttl_attribute = "ttl"
-        lock_settings = QUICK
-
-
-class Transactions(TransactionTable):
-    """Under the same prefix: the range key tells them apart."""
-
-    class Meta:
-        table_name = "app"
-        keys = ("pk", "sk")
-        prefix = "acme#ours#"
-        ttl_attribute = "ttl"
-
-
-class Uniques(UniqueTable):
-    """Unique values."""
-
-    class Meta:
-        table_name = "app"
-        keys = ("pk", "sk")
-        prefix = "acme#ours#"
-        ttl_attribute = "ttl"
-        transaction_table = Transactions
-
-
-class Calls(IdempotencyTable):
-    """Calls that may be made twice."""
-
-    class Meta:
-        table_name = "app"
-        keys = ("pk", "sk")
-        prefix = "acme#ours#"
-        ttl_attribute = "ttl"
-        lock_settings = QUICK
+Locks = declare("Locks", NamedLock, **OURS)
+Transactions = declare("Transactions", TransactionTable, **OURS)
+Uniques = declare("Uniques", UniqueTable, **OURS, transaction_table=Transactions)
+Calls = declare("Calls", IdempotencyTable, **OURS)
 
 
 class User(VersionedMixin, Model):
     """Has an address that no other user has."""
 
-    class Meta:
-        table_name = "app"
-        unique = ("email",)
-        unique_table = Uniques
-        transaction_table = Transactions
+    Meta = meta("app", unique=("email",), unique_table=Uniques, transaction_table=Transactions)
 
     pk = UnicodeAttribute(hash_key=True)
     sk = UnicodeAttribute(range_key=True)
@@ -87,11 +49,7 @@ class User(VersionedMixin, Model):
 class Order(LockableModel):
     """The lock in the item."""
 
-    class Meta:
-        table_name = "app"
-        lock_settings = QUICK
-        lock_table = Locks
-        transaction_table = Transactions
+    Meta = meta("app", lock_table=Locks, transaction_table=Transactions)
 
     pk = UnicodeAttribute(hash_key=True)
     sk = UnicodeAttribute(range_key=True)
@@ -103,11 +61,7 @@ class Order(LockableModel):
 class Robot(LockableModel):
     """The lock in a row of its own."""
 
-    class Meta:
-        table_name = "app"
-        lock_settings = QUICK
-        lock_table = Locks
-        transaction_table = Transactions
+    Meta = meta("app", lock_table=Locks, transaction_table=Transactions)
 
     pk = UnicodeAttribute(hash_key=True)
     sk = UnicodeAttribute(range_key=True)
@@ -118,12 +72,7 @@ class Robot(LockableModel):
 class Shift(IntervalMixin, LockableModel):
     """Must not overlap within a hash key."""
 
-    class Meta:
-        table_name = "app"
-        lock_settings = QUICK
-        lock_table = Locks
-        transaction_table = Transactions
-        interval = ("sk", "until")
+    Meta = meta("app", lock_table=Locks, transaction_table=Transactions, interval=("sk", "until"))
 
     pk = UnicodeAttribute(hash_key=True)
     sk = UnicodeAttribute(range_key=True)
@@ -134,11 +83,7 @@ class Shift(IntervalMixin, LockableModel):
 class Entry(LockableModel):
     """A transaction that creates or deletes one counts in a row for those who query."""
 
-    class Meta:
-        table_name = "app"
-        lock_settings = QUICK
-        transaction_table = Transactions
-        guard_queries = True
+    Meta = meta("app", transaction_table=Transactions, guard_queries=True)
 
     pk = UnicodeAttribute(hash_key=True)
     sk = UnicodeAttribute(range_key=True)

@@ -20,7 +20,7 @@ from pynamo_locking import (
     transaction,
 )
 from tests.support.interval_models import Slot, SlotLocks, slots
-from tests.support.models import QUICK, Device, Locks
+from tests.support.models import Device, Locks, meta
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Entry, Purse, Robot, RowLocks, Seat, Transactions
 
@@ -42,10 +42,7 @@ PATHS: Final = ("single", "native", "long")
 class Memo(NamedLock):
     """A lock with an attribute of its own, and a version, so that transactions can write it."""
 
-    class Meta:
-        table_name = "memos"
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("memos", transaction_table=Transactions)
 
     note = UnicodeAttribute(null=True)
     version = VersionAttribute()

@@ -11,6 +11,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
+from tests.support.models import declare
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -26,12 +27,8 @@ if TYPE_CHECKING:
 #: No operation that meets a row of these makes more.
 MOST_REQUESTS: Final = 50
 
-
-class Foreign(TransactionTable):
-    """A table with the headers of others, which no model here declares."""
-
-    class Meta:
-        table_name = "foreign"
+#: A table with the headers of others, which no model here declares.
+Foreign = declare("Foreign", TransactionTable, table_name="foreign")
 
 
 def put(model: type[Any], row: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from pynamo_locking import (
     VersionedMixin,
     transaction,
 )
+from tests.support.models import declare
 from tests.support.workers import Locks, Versioned
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ if TYPE_CHECKING:
 #: A process that goes on failing has said enough, and each of its requests may wait for an answer that another one got.
 _MOST_TOLD: Final = 3
 
-
-class Transactions(TransactionTable):
-    """Where the application's transactions note their idempotency keys."""
-
-    class Meta:
-        table_name = "transactions"
+#: Where the application's transactions note their idempotency keys.
+Transactions = declare("Transactions", TransactionTable, table_name="transactions")
 
 
 @dataclass

@@ -31,6 +31,7 @@ from pynamo_locking import (
     VersionAttribute,
 )
 from tests.support.faults import count_requests
+from tests.support.models import declare, meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,23 +43,14 @@ SETTINGS: Final = LockSettings(poll=0.01, poll_max=0.1, request_timeout=5)
 #: How long a booking is at most.
 LONGEST: Final = 10
 
-
-class Locks(NamedLock):
-    """Guard rows and range locks."""
-
-    class Meta:
-        table_name = "locks"
-        lock_settings = SETTINGS
+#: Guard rows and range locks.
+Locks = declare("Locks", NamedLock, table_name="locks", lock_settings=SETTINGS)
 
 
 class Booking(IntervalMixin, LockableModel):
     """A time that a device is booked for."""
 
-    class Meta:
-        table_name = "bookings"
-        lock_table = Locks
-        lock_settings = SETTINGS
-        interval = ("begin", "end")
+    Meta = meta("bookings", lock_table=Locks, lock_settings=SETTINGS, interval=("begin", "end"))
 
     device = UnicodeAttribute(hash_key=True)
     begin = NumberAttribute(range_key=True)

@@ -31,7 +31,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core import limits
 from tests.engines.one_table import alone
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,21 +46,13 @@ FEW: Final = 4
 #: What it lowers the number of statements in a batch to. 1: none are sent, as where they are refused.
 STATEMENTS: Final = int(os.environ.get("STATEMENTS", "3"))
 
-
-class Transactions(TransactionTable):
-    """The headers."""
-
-    class Meta:
-        table_name = "transactions"
+Transactions = declare("Transactions", TransactionTable, table_name="transactions")
 
 
 class Purse(LockableModel):
     """The lock in the item: can be marked."""
 
-    class Meta:
-        table_name = "purses"
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("purses", transaction_table=Transactions)
 
     purse_id = UnicodeAttribute(hash_key=True)
     balance = NumberAttribute(default=0)
@@ -73,10 +65,7 @@ class Purse(LockableModel):
 class Sheet(LockableModel):
     """A number as range key, and every attribute renamed."""
 
-    class Meta:
-        table_name = "sheets"
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("sheets", transaction_table=Transactions)
 
     folder = UnicodeAttribute(hash_key=True, attr_name="pk")
     number = NumberAttribute(range_key=True, attr_name="sk")
@@ -88,10 +77,7 @@ class Sheet(LockableModel):
 class Blob(LockableModel):
     """A binary hash key."""
 
-    class Meta:
-        table_name = "blobs"
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("blobs", transaction_table=Transactions)
 
     digest = BinaryAttribute(hash_key=True, legacy_encoding=False)
     data = BinaryAttribute(null=True, legacy_encoding=False)
@@ -102,31 +88,21 @@ class Blob(LockableModel):
 class Plain(VersionedMixin, Model):
     """A version and no place for a mark."""
 
-    class Meta:
-        table_name = "plains"
-        transaction_table = Transactions
+    Meta = meta("plains", transaction_table=Transactions)
 
     plain_id = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
     version = VersionAttribute()
 
 
-class RowLocks(NamedLock):
-    """Locks in rows of their own."""
-
-    class Meta:
-        table_name = "row-locks"
-        lock_settings = QUICK
+#: Locks in rows of their own.
+RowLocks = declare("RowLocks", NamedLock, table_name="row-locks")
 
 
 class Robot(LockableModel):
     """The lock in a row of its own."""
 
-    class Meta:
-        table_name = "robots"
-        lock_table = RowLocks
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("robots", lock_table=RowLocks, transaction_table=Transactions)
 
     robot_id = UnicodeAttribute(hash_key=True)
     total = NumberAttribute(default=0)
@@ -136,11 +112,7 @@ class Robot(LockableModel):
 class Seat(LockableModel):
     """The lock in the item; while there is no item, that of its name in a row."""
 
-    class Meta:
-        table_name = "seats"
-        lock_table = RowLocks
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("seats", lock_table=RowLocks, transaction_table=Transactions)
 
     seat_id = UnicodeAttribute(hash_key=True)
     users = UnicodeAttribute(null=True)
@@ -151,11 +123,7 @@ class Seat(LockableModel):
 class Visit(ExpiringMixin, LockableModel):
     """May have expired, and is locked by its name then."""
 
-    class Meta:
-        table_name = "visits"
-        lock_table = RowLocks
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("visits", lock_table=RowLocks, transaction_table=Transactions)
 
     visit_id = UnicodeAttribute(hash_key=True)
     expires_at = TTLAttribute(null=True)
@@ -166,10 +134,7 @@ class Visit(ExpiringMixin, LockableModel):
 class Animal(LockableModel):
     """A model with subclasses in the same table."""
 
-    class Meta:
-        table_name = "animals"
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("animals", transaction_table=Transactions)
 
     name = UnicodeAttribute(hash_key=True)
     kind = DiscriminatorAttribute()
@@ -186,10 +151,7 @@ class Dog(Animal, discriminator="dog"):
 class Session(ExpiringMixin, LockableModel):
     """Expires; what is expired counts as absent."""
 
-    class Meta:
-        table_name = "sessions"
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("sessions", transaction_table=Transactions)
 
     session_id = UnicodeAttribute(hash_key=True)
     user = UnicodeAttribute(null=True)
@@ -202,11 +164,7 @@ class Session(ExpiringMixin, LockableModel):
 class Entry(LockableModel):
     """A transaction that creates or deletes one counts in a row for those who query."""
 
-    class Meta:
-        table_name = "entries"
-        lock_settings = QUICK
-        transaction_table = Transactions
-        guard_queries = True
+    Meta = meta("entries", transaction_table=Transactions, guard_queries=True)
 
     book = UnicodeAttribute(hash_key=True)
     number = NumberAttribute(range_key=True)
@@ -218,11 +176,7 @@ class Entry(LockableModel):
 class Rate(LockableModel):
     """A transaction that creates or deletes one counts in a row for those who scan."""
 
-    class Meta:
-        table_name = "rates"
-        lock_settings = QUICK
-        transaction_table = Transactions
-        guard_queries = "table"
+    Meta = meta("rates", transaction_table=Transactions, guard_queries="table")
 
     zone = UnicodeAttribute(hash_key=True)
     since = NumberAttribute(range_key=True)

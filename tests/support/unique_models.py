@@ -16,23 +16,16 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from tests.support.models import QUICK, Locks
+from tests.support.models import Locks, declare, meta
 from tests.support.transaction_models import Transactions
 
-
-class Uniques(UniqueTable):
-    class Meta:
-        table_name = "uniques"
-        transaction_table = Transactions
+Uniques = declare("Uniques", UniqueTable, table_name="uniques", transaction_table=Transactions)
 
 
 class User(VersionedMixin, Model):
     """A version, and nothing else."""
 
-    class Meta:
-        table_name = "users"
-        unique = ("email", ("tenant", "name"))
-        unique_table = Uniques
+    Meta = meta("users", unique=("email", ("tenant", "name")), unique_table=Uniques)
 
     id = UnicodeAttribute(hash_key=True)
     email = UnicodeAttribute(null=True)
@@ -45,12 +38,7 @@ class User(VersionedMixin, Model):
 class Member(LockableModel):
     """Its lock is in the item, so that it can be marked."""
 
-    class Meta:
-        table_name = "members"
-        unique = ("email",)
-        unique_table = Uniques
-        lock_settings = QUICK
-        transaction_table = Transactions
+    Meta = meta("members", unique=("email",), unique_table=Uniques, transaction_table=Transactions)
 
     id = UnicodeAttribute(hash_key=True)
     email = UnicodeAttribute(null=True)
@@ -62,12 +50,7 @@ class Member(LockableModel):
 class Guest(LockableModel):
     """Its lock is in another row, and it has no attribute for it."""
 
-    class Meta:
-        table_name = "guests"
-        unique = ("email",)
-        unique_table = Uniques
-        lock_settings = QUICK
-        lock_table = Locks
+    Meta = meta("guests", unique=("email",), unique_table=Uniques, lock_table=Locks)
 
     id = UnicodeAttribute(hash_key=True)
     email = UnicodeAttribute(null=True)
@@ -78,10 +61,7 @@ class Guest(LockableModel):
 class Session(ExpiringMixin, VersionedMixin, Model):
     """It expires."""
 
-    class Meta:
-        table_name = "sessions"
-        unique = ("email",)
-        unique_table = Uniques
+    Meta = meta("sessions", unique=("email",), unique_table=Uniques)
 
     id = UnicodeAttribute(hash_key=True)
     email = UnicodeAttribute(null=True)

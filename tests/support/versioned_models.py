@@ -17,7 +17,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from tests.support.models import QUICK
+from tests.support.models import meta
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -32,11 +32,9 @@ EVERYBODY = {"stock": STOCK, **OURS}
 FAILED = "ConditionalCheckFailedException"
 
 
-class Settings:
-    """What these models have in common."""
-
-    lock_settings = QUICK
-    max_retry_attempts = 0  # of botocore: the attempts that a test counts are ours
+def own_attempts(table_name: str, **options: Any) -> Any:
+    """Return a `Meta` without retries of botocore: the attempts that a test counts are ours."""
+    return meta(table_name, max_retry_attempts=0, **options)
 
 
 def version_of(bases: Bases, attr_name: str | None = None) -> Any:
@@ -48,8 +46,7 @@ def document(bases: Bases, *, renamed: bool = False) -> Any:
     """Return a model with a version, and a lock in the item where the base knows of locks."""
 
     class Doc(*bases):  # type: ignore[misc]
-        class Meta(Settings):
-            table_name = "docs"
+        Meta = own_attempts("docs")
 
         pk = UnicodeAttribute(hash_key=True)
         body = UnicodeAttribute(null=True)
@@ -68,8 +65,7 @@ def inherited(bases: Bases) -> Any:
         version = version_of(bases, "v")
 
     class Doc(Versioned):
-        class Meta(Settings):
-            table_name = "docs"
+        Meta = own_attempts("docs")
 
         pk = UnicodeAttribute(hash_key=True)
         total = NumberAttribute(default=0)
@@ -83,8 +79,7 @@ def family(bases: Bases) -> tuple[Any, Any, Any]:
     """Return two classes of one table."""
 
     class Animal(*bases):  # type: ignore[misc]
-        class Meta(Settings):
-            table_name = "animals"
+        Meta = own_attempts("animals")
 
         pk = UnicodeAttribute(hash_key=True)
         kind = DiscriminatorAttribute()
@@ -108,8 +103,7 @@ def session(bases: Bases) -> Any:
         bases = (ExpiringMixin, *bases)
 
     class Session(*bases):  # type: ignore[misc]
-        class Meta(Settings):
-            table_name = "sessions"
+        Meta = own_attempts("sessions")
 
         pk = UnicodeAttribute(hash_key=True)
         total = NumberAttribute(default=0)

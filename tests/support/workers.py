@@ -39,6 +39,7 @@ from pynamo_locking._locks import cohorts
 from tests.engines import descriptions
 from tests.support import nursery
 from tests.support.faults import count_requests
+from tests.support.models import declare, meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +58,7 @@ SETTINGS: Final = LockSettings(poll=0.02, request_timeout=5)
 class Plain(LockableModel):
     """An item with its lock inside, and nothing but the lock to protect it."""
 
-    class Meta:
-        table_name = "plain"
-        lock_settings = SETTINGS
+    Meta = meta("plain", lock_settings=SETTINGS)
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
@@ -70,9 +69,7 @@ class Plain(LockableModel):
 class Versioned(LockableModel):
     """An item with its lock inside, and a version."""
 
-    class Meta:
-        table_name = "versioned"
-        lock_settings = SETTINGS
+    Meta = meta("versioned", lock_settings=SETTINGS)
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
@@ -81,21 +78,13 @@ class Versioned(LockableModel):
     lock = LockAttribute()
 
 
-class Locks(NamedLock):
-    """Lock rows of `Beside`."""
-
-    class Meta:
-        table_name = "locks"
-        lock_settings = SETTINGS
+Locks = declare("Locks", NamedLock, table_name="locks", lock_settings=SETTINGS)
 
 
 class Beside(LockableModel):
     """An item whose lock is a row of its own."""
 
-    class Meta:
-        table_name = "beside"
-        lock_settings = SETTINGS
-        lock_table = Locks
+    Meta = meta("beside", lock_settings=SETTINGS, lock_table=Locks)
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
@@ -105,10 +94,7 @@ class Beside(LockableModel):
 class Enforced(LockableModel):
     """Every write meets the locks of ranges, which are in another table; a version."""
 
-    class Meta:
-        table_name = "workers-enforced"
-        lock_table = Locks
-        enforce = "ranges"
+    Meta = meta("workers-enforced", lock_table=Locks, enforce="ranges")
 
     key = UnicodeAttribute(hash_key=True)
     at = NumberAttribute(range_key=True)
@@ -627,8 +613,8 @@ def main(*descriptors: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without one
     pipes: list[Connection] = [Connection(descriptor) for descriptor in descriptors]
     connection, spare = pipes
-    for model, meta in connection.recv():
-        for name, value in meta.items():
+    for model, options in connection.recv():
+        for name, value in options.items():
             setattr(model.Meta, name, value)
         if hasattr(model, "lock_state"):
             model.lock_state("warm up")

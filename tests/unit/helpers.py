@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 
-from pynamo_locking import LockableModel, LockAttribute, NamedLock
+from pynamo_locking import NamedLock
 from pynamo_locking._core.claims import WHOLE
 from pynamo_locking._core.queue import FREE, LockState, QueueEntry
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import mailboxes
 from pynamo_locking._locks.held_entry import HeldEntry
 from pynamo_locking._locks.mailboxes import Mailbox
+from tests.support.models import declare
 
 if TYPE_CHECKING:
     from pynamo_locking._io.lock_document import LockRow
@@ -44,19 +44,10 @@ def queue(*entries: QueueEntry, since: int = 1, evicted: dict[int, int] | None =
     return LockState(entries, max([since, *(e.ticket for e in entries)]) + 1, since, evicted or {})
 
 
-class Account(LockableModel):
-    class Meta:
-        table_name = "accounts"
-        region = "us-east-1"
-
-    account_id = UnicodeAttribute(hash_key=True)
-    lock = LockAttribute()
-
-
-class Locks(NamedLock):
-    class Meta:
-        table_name = "locks"
-        region = "us-east-1"
+Account = declare(
+    "Account", table_name="accounts", hash_key="account_id", lock=True, region="us-east-1", lock_settings=None
+)
+Locks = declare("Locks", NamedLock, table_name="locks", region="us-east-1", lock_settings=None)
 
 
 def row(key: str = "a-1") -> LockRow:

@@ -37,6 +37,7 @@ from pynamo_locking import (
     TransactionConflict,
 )
 from pynamo_locking.exceptions import also
+from tests.support.models import meta
 from tests.unit.helpers import Account, entry, queue
 
 REFUSED = {
@@ -229,9 +230,7 @@ def test_the_image_is_not_changed_through_the_current_item(kind):
     """Attributes that decode in place (lists, maps) would otherwise change it."""
 
     class Basket(Model):
-        class Meta:
-            table_name = "baskets"
-            region = "us-east-1"
+        Meta = meta("baskets", region="us-east-1")
 
         pk = UnicodeAttribute(hash_key=True)
         things = ListAttribute()

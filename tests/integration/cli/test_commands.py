@@ -11,12 +11,12 @@ import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, LockLost, NamedLock, Transaction, TransactionTable, outcome
+from pynamo_locking import LockableModel, LockLost, NamedLock, Transaction, TransactionTable, outcome
 from pynamo_locking._locks import cohorts
 from pynamo_locking.cli import watching
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import dying_at
-from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.shell import MODELS, Shell, Waiter, changed, denied, described, name_of, prepared
 from tests.support.transaction_models import Purse, Transactions, make_long_from, survive
 from tests.support.workers import until
@@ -27,28 +27,10 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Ranked(LockableModel):
-    """A number and bytes as keys, the lock in the item."""
-
-    class Meta:
-        table_name = "ranked"
-        lock_settings = QUICK
-
-    rank = NumberAttribute(hash_key=True)
-    raw = BinaryAttribute(range_key=True, legacy_encoding=False)
-    lock = LockAttribute()
-
-
-class Seat(LockableModel):
-    """Ranges of it can be locked."""
-
-    class Meta:
-        table_name = "seats"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
+Ranked = declare(
+    "Ranked", lock=True, rank=NumberAttribute(hash_key=True), raw=BinaryAttribute(range_key=True, legacy_encoding=False)
+)
+Seat = declare("Seat", hash_key="hall", range_key="number", lock_table=Locks)
 
 
 @pytest.fixture
@@ -432,8 +414,7 @@ def test_the_settings_are_those_of_named_models_as_well(dynoxide, capsys, monkey
     table = dynoxide.new_name("device")
 
     class Local(NamedLock):
-        class Meta:
-            table_name = table
+        Meta = meta(table)
 
     monkeypatch.setattr(f"{__name__}.Seat", Local)
     shell.answer("tables", "create", f"{__name__}:Seat")
@@ -459,15 +440,10 @@ def test_create_and_check(anywhere, cheap, monkeypatch):
     lock_table, transaction_table, items = (cheap.new_name(name) for name in ("locks", "transactions", "items"))
 
     class Beside(NamedLock):
-        class Meta:
-            table_name = lock_table
-            host = cheap.host
+        Meta = meta(lock_table, host=cheap.host)
 
     class Items(LockableModel):
-        class Meta:
-            table_name = items
-            host = cheap.host
-            lock_table = Beside
+        Meta = meta(items, host=cheap.host, lock_table=Beside)
 
         name = UnicodeAttribute(hash_key=True)
 
@@ -620,8 +596,7 @@ def test_models_without_locks_can_be_checked(memory, shell, monkeypatch):
     """They are told so; for people there is a table."""
 
     class Bare(Model):
-        class Meta:
-            table_name = memory.new_name("plain")
+        Meta = meta(memory.new_name("plain"))
 
         name = UnicodeAttribute(hash_key=True)
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
-from pynamodb.attributes import BinaryAttribute, UnicodeAttribute
+from pynamodb.attributes import BinaryAttribute
 from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute, NamedLock, OutcomeUnknown
+from pynamo_locking import NamedLock, OutcomeUnknown
 from pynamo_locking._io import runtime
 from pynamo_locking.cli import app, guardian, main, output, settings, tables, watching
 from pynamo_locking.cli import locks as commands
@@ -32,7 +32,7 @@ from pynamo_locking.cli.child import Child, Signals
 from pynamo_locking.cli.ending import Ending, Stopped
 from pynamo_locking.cli.problems import Problem
 from tests.engines.servers import TRAMPOLINE
-from tests.support.models import QUICK, Account, Locks
+from tests.support.models import Account, Locks, declare
 from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared
 from tests.support.transaction_models import Transactions
 from tests.support.workers import PATIENCE, until
@@ -44,36 +44,10 @@ if TYPE_CHECKING:
 
 HERE = "tests.integration.cli.test_hostile"
 
-
-class Photo(LockableModel):
-    """Its key is stored as text in base 64, its lock beside it."""
-
-    class Meta:
-        table_name = "photos"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    digest = BinaryAttribute(hash_key=True, legacy_encoding=True)
-
-
-class Film(LockableModel):
-    """Its key is stored as text in base 64, its lock in it."""
-
-    class Meta:
-        table_name = "films"
-        lock_settings = QUICK
-
-    digest = BinaryAttribute(hash_key=True, legacy_encoding=True)
-    lock = LockAttribute()
-
-
-class Thing(Model):
-    """Has no locks, and a table that somebody else creates at the same time."""
-
-    class Meta:
-        table_name = "things"
-
-    name = UnicodeAttribute(hash_key=True)
+Photo = declare("Photo", lock_table=Locks, digest=BinaryAttribute(hash_key=True, legacy_encoding=True))
+Film = declare("Film", lock=True, digest=BinaryAttribute(hash_key=True, legacy_encoding=True))
+#: Has no locks, and a table that another process creates at the same time.
+Thing = declare("Thing", Model, hash_key="name")
 
 
 @pytest.fixture

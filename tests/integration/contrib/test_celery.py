@@ -20,6 +20,7 @@ from celery import Celery, Task
 from pynamo_locking import IdempotencyTable
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from tests.support.faults import count_requests
+from tests.support.models import declare
 from tests.support.nursery import ROOT
 from tests.support.workers import PATIENCE, until
 
@@ -170,7 +171,7 @@ def tasks_of_the_page() -> str:
 def running(engine: Engine, folder: Path) -> Iterator[Shop]:
     """Run prefork workers, and yield the app as a sender of messages."""
     claims, calls = (
-        engine.bind(type("Bound", (base,), {"Meta": type("Meta", (), {"table_name": name})}))
+        engine.bind(declare("Bound", base, table_name=name))
         for base, name in [(TaskClaims, "locks"), (IdempotencyTable, "calls")]
     )
     names = ("table_name", "host", "region", *engine.credentials)
@@ -278,7 +279,7 @@ def _other(result: Any, id_: str) -> Any:
 
 def test_what_a_unique_task_costs(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One write for a message, three for a run, and one more for the first lock of a row."""
-    claims: Any = memory.bind(type("Claims", (TaskClaims,), {"Meta": type("Meta", (), {"table_name": "locks"})}))
+    claims: Any = memory.bind(declare("Claims", TaskClaims))
     sent: list[str] = []
     monkeypatch.setattr(Task, "apply_async", lambda _, args, kwargs, task_id, *__, **___: sent.append(task_id))
 

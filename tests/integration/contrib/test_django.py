@@ -44,6 +44,7 @@ from pynamo_locking import (
 from pynamo_locking.contrib.django.http import etag, if_match
 from pynamo_locking.contrib.django.sql import hold, locked_atomic
 from tests.support import faults
+from tests.support.models import declare, meta
 
 SHOP: Final = Path(__file__).parents[3] / "docs" / "examples" / "django_shop"
 PROBLEM: Final = "application/problem+json"
@@ -612,14 +613,9 @@ def test_health(client, shop, caplog):
     assert "Stock does not answer" in caplog.text
 
 
-class Odd(Model):
-    """Has keys that are no text, and no lock."""
-
-    class Meta:
-        table_name = "odd"
-
-    number = NumberAttribute(hash_key=True)
-    data = BinaryAttribute(range_key=True, legacy_encoding=False)
+Odd = declare(
+    "Odd", Model, number=NumberAttribute(hash_key=True), data=BinaryAttribute(range_key=True, legacy_encoding=False)
+)
 
 
 def test_health_of_any_key(client, dynoxide, settings_of):
@@ -643,9 +639,7 @@ class Brief(ExpiringMixin, LockableModel):
 class Fine(ExpiringMixin, LockableModel):
     """Nothing is wrong with it."""
 
-    class Meta:
-        table_name = "fine"
-        lock_settings = LockSettings(heartbeat=False, lease=200)
+    Meta = meta("fine", lock_settings=LockSettings(heartbeat=False, lease=200))
 
     expires = TTLAttribute(null=True)
 

@@ -15,25 +15,18 @@ from pynamodb.models import Model
 from pynamo_locking import ConfigurationError, LockableModel, LockAttribute, LockLost, NamedLock
 from pynamo_locking.contrib import _queues
 from tests.support import faults
+from tests.support.models import declare, meta
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 WHEN = "2026-01-01T12:00:00.000000+0000"
 
-
-class Plain(Model):
-    """Has no locks."""
-
-    class Meta:
-        table_name = "plain"
-
-    name = UnicodeAttribute(hash_key=True)
+Plain = declare("Plain", Model, hash_key="name")
 
 
 class Slot(LockableModel):
     """Has a number and a time as its key, and its lock inside."""
 
-    class Meta:
-        table_name = "slots"
+    Meta = meta("slots")
 
     room = NumberAttribute(hash_key=True)
     begin = UTCDateTimeAttribute(range_key=True)
@@ -41,30 +34,9 @@ class Slot(LockableModel):
     lock = LockAttribute(attr_name="l")
 
 
-class Blob(LockableModel):
-    """Has bytes as its key."""
-
-    class Meta:
-        table_name = "blobs"
-
-    data = BinaryAttribute(hash_key=True, legacy_encoding=False)
-    lock = LockAttribute()
-
-
-class Locks(NamedLock):
-    class Meta:
-        table_name = "locks"
-
-
-class Beside(LockableModel):
-    """Has its lock in another table."""
-
-    class Meta:
-        table_name = "beside"
-        lock_table = Locks
-
-    name = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
+Blob = declare("Blob", lock=True, data=BinaryAttribute(hash_key=True, legacy_encoding=False))
+Locks = declare("Locks", NamedLock)
+Beside = declare("Beside", hash_key="name", range_key="number", lock_table=Locks)
 
 
 MODELS: Any = [Plain, Slot, Blob, Beside]
@@ -177,14 +149,7 @@ def test_what_a_terminal_obeys_is_made_visible(memory):
     assert ["Locks", "a\\x0ab", str(lock.ticket), "holds", "\\x1b[2J"] == text.splitlines()[1].split()[:5]
 
 
-class Old(LockableModel):
-    """Has bytes as its key, which are stored as text in base 64."""
-
-    class Meta:
-        table_name = "old"
-
-    data = BinaryAttribute(hash_key=True, legacy_encoding=True)
-    lock = LockAttribute()
+Old = declare("Old", lock=True, data=BinaryAttribute(hash_key=True, legacy_encoding=True))
 
 
 def test_bytes_that_are_stored_in_base_64(memory):

@@ -32,7 +32,7 @@ from pynamo_locking._io.stored import number
 from pynamo_locking.contrib.streams import Auditor, handler
 from tests.engines.engine import running
 from tests.support.interval_models import Slot, SlotLocks
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.streams import Stream, record_of, stream_of
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.unique_models import Uniques, User
@@ -43,40 +43,15 @@ if TYPE_CHECKING:
     from tests.engines.servers import Servers
 
 
-class Names(NamedLock):
-    """Locks on names."""
-
-    class Meta:
-        table_name = "names"
-        lock_settings = QUICK
-
-
-class Calls(IdempotencyTable):
-    """Results of calls."""
-
-    class Meta:
-        table_name = "calls"
-        lock_settings = QUICK
-
-
-class Ship(LockableModel):
-    """The lock in a row of its own, and no version."""
-
-    class Meta:
-        table_name = "ships"
-        lock_table = Names
-        lock_settings = QUICK
-
-    ship_id = UnicodeAttribute(hash_key=True)
-    load = NumberAttribute(default=0)
+Names = declare("Names", NamedLock)
+Calls = declare("Calls", IdempotencyTable)
+Ship = declare("Ship", hash_key="ship_id", numbers="load", lock_table=Names)
 
 
 class Session(ExpiringMixin, LockableModel):
     """It expires, and a new one takes its place."""
 
-    class Meta:
-        table_name = "sessions"
-        lock_settings = QUICK
+    Meta = meta("sessions")
 
     session_id = UnicodeAttribute(hash_key=True)
     hits = NumberAttribute(default=0)

@@ -18,7 +18,6 @@ from pynamo_locking import (
     IntervalMixin,
     ItemLocked,
     LockableModel,
-    LockAttribute,
     LockLost,
     LockTimeout,
     StaleVersion,
@@ -31,7 +30,7 @@ from pynamo_locking import (
 from pynamo_locking._writes import barrier
 from tests.support.faults import count_requests, lost_responses
 from tests.support.interval_models import SlotLocks
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from
 from tests.support.workers import until
@@ -45,13 +44,9 @@ if TYPE_CHECKING:
 class Plan(IntervalMixin, LockableModel):
     """Every write meets the locks of ranges."""
 
-    class Meta:
-        table_name = "plans"
-        lock_table = SlotLocks
-        lock_settings = QUICK
-        transaction_table = Transactions
-        interval = ("begin", "end")
-        enforce = "ranges"
+    Meta = meta(
+        "plans", lock_table=SlotLocks, transaction_table=Transactions, interval=("begin", "end"), enforce="ranges"
+    )
 
     device = UnicodeAttribute(hash_key=True)
     begin = NumberAttribute(range_key=True)
@@ -63,12 +58,7 @@ class Plan(IntervalMixin, LockableModel):
 class Stay(IntervalMixin, LockableModel):
     """The end is the range key."""
 
-    class Meta:
-        table_name = "stays"
-        lock_table = SlotLocks
-        lock_settings = QUICK
-        interval = ("begin", "end")
-        enforce = "ranges"
+    Meta = meta("stays", lock_table=SlotLocks, interval=("begin", "end"), enforce="ranges")
 
     device = UnicodeAttribute(hash_key=True)
     end = NumberAttribute(range_key=True)
@@ -79,11 +69,7 @@ class Stay(IntervalMixin, LockableModel):
 class Seat(LockableModel):
     """Every write meets the locks of ranges and of the table; no versions."""
 
-    class Meta:
-        table_name = "seats"
-        lock_table = SlotLocks
-        lock_settings = QUICK
-        enforce = "table"
+    Meta = meta("seats", lock_table=SlotLocks, enforce="table")
 
     hall = UnicodeAttribute(hash_key=True)
     number = NumberAttribute(range_key=True)
@@ -449,10 +435,7 @@ def test_what_enforced_writes_cost() -> None:
 class Guest(ExpiringMixin, LockableModel):
     """Items that expire."""
 
-    class Meta:
-        table_name = "guests"
-        lock_table = SlotLocks
-        enforce = "ranges"
+    Meta = meta("guests", lock_table=SlotLocks, enforce="ranges")
 
     hall = UnicodeAttribute(hash_key=True)
     number = NumberAttribute(range_key=True)
@@ -469,29 +452,8 @@ def test_an_expired_item_counts_as_absent(memory: Engine) -> None:
     assert Guest.get("A", 1).visits == 1
 
 
-class Wrong(LockableModel):
-    """A value that says nothing."""
-
-    class Meta:
-        table_name = "wrong"
-        lock_table = SlotLocks
-        enforce = "always"
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = NumberAttribute(range_key=True)
-
-
-class Inside(LockableModel):
-    """Its items have their own locks."""
-
-    class Meta:
-        table_name = "inside"
-        lock_table = SlotLocks
-        enforce = "ranges"
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = NumberAttribute(range_key=True)
-    lock = LockAttribute()
+Wrong = declare("Wrong", hash_key="pk", range_key="sk", lock_table=SlotLocks, enforce="always")
+Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=SlotLocks, enforce="ranges")
 
 
 @pytest.mark.parametrize("model", [Wrong, Inside])

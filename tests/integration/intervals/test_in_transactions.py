@@ -42,6 +42,7 @@ from tests.support.interval_models import (
     stored_slots,
     unapplied,
 )
+from tests.support.models import meta
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
 
@@ -54,10 +55,7 @@ if TYPE_CHECKING:
 class Invoice(LockableModel):
     """What is written together with the rows."""
 
-    class Meta:
-        table_name = "invoices"
-        lock_table = SlotLocks
-        transaction_table = SlotTransactions
+    Meta = meta("invoices", lock_table=SlotLocks, transaction_table=SlotTransactions)
 
     number = UnicodeAttribute(hash_key=True)
     total = NumberAttribute(default=0)

@@ -34,6 +34,7 @@ from tests.support.interval_models import (
     slots,
     stored_slots,
 )
+from tests.support.models import meta
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import make_long_from, rows_of
 
@@ -633,10 +634,7 @@ def test_any_number_of_rows(tables: None, monkeypatch: pytest.MonkeyPatch) -> No
 class Event(IntervalMixin, Model):
     """Of two kinds in one table."""
 
-    class Meta:
-        table_name = "events"
-        lock_table = SlotLocks
-        interval = ("begin", "end")
+    Meta = meta("events", lock_table=SlotLocks, interval=("begin", "end"))
 
     place = UnicodeAttribute(hash_key=True)
     begin = NumberAttribute(range_key=True)

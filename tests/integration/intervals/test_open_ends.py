@@ -22,7 +22,7 @@ from pynamo_locking import (
 )
 from tests.support.faults import count_requests
 from tests.support.interval_models import SlotLocks, unapplied
-from tests.support.models import QUICK
+from tests.support.models import meta
 from tests.support.parties import in_thread
 from tests.support.transaction_models import rows_of
 
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 class Tariff(IntervalMixin, LockableModel):
     """The begin is the range key, the end may be open."""
 
-    class Meta:
-        table_name = "tariffs"
-        lock_table = SlotLocks
-        lock_settings = QUICK
-        interval = ("begin", "end")
+    Meta = meta("tariffs", lock_table=SlotLocks, interval=("begin", "end"))
 
     name = UnicodeAttribute(hash_key=True)
     begin = NumberAttribute(range_key=True)
@@ -49,10 +45,7 @@ class Tariff(IntervalMixin, LockableModel):
 class Archive(IntervalMixin, Model):
     """The end is the range key, the begin may be open."""
 
-    class Meta:
-        table_name = "archive"
-        lock_table = SlotLocks
-        interval = ("begin", "end")
+    Meta = meta("archive", lock_table=SlotLocks, interval=("begin", "end"))
 
     name = UnicodeAttribute(hash_key=True)
     end = UTCDateTimeAttribute(range_key=True)

@@ -14,6 +14,7 @@ from pynamodb.models import Model
 from pynamo_locking import ConfigurationError, ExpiringMixin, IntervalMixin, TTLAttribute, VersionAttribute
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
+from tests.support.models import meta
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -42,10 +43,7 @@ class ByRoom(GlobalSecondaryIndex[Any]):
 class Stay(IntervalMixin, ExpiringMixin, Model):
     """An end may be open; rows expire."""
 
-    class Meta:
-        table_name = "stays"
-        lock_table = SlotLocks
-        interval = ("begin", "end")
+    Meta = meta("stays", lock_table=SlotLocks, interval=("begin", "end"))
 
     room = UnicodeAttribute(hash_key=True)
     begin = NumberAttribute(range_key=True)

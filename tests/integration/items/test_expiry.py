@@ -29,7 +29,7 @@ from pynamo_locking import (
 from pynamo_locking._io import runtime
 from pynamo_locking._items import expiry
 from tests.support.faults import count_requests, lost_requests
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ class ByEnd(GlobalSecondaryIndex[Any]):
 class Session(ExpiringMixin, VersionedMixin, Model):
     """A versioned item that may have an end."""
 
-    class Meta:
-        table_name = "sessions"
+    Meta = meta("sessions")
 
     pk = UnicodeAttribute(hash_key=True)
     sk = NumberAttribute(range_key=True)
@@ -111,24 +110,15 @@ class Session(ExpiringMixin, VersionedMixin, Model):
     keys_only, by_end = KeysOnly(), ByEnd()
 
 
-class Cached(ExpiringMixin, Model):
-    """Without version or lock."""
-
-    class Meta:
-        table_name = "cached"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    other = UnicodeAttribute(null=True)
-    expires = TTLAttribute(null=True, attr_name="exp")
+Cached = declare(
+    "Cached", ExpiringMixin, hash_key="pk", numbers="n", texts="other", expires=TTLAttribute(null=True, attr_name="exp")
+)
 
 
 class Lease(ExpiringMixin, LockableModel):
     """With a version and the lock in the item."""
 
-    class Meta:
-        table_name = "leases"
-        lock_settings = QUICK
+    Meta = meta("leases")
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
@@ -140,9 +130,7 @@ class Lease(ExpiringMixin, LockableModel):
 class PlainLease(ExpiringMixin, LockableModel):
     """With the lock in the item and no version."""
 
-    class Meta:
-        table_name = "plain-leases"
-        lock_settings = QUICK
+    Meta = meta("plain-leases")
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
@@ -688,8 +676,7 @@ def test_a_model_without_a_time_of_expiry_says_so(dynoxide):
     """Before anything is sent, at the first use."""
 
     class Endless(ExpiringMixin, Model):
-        class Meta:
-            table_name = "endless"
+        Meta = meta("endless")
 
         pk = UnicodeAttribute(hash_key=True)
 
@@ -737,8 +724,7 @@ def test_the_order_of_the_mixins_does_not_matter(engine):
     """The parts of a model are what it is, not how it is written down."""
 
     class Other(VersionedMixin, ExpiringMixin, Model):
-        class Meta:
-            table_name = "other-order"
+        Meta = meta("other-order")
 
         pk = UnicodeAttribute(hash_key=True)
         expires = TTLAttribute(null=True)
@@ -758,8 +744,7 @@ def test_the_order_of_the_mixins_does_not_matter(engine):
 class Anything(Model):
     """Attributes of all kinds for conditions."""
 
-    class Meta:
-        table_name = "anything"
+    Meta = meta("anything")
 
     pk = UnicodeAttribute(hash_key=True)
     text = UnicodeAttribute(null=True)

@@ -26,6 +26,7 @@ from pynamo_locking._writes.plans import plan_check, plan_save, plan_update
 from pynamo_locking._writes.writers import action_of
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
+from tests.support.models import meta
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, Session, Transactions
 
@@ -43,9 +44,7 @@ LATER = timedelta(hours=1)
 class Token(ExpiringMixin, VersionedMixin, Model):
     """Expires, and carries no lock."""
 
-    class Meta:
-        table_name = "tokens"
-        transaction_table = Transactions
+    Meta = meta("tokens", transaction_table=Transactions)
 
     session_id = UnicodeAttribute(hash_key=True)
     note = UnicodeAttribute(null=True)

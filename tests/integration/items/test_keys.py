@@ -12,8 +12,8 @@ from pynamodb.attributes import (
     UTCDateTimeAttribute,
 )
 
-from pynamo_locking import LockableModel, LockAttribute, LockTimeout
-from tests.support.models import Locks
+from pynamo_locking import LockAttribute, LockTimeout
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
 
 MOMENT = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -30,18 +30,10 @@ KINDS = {
 def models(kind, *, embedded):
     """Make a model with a hash key of that kind, and one with a range key of that kind as well."""
     make = KINDS[kind][0]
-
-    class Meta:
-        table_name = "keys"
-        lock_table = Locks
-
     lock = {"guard": LockAttribute(attr_name="l")} if embedded else {}
     alone = {"pk": make(hash_key=True, attr_name="h"), "text": UnicodeAttribute(null=True), **lock}
     both = {**alone, "sk": make(range_key=True, attr_name="r")}
-    return [
-        type(name, (LockableModel,), {"Meta": type("Meta", (Meta,), {"table_name": name}), **namespace})
-        for name, namespace in (("One", alone), ("Two", both))
-    ]
+    return [declare(name, lock_table=Locks, **attributes) for name, attributes in (("One", alone), ("Two", both))]
 
 
 @pytest.mark.parametrize("embedded", [True, False], ids=["in-the-item", "in-a-row"])

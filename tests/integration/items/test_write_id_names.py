@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import (
@@ -15,6 +15,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from tests.support.faults import count_requests
+from tests.support.models import declare
 
 
 def item_of(engine: Any, model: type[Any], pk: str) -> dict[str, Any] | None:
@@ -24,10 +25,7 @@ def item_of(engine: Any, model: type[Any], pk: str) -> dict[str, Any] | None:
 
 
 def model_with(meta: dict[str, Any], *, base: type[Any] | None = None, **attributes: Any) -> type[Any]:
-    namespace = {"Meta": type("Meta", (), {"table_name": "with-ids", **meta}), **attributes}
-    if base is None:
-        namespace = {"pk": UnicodeAttribute(hash_key=True), "n": NumberAttribute(default=0), **namespace}
-    return type(Model)("WithIds", (VersionedMixin, Model) if base is None else (base,), namespace)
+    return declare("WithIds", base or VersionedMixin, hash_key="pk", numbers="" if base else "n", **meta, **attributes)
 
 
 @pytest.mark.parametrize(

@@ -18,25 +18,22 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import (
     IdempotencyTable,
-    LockableModel,
-    LockAttribute,
     LockingError,
     LockLost,
     LockSettings,
     OutcomeUnknown,
     TransactionTable,
-    VersionAttribute,
     idempotent,
     transaction,
     transactional,
 )
 from tests.support import forks
 from tests.support.lengths import short_or_long
+from tests.support.models import declare
 from tests.support.nursery import ROOT, die_with
 from tests.support.proxy import Fault, Proxy, Storm
 from tests.support.workers import PATIENCE, until
@@ -54,34 +51,10 @@ SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll=0.02, m
 #: What an answer that is lost on the way looks like, and requests that come twice or late.
 FAULTS: Final = (Fault.LOST_RESPONSE, Fault.CUT_RESPONSE, Fault.RESET_AFTER, Fault.LATE, Fault.DUPLICATED)
 
-
-class Calls(IdempotencyTable):
-    """The calls."""
-
-    class Meta:
-        table_name = "killed-calls"
-        lock_settings = SETTINGS
-
-
-class Headers(TransactionTable):
-    """Of transactions."""
-
-    class Meta:
-        table_name = "killed-headers"
-
-
-class Deed(LockableModel):
-    """What is done under a key: how often, and by whom."""
-
-    class Meta:
-        table_name = "killed-deeds"
-        lock_settings = SETTINGS
-        transaction_table = Headers
-
-    key = UnicodeAttribute(hash_key=True)
-    times = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
+Calls = declare("Calls", IdempotencyTable, lock_settings=SETTINGS)
+Headers = declare("Headers", TransactionTable)
+#: What is done under a key: how often, and by whom.
+Deed = declare("Deed", lock=True, version=True, numbers="times", lock_settings=SETTINGS, transaction_table=Headers)
 
 
 MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Calls, Headers, Deed)}

@@ -31,6 +31,7 @@ from pynamo_locking import (
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, delayed, lost_responses
+from tests.support.models import meta
 from tests.support.parties import shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 
@@ -628,8 +629,7 @@ def test_calls_in_a_table_of_other_items(memory):
     """Under a prefix: an item, a lock and a call of one name do not see each other."""
 
     class App(Model):
-        class Meta:
-            table_name = "app"
+        Meta = meta("app")
 
         pk = UnicodeAttribute(hash_key=True)
         sk = UnicodeAttribute(range_key=True)

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import (
     ConfigurationError,
@@ -29,7 +28,7 @@ from pynamo_locking._io.retries import Unavailable
 from pynamo_locking._locks import inspection
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
-from tests.support.models import QUICK, Locks
+from tests.support.models import Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.workers import until_in_line, until_queued
 
@@ -401,14 +400,7 @@ def test_a_note_that_arrives_late_is_refused(dynoxide):
     assert last().owner == "second"
 
 
-class Own(NamedLock):
-    """With an attribute of its own."""
-
-    class Meta:
-        table_name = "own"
-        lock_settings = QUICK
-
-    content = UnicodeAttribute(null=True)
+Own = declare("Own", NamedLock, texts="content")
 
 
 def test_the_row_survives_until_the_next_period(clock, memory):

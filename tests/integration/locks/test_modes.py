@@ -7,12 +7,11 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
-from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
+from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
 from pynamo_locking import (
     ConfigurationError,
     ItemLocked,
-    LockableModel,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
@@ -22,59 +21,20 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import lock_requests, retries
 from tests.support.faults import count_requests, lost_responses
-from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
 UTC = timezone.utc
 
-
-class Booking(LockableModel):
-    """Ordered by time; the locks in another table."""
-
-    class Meta:
-        table_name = "bookings"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    device_id = UnicodeAttribute(hash_key=True)
-    begin = UTCDateTimeAttribute(range_key=True)
-    note = UnicodeAttribute(null=True)
-
-
-class Reading(LockableModel):
-    """Ordered by number."""
-
-    class Meta:
-        table_name = "readings"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    device_id = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    value = NumberAttribute(default=0)
-
-
-class Chunk(LockableModel):
-    """Ordered by bytes."""
-
-    class Meta:
-        table_name = "chunks"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    file = UnicodeAttribute(hash_key=True)
-    at = BinaryAttribute(range_key=True, legacy_encoding=False)
-
-
-class Old(LockableModel):
-    """Bytes that are stored in base 64, which sorts otherwise."""
-
-    class Meta:
-        table_name = "old"
-        lock_table = Locks
-
-    file = UnicodeAttribute(hash_key=True)
-    at = BinaryAttribute(range_key=True, legacy_encoding=True)
+Booking = declare(
+    "Booking", hash_key="device_id", texts="note", lock_table=Locks, begin=UTCDateTimeAttribute(range_key=True)
+)
+Reading = declare("Reading", hash_key="device_id", range_key="number", numbers="value", lock_table=Locks)
+Chunk = declare("Chunk", hash_key="file", lock_table=Locks, at=BinaryAttribute(range_key=True, legacy_encoding=False))
+#: Bytes that are stored in base 64, which sorts otherwise.
+Old = declare(
+    "Old", table_name="old", hash_key="file", lock_table=Locks, at=BinaryAttribute(range_key=True, legacy_encoding=True)
+)
 
 
 @pytest.fixture

@@ -7,99 +7,36 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import DoesNotExist, PutError
 
 from pynamo_locking import (
     ConfigurationError,
     ItemNotFound,
-    LockableModel,
-    LockAttribute,
     LockLost,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
-    VersionAttribute,
     locked_all,
     transaction,
 )
 from pynamo_locking._io import lock_requests
 from pynamo_locking._locks import heartbeat
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import QUICK, Locks
+from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Inside(LockableModel):
-    """The lock in the item, no version."""
-
-    class Meta:
-        table_name = "inside"
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    v = NumberAttribute(default=0)
-    w = NumberAttribute(default=0)
-    lock = LockAttribute()
-
-
-class InsideVersioned(LockableModel):
-    """The lock in the item, and a version."""
-
-    class Meta:
-        table_name = "inside_versioned"
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    v = NumberAttribute(default=0)
-    w = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Beside(LockableModel):
-    """The lock in a row of its own, no version."""
-
-    class Meta:
-        table_name = "beside"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    v = NumberAttribute(default=0)
-    w = NumberAttribute(default=0)
-
-
-class BesideVersioned(LockableModel):
-    """The lock in a row of its own, and a version."""
-
-    class Meta:
-        table_name = "beside_versioned"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    v = NumberAttribute(default=0)
-    w = NumberAttribute(default=0)
-    version = VersionAttribute()
-
-
-class Reading(LockableModel):
-    """Ordered by number, for ranges."""
-
-    class Meta:
-        table_name = "nested_readings"
-        lock_table = Locks
-        lock_settings = QUICK
-
-    device = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    value = NumberAttribute(default=0)
+Inside = declare("Inside", lock=True, numbers="v w")
+InsideVersioned = declare("InsideVersioned", lock=True, version=True, numbers="v w")
+Beside = declare("Beside", numbers="v w", lock_table=Locks)
+BesideVersioned = declare("BesideVersioned", version=True, numbers="v w", lock_table=Locks)
+Reading = declare("Reading", hash_key="device", range_key="number", numbers="value", lock_table=Locks)
 
 
 KINDS: list[Any] = [Inside, InsideVersioned, Beside, BesideVersioned]
@@ -660,15 +597,7 @@ def test_the_first_lock_that_this_thread_has_already(kind: Any) -> None:
         pytest.fail("it would have to be upgraded")
 
 
-class Renamed(NamedLock):
-    """Its key has another stored name."""
-
-    class Meta:
-        table_name = "renamed_locks"
-        lock_settings = QUICK
-
-    name = UnicodeAttribute(hash_key=True, attr_name="pk")
-    note = UnicodeAttribute(null=True)
+Renamed = declare("Renamed", NamedLock, texts="note", name=UnicodeAttribute(hash_key=True, attr_name="pk"))
 
 
 def test_a_named_lock_with_a_renamed_key(memory: Engine) -> None:

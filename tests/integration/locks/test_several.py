@@ -6,54 +6,23 @@ import contextlib
 import sys
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import (
     ConfigurationError,
-    LockableModel,
     LockLost,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
-    VersionAttribute,
     transaction,
 )
 from tests.support.faults import count_requests, lost_responses
-from tests.support.models import QUICK, Account, Document
+from tests.support.models import Account, Document, declare
 
-
-class Names(NamedLock):
-    class Meta:
-        table_name = "names"
-        lock_settings = QUICK
-
-
-class Seat(LockableModel):
-    """Locked one by one, or as a range."""
-
-    class Meta:
-        table_name = "seats"
-        lock_table = Names
-        lock_settings = QUICK
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    value = NumberAttribute(default=0)
-
-
-class Chair(LockableModel):
-    """The same, with a version."""
-
-    class Meta:
-        table_name = "chairs"
-        lock_table = Names
-        lock_settings = QUICK
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    value = NumberAttribute(default=0)
-    version = VersionAttribute()
+Names = declare("Names", NamedLock)
+Seat = declare("Seat", table_name="seats", hash_key="hall", range_key="number", numbers="value", lock_table=Names)
+Chair = declare("Chair", hash_key="hall", range_key="number", version=True, numbers="value", lock_table=Names)
 
 
 @pytest.fixture
@@ -261,26 +230,8 @@ def test_a_key_that_changes_before_the_commit(memory):
     assert Account.count() == 1
 
 
-class Keyed(NamedLock):
-    """Stored under another name."""
-
-    class Meta:
-        table_name = "keyed"
-        lock_settings = QUICK
-
-    name = UnicodeAttribute(hash_key=True, attr_name="pk")
-
-
-class Desk(LockableModel):
-    """Its locks are there."""
-
-    class Meta:
-        table_name = "desks"
-        lock_table = Keyed
-        lock_settings = QUICK
-
-    desk_id = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
+Keyed = declare("Keyed", NamedLock, name=UnicodeAttribute(hash_key=True, attr_name="pk"))
+Desk = declare("Desk", hash_key="desk_id", numbers="value", lock_table=Keyed)
 
 
 def test_a_lock_table_with_a_key_of_another_name(engine):

@@ -9,7 +9,6 @@ from pynamo_locking import (
     ConfigurationError,
     ItemNotFound,
     LockableModel,
-    LockAttribute,
     LockingError,
     LockSettings,
     LockTimeout,
@@ -19,7 +18,7 @@ from pynamo_locking import (
     transactional,
 )
 from tests.support.faults import count_requests
-from tests.support.models import Account, Device, Document, Locks
+from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.parties import held_elsewhere
 from tests.support.transaction_models import Purse, Transactions
 
@@ -111,13 +110,7 @@ def test_an_item_with_no_room_for_an_entry(engine):
 
 def many_attributes(count):
     """Make a model with an embedded lock and so many attributes."""
-
-    class Meta:
-        table_name = "wide"
-
-    attributes = {f"a{n}": UnicodeAttribute(null=True) for n in range(count)}
-    namespace = {"Meta": Meta, "pk": UnicodeAttribute(hash_key=True), "lock": LockAttribute(), **attributes}
-    return type("Wide", (LockableModel,), namespace)
+    return declare("Wide", hash_key="pk", lock=True, texts=" ".join(f"a{n}" for n in range(count)))
 
 
 def test_a_model_with_more_attributes_than_an_update_holds(concurrent_engine):
@@ -149,8 +142,7 @@ def test_models_without_a_place_for_locks():
     """A model needs a LockAttribute or a lock table, and the table has to be one."""
 
     class Nowhere(LockableModel):
-        class Meta:
-            table_name = "nowhere"
+        Meta = meta("nowhere")
 
         pk = UnicodeAttribute(hash_key=True)
 
@@ -165,12 +157,9 @@ def test_an_endpoint_that_is_not_there():
     """Without a server there is an end to trying, and the error says what was tried."""
 
     class Lost(NamedLock):
-        class Meta:
-            table_name = "lost"
-            region = "us-east-1"
-            host = "http://127.0.0.1:9"
-            aws_access_key_id = "x"
-            aws_secret_access_key = "x"
+        Meta = meta(
+            "lost", region="us-east-1", host="http://127.0.0.1:9", aws_access_key_id="x", aws_secret_access_key="x"
+        )
 
     with pytest.raises(LockTimeout, match="no answer from DynamoDB"):
         Lost.locked("a", wait=0.05).acquire()
@@ -196,12 +185,9 @@ def test_a_lock_table_elsewhere_is_refused(engine):
     engine.bind(Locks, Document)
 
     class Far(Document):
-        class Meta:
-            table_name = "far"
-            region = "eu-central-1"
-            host = "http://127.0.0.1:9"
-            lock_settings = LockSettings()
-            lock_table = Locks
+        Meta = meta(
+            "far", region="eu-central-1", host="http://127.0.0.1:9", lock_settings=LockSettings(), lock_table=Locks
+        )
 
         mutex = None
 

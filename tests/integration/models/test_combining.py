@@ -19,8 +19,6 @@ from pynamodb.models import Model
 from pynamo_locking import (
     ConfigurationError,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
@@ -31,7 +29,7 @@ from pynamo_locking._io import loops
 from pynamo_locking._models import combining
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere
 
 if TYPE_CHECKING:
@@ -43,8 +41,7 @@ if TYPE_CHECKING:
 class Board(VersionedMixin, Model):
     """Callers append to `log`, so the order and the number of their changes show."""
 
-    class Meta:
-        table_name = "boards"
+    Meta = meta("boards")
 
     pk = UnicodeAttribute(hash_key=True)
     log = ListAttribute(default=list)
@@ -53,38 +50,9 @@ class Board(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-class Rows(NamedLock):
-    """Lock rows of `Beside`."""
-
-    class Meta:
-        table_name = "board-locks"
-        lock_settings = QUICK
-
-
-class Inside(LockableModel):
-    """The lock in the item."""
-
-    class Meta:
-        table_name = "boards-inside"
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    log = ListAttribute(default=list)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Beside(LockableModel):
-    """The lock in a row of its own."""
-
-    class Meta:
-        table_name = "boards-beside"
-        lock_table = Rows
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    log = ListAttribute(default=list)
-    version = VersionAttribute()
+Rows = declare("Rows", NamedLock)
+Inside = declare("Inside", hash_key="pk", lock=True, version=True, log=ListAttribute(default=list))
+Beside = declare("Beside", hash_key="pk", version=True, lock_table=Rows, log=ListAttribute(default=list))
 
 
 @pytest.fixture(autouse=True)

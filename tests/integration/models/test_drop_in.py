@@ -47,7 +47,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from tests.support.faults import count_requests
-from tests.support.models import QUICK, Device, Locks
+from tests.support.models import Device, Locks, meta
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 WRITE_ID = "v_write_id"
@@ -97,9 +97,7 @@ def models_of(kind, *, versioned=True):
         total = NumberAttribute(range_key=True)
 
     class Thing(*bases):
-        class Meta:
-            table_name = "things"
-            lock_settings = QUICK
+        Meta = meta("things")
 
         folder = UnicodeAttribute(hash_key=True, attr_name="pk")
         number = NumberAttribute(range_key=True, attr_name="sk")
@@ -125,9 +123,7 @@ def models_of(kind, *, versioned=True):
             lock = LockAttribute()
 
     class Animal(*bases):
-        class Meta:
-            table_name = "animals"
-            lock_settings = QUICK
+        Meta = meta("animals")
 
         name = UnicodeAttribute(hash_key=True)
         kind_ = DiscriminatorAttribute(attr_name="kind")

@@ -21,8 +21,6 @@ from pynamo_locking import (
     ConfigurationError,
     Conflict,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockingError,
     LockLost,
     NamedLock,
@@ -37,7 +35,7 @@ from pynamo_locking import (
 from pynamo_locking._core import limits
 from pynamo_locking._io import runtime, statements
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere
 from tests.support.versioned_models import connection_of, saved, stale
 
@@ -48,9 +46,7 @@ if TYPE_CHECKING:
 class Row(VersionedMixin, Model):
     """A version and nothing else; few retries, since some tests lose all of them."""
 
-    class Meta:
-        table_name = "rows"
-        max_retry_attempts = 1
+    Meta = meta("rows", max_retry_attempts=1)
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
@@ -59,59 +55,11 @@ class Row(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-class Other(VersionedMixin, Model):
-    """Another table."""
-
-    class Meta:
-        table_name = "others"
-
-    pk = UnicodeAttribute(hash_key=True)
-    version = VersionAttribute()
-
-
-class Numbered(VersionedMixin, Model):
-    """Numbers as keys."""
-
-    class Meta:
-        table_name = "numbered"
-
-    number = NumberAttribute(hash_key=True)
-    part = NumberAttribute(range_key=True)
-    version = VersionAttribute()
-
-
-class Inside(LockableModel):
-    """The lock in the item."""
-
-    class Meta:
-        table_name = "inside"
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class BatchLocks(NamedLock):
-    """Lock rows of `Beside`."""
-
-    class Meta:
-        table_name = "batch-locks"
-        lock_settings = QUICK
-
-
-class Beside(LockableModel):
-    """The lock in a row of its own."""
-
-    class Meta:
-        table_name = "beside"
-        lock_table = BatchLocks
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
+Other = declare("Other", VersionedMixin, hash_key="pk", version=True)
+Numbered = declare("Numbered", VersionedMixin, range_key="part", version=True, number=NumberAttribute(hash_key=True))
+Inside = declare("Inside", hash_key="pk", lock=True, version=True, numbers="n")
+BatchLocks = declare("BatchLocks", NamedLock)
+Beside = declare("Beside", hash_key="pk", version=True, numbers="n", lock_table=BatchLocks)
 
 
 MODES = pytest.mark.parametrize("transactions", [False, True], ids=["each", "transactions"])

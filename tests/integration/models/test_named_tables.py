@@ -8,19 +8,13 @@ import pytest
 from pynamodb.exceptions import TableError
 
 from pynamo_locking import NamedLock
-from tests.support.models import Locks
+from tests.support.models import Locks, declare
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class TableLocks(NamedLock):
-    """Locks on names."""
-
-    class Meta:
-        """Its table."""
-
-        table_name = "table-locks"
+TableLocks = declare("TableLocks", NamedLock)
 
 
 def test_another_process_was_faster(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from pynamo_locking import (
 )
 from pynamo_locking.cli import main
 from tests.support.interval_models import SlotLocks
-from tests.support.models import QUICK, Locks
+from tests.support.models import Locks, declare
 from tests.support.own_rows import WAYS, Memo
 from tests.support.transaction_models import Purse, RowLocks, Transactions, make_long_from
 
@@ -34,29 +34,10 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class TableLocks(NamedLock):
-    """Locks on names."""
-
-    class Meta:
-        table_name = "table-locks"
-        lock_settings = QUICK
-
-
-class TableTransactions(TransactionTable):
-    """Headers."""
-
-    class Meta:
-        table_name = "table-transactions"
-
-
-class Ticket(Model):
-    """An application's own model that expires."""
-
-    class Meta:
-        table_name = "tickets"
-
-    name = UnicodeAttribute(hash_key=True)
-    ends = TTLAttribute(null=True, attr_name="expires_s")
+TableLocks = declare("TableLocks", NamedLock)
+TableTransactions = declare("TableTransactions", TransactionTable)
+#: An application's own model that expires.
+Ticket = declare("Ticket", Model, hash_key="name", ends=TTLAttribute(null=True, attr_name="expires_s"))
 
 
 OWN = [TableLocks, TableTransactions]

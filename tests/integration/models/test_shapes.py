@@ -32,7 +32,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from tests.support.models import QUICK
+from tests.support.models import QUICK, declare
 from tests.support.parties import shifted_clock
 
 if TYPE_CHECKING:
@@ -305,16 +305,9 @@ def test_updates_inside_maps_and_lists_are_guarded_and_come_back(engine, model):
 def test_a_model_with_many_attributes_can_be_saved(engine, lockable):
     """A save as an UpdateItem fits into DynamoDB's 4 KB with 250 attributes; moto's parser gives up earlier."""
     count = 60 if engine.is_moto else 250
-    namespace: dict[str, Any] = {f"a{number}": NumberAttribute(null=True) for number in range(count)}
-    namespace |= {
-        "Meta": type("Meta", (), {"table_name": "many", "lock_settings": QUICK}),
-        "pk": UnicodeAttribute(hash_key=True),
-        "version": VersionAttribute(),
-    }
-    bases: tuple[type[Any], ...] = (VersionedMixin, Model)
-    if lockable:
-        namespace, bases = namespace | {"lock": LockAttribute()}, (LockableModel,)
-    model: Any = engine.bind(type(Model)("Many", bases, namespace))
+    numbers: dict[str, Any] = {f"a{number}": NumberAttribute(null=True) for number in range(count)}
+    base = LockableModel if lockable else VersionedMixin
+    model: Any = engine.bind(declare("Many", base, hash_key="pk", lock=lockable, version=True, **numbers))
     item = model("a", **{f"a{number}": number for number in range(count)})
     item.save()
     item.a7 = None
@@ -323,38 +316,9 @@ def test_a_model_with_many_attributes_can_be_saved(engine, lockable):
     assert (found.a6, found.a7, found.version) == (6, None, 2)
 
 
-class Bare(VersionedMixin, Model):
-    """Nothing but keys and a version."""
-
-    class Meta:
-        table_name = "bare"
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = NumberAttribute(range_key=True)
-    version = VersionAttribute()
-
-
-class BareLocked(LockableModel):
-    """Nothing but keys and a lock."""
-
-    class Meta:
-        table_name = "bare-locked"
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = NumberAttribute(range_key=True)
-    lock = LockAttribute()
-
-
-class BareExpiring(ExpiringMixin, Model):
-    """Nothing but keys and an end."""
-
-    class Meta:
-        table_name = "bare-expiring"
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = NumberAttribute(range_key=True)
-    expires = TTLAttribute(null=True)
+Bare = declare("Bare", VersionedMixin, hash_key="pk", range_key="sk", version=True)
+BareLocked = declare("BareLocked", hash_key="pk", range_key="sk", lock=True)
+BareExpiring = declare("BareExpiring", ExpiringMixin, hash_key="pk", range_key="sk", expires=TTLAttribute(null=True))
 
 
 @pytest.mark.parametrize("model", [Bare, BareLocked, BareExpiring])

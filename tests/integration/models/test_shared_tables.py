@@ -19,7 +19,7 @@ from pynamo_locking._transactions import recovery
 from pynamo_locking.cli import main
 from tests.engines import one_table
 from tests.support import one_table_models
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.one_table_models import (
     Locks,
     Order,
@@ -42,34 +42,14 @@ if TYPE_CHECKING:
 FEW = 30
 OURS = [Locks, Transactions]
 
-
-class Tenant(NamedLock):
-    """Locks whose names begin with the rest of a longer prefix."""
-
-    class Meta:
-        table_name = "app"
-        keys = ("pk", "sk")
-        prefix = "acme#"
-        lock_settings = QUICK
-
-
-class TenantTransactions(TransactionTable):
-    """Headers of a shorter prefix."""
-
-    class Meta:
-        table_name = "app"
-        keys = ("pk", "sk")
-        prefix = "acme#"
-
-
-class App(Model):
-    """The table as its own program sees it."""
-
-    class Meta:
-        table_name = "app"
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
+#: Locks whose names begin with the rest of a longer prefix.
+Tenant = declare("Tenant", NamedLock, table_name="app", keys=("pk", "sk"), prefix="acme#")
+#: Headers of a shorter prefix.
+TenantTransactions = declare(
+    "TenantTransactions", TransactionTable, table_name="app", keys=("pk", "sk"), prefix="acme#"
+)
+#: The table as its own program sees it.
+App = declare("App", Model, table_name="app", hash_key="pk", sk=UnicodeAttribute(range_key=True))
 
 
 def ttl(engine: Engine, table: str) -> str | None:

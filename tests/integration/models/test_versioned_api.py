@@ -18,8 +18,6 @@ from pynamo_locking import (
     ConfigurationError,
     Conflict,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
@@ -29,7 +27,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import QUICK
+from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere, in_thread
 
 if TYPE_CHECKING:
@@ -39,8 +37,7 @@ if TYPE_CHECKING:
 class Doc(VersionedMixin, Model):
     """A version and nothing else."""
 
-    class Meta:
-        table_name = "docs"
+    Meta = meta("docs")
 
     pk = UnicodeAttribute(hash_key=True)
     body = UnicodeAttribute(null=True)
@@ -49,60 +46,13 @@ class Doc(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-class Page(VersionedMixin, Model):
-    """With a range key and a renamed version."""
-
-    class Meta:
-        table_name = "pages"
-
-    book = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    n = NumberAttribute(default=0)
-    revision = VersionAttribute(attr_name="v")
-
-
-class Plain(VersionedMixin, Model):
-    """No version."""
-
-    class Meta:
-        table_name = "plains"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-
-
-class Ledger(LockableModel):
-    """The lock in the item, and a version."""
-
-    class Meta:
-        table_name = "ledgers"
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class LedgerLocks(NamedLock):
-    """Lock rows of `Machine`."""
-
-    class Meta:
-        table_name = "ledger-locks"
-        lock_settings = QUICK
-
-
-class Machine(LockableModel):
-    """The lock in a row of its own, and a version."""
-
-    class Meta:
-        table_name = "machines"
-        lock_table = LedgerLocks
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
+Page = declare(
+    "Page", VersionedMixin, hash_key="book", range_key="number", numbers="n", revision=VersionAttribute(attr_name="v")
+)
+Plain = declare("Plain", VersionedMixin, hash_key="pk", numbers="n")
+Ledger = declare("Ledger", hash_key="pk", lock=True, version=True, numbers="n")
+LedgerLocks = declare("LedgerLocks", NamedLock)
+Machine = declare("Machine", hash_key="pk", version=True, numbers="n", lock_table=LedgerLocks)
 
 
 class Sleepless(runtime.Runtime):
@@ -550,13 +500,7 @@ def test_a_write_without_a_check_and_a_read_of_one_item_cannot_be_joined(dynoxid
         transaction.read(item)
 
 
-class Stock(Model):
-    """PynamoDB's own."""
-
-    class Meta:
-        table_name = "stock"
-
-    pk = UnicodeAttribute(hash_key=True)
+Stock = declare("Stock", Model, hash_key="pk")
 
 
 @pytest.mark.parametrize("model", [Plain, Stock])
@@ -655,15 +599,8 @@ def test_a_version_of_none_says_that_there_is_no_item(engine):
     assert item.version == 1
 
 
-class Forgotten(Model):
-    """Our attribute, and PynamoDB's base class."""
-
-    class Meta:
-        table_name = "forgotten"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
+#: Our attribute, and PynamoDB's base class.
+Forgotten = declare("Forgotten", Model, hash_key="pk", version=True, numbers="n")
 
 
 def test_a_version_on_a_model_that_does_not_guard_it_is_refused(dynoxide):

@@ -24,10 +24,10 @@ from tests.support.versioned_models import (
     OURS,
     SHAPES,
     STOCK,
-    Settings,
     connection_of,
     family,
     item_of,
+    own_attempts,
     recreated,
     saved,
     stale,
@@ -134,8 +134,7 @@ def test_ours_key_only_update_with_pynamodbs_attribute(engine):
     """The base class alone is enough: the attribute may stay PynamoDB's."""
 
     class Doc(VersionedMixin, Model):
-        class Meta(Settings):
-            table_name = "docs"
+        Meta = own_attempts("docs")
 
         pk = UnicodeAttribute(hash_key=True)
         total = NumberAttribute(default=0)

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.attributes import VersionAttribute as PlainVersion
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError
@@ -18,8 +17,6 @@ from pynamo_locking import (
     Conflict,
     IdempotencyTable,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockLost,
     LockTimeout,
     NamedLock,
@@ -27,60 +24,24 @@ from pynamo_locking import (
     StaleVersion,
     TransactionTable,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
     transaction,
     transactional,
 )
 from pynamo_locking._core import limits
 from pynamo_locking.testing import conflict, held, lose, lost_answers, throttled
+from tests.support.models import declare
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Account(LockableModel):
-    class Meta:
-        table_name = "accounts"
-
-    id = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Line(VersionedMixin, Model):
-    class Meta:
-        table_name = "lines"
-
-    order = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    text = UnicodeAttribute(null=True)
-    version = VersionAttribute()
-
-
-class Plain(Model):
-    class Meta:
-        table_name = "plain"
-
-    id = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
-    version = PlainVersion()
-
-
-class Headers(TransactionTable):
-    class Meta:
-        table_name = "headers"
-
-
-class Names(NamedLock):
-    class Meta:
-        table_name = "names"
-
-
-class Calls(IdempotencyTable):
-    class Meta:
-        table_name = "calls"
+Account = declare("Account", hash_key="id", lock=True, version=True, numbers="balance")
+Line = declare("Line", VersionedMixin, hash_key="order", range_key="number", version=True, texts="text")
+Plain = declare("Plain", Model, hash_key="id", version=PlainVersion(), numbers="balance")
+Headers = declare("Headers", TransactionTable)
+Names = declare("Names", NamedLock)
+Calls = declare("Calls", IdempotencyTable)
 
 
 def balance(name: str = "a") -> int:

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TableError, TransactWriteError
 
 from pynamo_locking import (
     ConfigurationError,
-    LockableModel,
-    LockAttribute,
     NamedLock,
     TransactWrite,
-    VersionAttribute,
     transaction,
 )
 from pynamo_locking._models import administration
 from pynamo_locking.cli import checks
 from pynamo_locking.testing import strong_global_table
 from tests.support.interval_models import Slot
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.unique_models import User
 
-
-class Names(NamedLock):
-    """Locks on names."""
-
-    class Meta:
-        table_name = "names"
-        lock_settings = QUICK
-
-
-class Account(LockableModel):
-    """The lock in the item."""
-
-    class Meta:
-        table_name = "accounts"
-        lock_settings = QUICK
-
-    account_id = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Ship(LockableModel):
-    """The lock in a row of another table."""
-
-    class Meta:
-        table_name = "ships"
-        lock_table = Names
-        lock_settings = QUICK
-
-    ship_id = UnicodeAttribute(hash_key=True)
-    version = VersionAttribute()
+Names = declare("Names", NamedLock)
+Account = declare("Account", hash_key="account_id", lock=True, version=True, numbers="balance")
+Ship = declare("Ship", hash_key="ship_id", version=True, lock_table=Names)
 
 
 @pytest.fixture(autouse=True)

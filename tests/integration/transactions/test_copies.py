@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.operand import Path
-from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
     LockLost,
     StaleVersion,
     Transaction,
-    VersionAttribute,
     VersionedMixin,
     transaction,
 )
+from tests.support.models import declare
 from tests.support.transaction_models import (
     Animal,
     Dog,
@@ -43,15 +42,7 @@ class Cat(Animal, discriminator="copies cat"):
     lives = NumberAttribute(default=9)
 
 
-class Strict(VersionedMixin, Model):
-    """An attribute that has to have a value."""
-
-    class Meta:
-        table_name = "stricts"
-
-    key = UnicodeAttribute(hash_key=True)
-    needed = UnicodeAttribute()
-    version = VersionAttribute()
+Strict = declare("Strict", VersionedMixin, version=True, needed=UnicodeAttribute())
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ from pynamo_locking._io.header_requests import header_table_of
 from pynamo_locking._transactions import fates
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
+from tests.support.models import declare
 from tests.support.transaction_models import Plain, Purse, Transactions, make_long_from, purses
 
 if TYPE_CHECKING:
@@ -260,22 +261,14 @@ def test_the_rows_cannot_be_asked_for_what_writes_nothing(memory: Engine) -> Non
 # How long rows are kept, and which a sweep looks at
 
 
-class Patient(TransactionTable):
-    """Keeps everything longer."""
-
-    class Meta:
-        table_name = "patient"
-        keep_finished_s = 2 * DAY_S
-        keep_keys_s = 7 * DAY_S
-        keep_rows_s = 60 * DAY_S
+Patient = declare("Patient", TransactionTable, keep_finished_s=2 * DAY_S, keep_keys_s=7 * DAY_S, keep_rows_s=60 * DAY_S)
 
 
 @pytest.mark.parametrize("name", ["keep_finished_s", "keep_keys_s", "keep_rows_s"])
 @pytest.mark.parametrize("bad", [DAY_S - 1, 1e9, "7 days", True, None])
 def test_times_that_cannot_work_are_refused_at_once(name: str, bad: Any) -> None:
-    meta = type("Meta", (), {"table_name": "t", name: bad})
     with pytest.raises(ConfigurationError, match=rf"Meta\.{name} is {bad!r}: it must be a whole number of seconds"):
-        type("Wrong", (TransactionTable,), {"Meta": meta})
+        declare("Wrong", TransactionTable, **{name: bad})
 
 
 def test_rows_are_kept_as_long_as_the_table_says(

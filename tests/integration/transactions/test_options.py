@@ -12,6 +12,7 @@ from pynamodb.models import Model
 from pynamo_locking import ConfigurationError, OutcomeUnknown, StaleVersion, Transaction, transaction, transactional
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
+from tests.support.models import declare
 from tests.support.transaction_helpers import WRITES, add_fillers
 from tests.support.transaction_models import Plain, Purse, Transactions, make_long_from, purses, stored
 
@@ -93,14 +94,7 @@ def test_bad_options(memory: Engine) -> None:
         transactional(attempts=0)
 
 
-class Unversioned(Model):
-    """No model of this package."""
-
-    class Meta:
-        table_name = "unversioned"
-        region = "us-east-1"
-
-    id = Purse.purse_id
+Unversioned = declare("Unversioned", Model, region="us-east-1", id=Purse.purse_id)
 
 
 def test_models_that_cannot_take_part(memory: Engine) -> None:

@@ -11,6 +11,7 @@ from pynamodb.models import Model
 
 from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from tests.support.interval_models import unapplied
+from tests.support.models import meta
 from tests.support.transaction_models import Entry, Transactions, rows_of
 
 if TYPE_CHECKING:
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
 class Named(VersionedMixin, Model):
     """Items with long keys."""
 
-    class Meta:
-        table_name = "named"
-        guard_queries = True
-        transaction_table = Transactions
+    Meta = meta("named", guard_queries=True, transaction_table=Transactions)
 
     box = UnicodeAttribute(hash_key=True)
     name = UnicodeAttribute(range_key=True)

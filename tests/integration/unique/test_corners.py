@@ -22,7 +22,7 @@ from pynamo_locking import (
     transaction,
 )
 from tests.support.interval_models import SlotLocks
-from tests.support.models import Locks
+from tests.support.models import Locks, declare, meta
 from tests.support.transaction_models import Transactions
 from tests.support.unique_models import EVERY, Uniques, User, rows
 
@@ -105,11 +105,11 @@ def test_listeners_hear_what_was_taken() -> None:
     assert [event.error for event in heard if isinstance(event, events.WriteRefused)] == ["NotUnique"]
 
 
-def declared(**meta: Any) -> Any:
+def declared(**options: Any) -> Any:
     """A model with that in its Meta."""
 
     class Thing(VersionedMixin, Model):
-        Meta = type("Meta", (), {"table_name": "things", "unique_table": Uniques, **meta})
+        Meta = meta("things", **{"unique_table": Uniques, **options})
 
         id = UnicodeAttribute(hash_key=True)
         kind = UnicodeAttribute(range_key=True)
@@ -145,11 +145,7 @@ def test_a_version_is_needed() -> None:
     """By which the writer knows what it replaces."""
 
     class Thing(LockableModel):
-        class Meta:
-            table_name = "things"
-            lock_table = Locks
-            unique = ("name",)
-            unique_table = Uniques
+        Meta = meta("things", lock_table=Locks, unique=("name",), unique_table=Uniques)
 
         id = UnicodeAttribute(hash_key=True)
         name = UnicodeAttribute(null=True)
@@ -188,22 +184,14 @@ def test_a_long_value_has_a_row() -> None:
     assert User.check_unique().is_sound
 
 
-class Beside(UniqueTable):
-    """Rows under a prefix, in the table of the items themselves."""
-
-    class Meta:
-        table_name = "unique_app"
-        keys = ("pk", "sk")
-        prefix = "unique#"
+#: Rows under a prefix, in the table of the items themselves.
+Beside = declare("Beside", UniqueTable, table_name="unique_app", keys=("pk", "sk"), prefix="unique#")
 
 
 class Order(VersionedMixin, Model):
     """An item among others."""
 
-    class Meta:
-        table_name = "unique_app"
-        unique = ("code",)
-        unique_table = Beside
+    Meta = meta("unique_app", unique=("code",), unique_table=Beside)
 
     pk = UnicodeAttribute(hash_key=True)
     sk = UnicodeAttribute(range_key=True)

@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import NumberAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, NotUnique, transaction
 from pynamo_locking._transactions.long_commit import LongCommit
-from tests.support.models import Locks
+from tests.support.models import Locks, declare
 from tests.support.parties import shifted_clock
 from tests.support.shell import prepared
 from tests.support.transaction_models import Purse, Transactions, make_long_from
@@ -26,15 +26,10 @@ def _tables(cheap: Engine) -> None:
     cheap.bind(Uniques, Locks, Transactions, Purse, *EVERY)
 
 
-class Stranger(Model):
-    """The users, as a program without this package sees them."""
-
-    class Meta:
-        table_name = User.Meta.table_name
-
-    id = UnicodeAttribute(hash_key=True)
-    email = UnicodeAttribute(null=True)
-    version = NumberAttribute(null=True)
+#: The users, as a program without this package sees them.
+Stranger = declare(
+    "Stranger", Model, table_name=User.Meta.table_name, hash_key="id", version=NumberAttribute(null=True), texts="email"
+)
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockLost,
     OutcomeUnknown,
     StaleVersion,
@@ -27,14 +25,14 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import lost_requests, lost_responses
+from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere
 
 REFUSED = (PutError, UpdateError, DeleteError, TransactWriteError)
 
 
 class Ours(VersionedMixin, Model):
-    class Meta:
-        table_name = "fleet"
+    Meta = meta("fleet")
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
@@ -45,8 +43,7 @@ class Ours(VersionedMixin, Model):
 class Stock(Model):
     """The same model as it was before."""
 
-    class Meta:
-        table_name = "fleet"
+    Meta = meta("fleet")
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)
@@ -54,40 +51,12 @@ class Stock(Model):
     version = StockVersionAttribute()
 
 
-class OursLocked(LockableModel):
-    class Meta:
-        table_name = "locked_fleet"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    lock = LockAttribute()
-
-
-class StockLocked(Model):
-    class Meta:
-        table_name = "locked_fleet"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-
-
-class OursCounting(VersionedMixin, Model):
-    """No version, but write ids."""
-
-    class Meta:
-        table_name = "counting_fleet"
-        write_id = "w"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-
-
-class StockCounting(Model):
-    class Meta:
-        table_name = "counting_fleet"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
+OursLocked = declare("OursLocked", table_name="locked_fleet", hash_key="pk", lock=True, numbers="n")
+StockLocked = declare("StockLocked", Model, table_name="locked_fleet", hash_key="pk", numbers="n")
+OursCounting = declare(
+    "OursCounting", VersionedMixin, table_name="counting_fleet", hash_key="pk", numbers="n", write_id="w"
+)
+StockCounting = declare("StockCounting", Model, table_name="counting_fleet", hash_key="pk", numbers="n")
 
 
 def share(engine, monkeypatch, ours, stock):

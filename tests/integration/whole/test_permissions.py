@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 
-from pynamo_locking import LockableModel, Transaction, TransactWrite, outcome, recover, sweep, transaction
+from pynamo_locking import Transaction, TransactWrite, outcome, recover, sweep, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.support.deeds import dying_at
 from tests.support.interval_models import Slot, SlotLocks
-from tests.support.models import Device, Locks
+from tests.support.models import Device, Locks, declare
 from tests.support.parties import in_thread
 from tests.support.transaction_models import Entry, Purse, Session, Transactions, survive
 
@@ -179,16 +178,7 @@ def query_in_transactions(_: pytest.MonkeyPatch) -> None:
         tx.save(Entry("order-2", 1))
 
 
-class Seat(LockableModel):
-    """Every write meets the locks of ranges and of the table."""
-
-    class Meta:
-        table_name = "seats"
-        lock_table = SlotLocks
-        enforce = "table"
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
+Seat = declare("Seat", hash_key="hall", range_key="number", lock_table=SlotLocks, enforce="table")
 
 
 def enforce_locks(_: pytest.MonkeyPatch) -> None:

@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import botocore.endpoint
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
-from pynamodb.models import Model
 
 from pynamo_locking import (
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockingError,
     LockSettings,
     LockTimeout,
@@ -30,12 +26,12 @@ from pynamo_locking import (
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
 )
 from pynamo_locking._io import retries
 from tests.conftest import ON_AWS, first_and_others
 from tests.engines.engine import running
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere
 from tests.support.proxy import Fault, Proxy, Storm, nothing, nth
 
@@ -56,58 +52,12 @@ TIMEOUTS_S = {"dynoxide": 0.4, "dynamodb-local": 1.5}
 #: botocore's pauses and ours, in comparison with what they are in production.
 PAUSES = 0.01
 
-
-class Plain(LockableModel):
-    """The lock in the item, no version."""
-
-    class Meta:
-        table_name = "plain"
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    lock = LockAttribute()
-
-
-class Versioned(LockableModel):
-    """The lock in the item, and a version."""
-
-    class Meta:
-        table_name = "versioned"
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Locks(NamedLock):
-    """Locks without items, and those of `Beside`."""
-
-    class Meta:
-        table_name = "locks"
-
-
-class Beside(LockableModel):
-    """The lock in a row of its own, and a version."""
-
-    class Meta:
-        table_name = "beside"
-        lock_table = Locks
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    version = VersionAttribute()
-
-
-class Free(VersionedMixin, Model):
-    """A version, no lock."""
-
-    class Meta:
-        table_name = "free"
-
-    key = UnicodeAttribute(hash_key=True)
-    value = NumberAttribute(default=0)
-    version = VersionAttribute()
+Plain = declare("Plain", lock=True, numbers="value")
+Versioned = declare("Versioned", lock=True, version=True, numbers="value")
+#: Locks without items, and those of `Beside`.
+Locks = declare("Locks", NamedLock)
+Beside = declare("Beside", version=True, numbers="value", lock_table=Locks)
+Free = declare("Free", VersionedMixin, version=True, numbers="value")
 
 
 MODELS: list[Any] = [Plain, Versioned, Locks, Beside, Free]

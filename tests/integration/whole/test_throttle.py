@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 from benchmarks.contenders.counters import CREDENTIALS, REGION, create_table
 from pynamo_locking import LockSettings, NamedLock
 from tests.conftest import ON_AWS
+from tests.support.models import declare
 from tests.support.partitions import Partitions
 from tests.support.proxy import Proxy
 
@@ -28,13 +29,8 @@ REFUSED = "ProvisionedThroughputExceededException"
 #: nothing lets one more request pass, which overdraws it.
 FEW = {"write_units": 0.001, "read_units": 0.001, "burst_s": 10_000}
 
-
-class Names(NamedLock):
-    """Locks in rows of their own."""
-
-    class Meta:
-        table_name = "throttled_names"
-        lock_settings = LockSettings(wait=60)
+#: Locks in rows of their own.
+Names = declare("Names", NamedLock, lock_settings=LockSettings(wait=60))
 
 
 def _lead_through(proxy: Proxy, engine: Engine) -> None:

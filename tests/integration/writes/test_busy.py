@@ -39,9 +39,9 @@ from tests.support.transaction_models import FEW, Purse, Transactions, make_long
 from tests.support.versioned_models import (
     LOCKABLE,
     VERSIONED,
-    Settings,
     connection_of,
     document,
+    own_attempts,
     saved,
 )
 
@@ -214,9 +214,7 @@ LONGEST = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 class Machine(LockableModel):
     """The lock in a row of its own."""
 
-    class Meta(Settings):
-        table_name = "machines"
-        lock_table = Locks
+    Meta = own_attempts("machines", lock_table=Locks)
 
     pk = UnicodeAttribute(hash_key=True)
     body = UnicodeAttribute(null=True)

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.attributes import (
     NumberAttribute,
-    UnicodeAttribute,
 )
 from pynamodb.exceptions import DoesNotExist, PynamoDBException, TransactWriteError
-from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
@@ -37,7 +35,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from tests.support.faults import lost_responses
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere, in_thread
 
 if TYPE_CHECKING:
@@ -47,33 +45,24 @@ if TYPE_CHECKING:
 # The models
 
 
-class InterplayLocks(NamedLock):
-    """The rows with the locks of those models whose lock is not in the item."""
-
-    class Meta:
-        table_name = "interplay-locks"
-        lock_settings = QUICK
+#: The rows with the locks of those models whose lock is not in the item.
+InterplayLocks = declare("InterplayLocks", NamedLock)
 
 
 def make_model(*, version: bool, lock: str, hides: bool) -> type[Any]:
     """Return a model with those parts."""
     name = f"{'Versioned' if version else 'Plain'}{lock.title()}{'Hiding' if hides else ''}"
-    options = {"table_name": name.lower(), "lock_settings": QUICK}
-    if lock == "beside":
-        options["lock_table"] = InterplayLocks
-    namespace: dict[str, Any] = {
-        "__module__": __name__,
-        "Meta": type("Meta", (), options),
-        "pk": UnicodeAttribute(hash_key=True),
-        "value": NumberAttribute(default=0, attr_name="val"),
-        "expires": TTLAttribute(null=True, attr_name="exp"),
-    }
-    if version:
-        namespace["version"] = VersionAttribute(attr_name="v")
-    if lock == "inside":
-        namespace["lock"] = LockAttribute(attr_name="l")
-    bases = (VersionedMixin, Model) if lock == "none" else (LockableModel,)
-    return type(Model)(name, (ExpiringMixin, *bases) if hides else bases, namespace)
+    base = VersionedMixin if lock == "none" else LockableModel
+    return declare(
+        name,
+        *((ExpiringMixin, base) if hides else (base,)),
+        hash_key="pk",
+        lock=lock == "inside" and LockAttribute(attr_name="l"),
+        version=version and VersionAttribute(attr_name="v"),
+        lock_table=InterplayLocks if lock == "beside" else None,
+        value=NumberAttribute(default=0, attr_name="val"),
+        expires=TTLAttribute(null=True, attr_name="exp"),
+    )
 
 
 @dataclass(frozen=True)

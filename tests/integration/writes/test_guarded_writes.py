@@ -21,7 +21,7 @@ from pynamo_locking import (
     TransactWrite,
 )
 from pynamo_locking._io import lock_requests
-from tests.support.models import APART, Account, Device, Document, Locks
+from tests.support.models import APART, Account, Device, Document, Locks, declare, meta
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
 WRITES = {
@@ -302,8 +302,7 @@ def test_a_model_of_keys_alone(engine):
     """An item with nothing but its key and its lock is saved and locked like any other."""
 
     class Flag(LockableModel):
-        class Meta:
-            table_name = "flags"
+        Meta = meta("flags")
 
         name = UnicodeAttribute(hash_key=True)
         lock = LockAttribute()
@@ -315,15 +314,7 @@ def test_a_model_of_keys_alone(engine):
     assert Flag.get("up").lock.entries == ()
 
 
-class Animal(LockableModel):
-    """A polymorphic model."""
-
-    class Meta:
-        table_name = "animals"
-
-    name = UnicodeAttribute(hash_key=True)
-    kind = DiscriminatorAttribute()
-    lock = LockAttribute()
+Animal = declare("Animal", hash_key="name", lock=True, kind=DiscriminatorAttribute())
 
 
 class Dog(Animal, discriminator="dog"):

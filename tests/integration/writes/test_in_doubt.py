@@ -6,69 +6,26 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError, TransactWriteError
-from pynamodb.models import Model
 
 from pynamo_locking import (
     Conflict,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockingError,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
 )
 from tests.support import faults
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere
 
-
-class Page(LockableModel):
-    """A version, and the lock in the item."""
-
-    class Meta:
-        table_name = "pages"
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Note(VersionedMixin, Model):
-    """A version, no lock."""
-
-    class Meta:
-        table_name = "notes"
-
-    key = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-
-
-class Rows(NamedLock):
-    class Meta:
-        table_name = "rows"
-        lock_settings = QUICK
-
-
-class Beside(LockableModel):
-    """A version, and the lock in a row of its own."""
-
-    class Meta:
-        table_name = "beside"
-        lock_table = Rows
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
+Page = declare("Page", lock=True, version=True, numbers="n")
+Note = declare("Note", VersionedMixin, version=True, numbers="n")
+Rows = declare("Rows", NamedLock)
+Beside = declare("Beside", version=True, numbers="n", lock_table=Rows)
 
 
 @pytest.fixture(autouse=True)

@@ -11,41 +11,25 @@ from functools import partial
 import botocore.endpoint
 import pytest
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
 from pynamo_locking import (
-    LockableModel,
-    LockAttribute,
     LockLost,
     LockSettings,
     LockTimeout,
     OutcomeUnknown,
     TransactWrite,
-    VersionAttribute,
 )
 from pynamo_locking._io import lock_requests, retries, runtime
 from tests.support import faults
 from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
-from tests.support.models import APART, QUICK, Account, Device, Document, Locks
+from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.workers import until
 
 TIMES = 5
 
-
-class Page(LockableModel):
-    """The lock in the item, and a version with a write id."""
-
-    class Meta:
-        table_name = "pages"
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    balance = NumberAttribute(default=0)
-    note = UnicodeAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
+Page = declare("Page", lock=True, version=True, numbers="balance", texts="note")
 
 
 @pytest.fixture(autouse=True)

@@ -8,71 +8,25 @@ import pickle
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import UpdateError
-from pynamodb.models import Model
 
 from pynamo_locking import (
-    LockableModel,
-    LockAttribute,
     NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
 )
 from pynamo_locking._writes.writers import PlainWriter
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere
 
-
-class Note(VersionedMixin, Model):
-    """A version, no lock."""
-
-    class Meta:
-        table_name = "notes"
-        max_retry_attempts = 0  # else botocore pauses
-
-    key = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-
-
-class Page(LockableModel):
-    """A version, and the lock in the item."""
-
-    class Meta:
-        table_name = "pages"
-        max_retry_attempts = 0  # else botocore pauses
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Rows(NamedLock):
-    class Meta:
-        table_name = "rows"
-        lock_settings = QUICK
-
-
-class Beside(LockableModel):
-    """A version, and the lock in a row of its own."""
-
-    class Meta:
-        table_name = "beside"
-        max_retry_attempts = 0  # else botocore pauses
-        lock_table = Rows
-        lock_settings = QUICK
-
-    key = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
+Note = declare("Note", VersionedMixin, version=True, numbers="n", max_retry_attempts=0)
+Page = declare("Page", lock=True, version=True, numbers="n", max_retry_attempts=0)
+Rows = declare("Rows", NamedLock)
+Beside = declare("Beside", version=True, numbers="n", max_retry_attempts=0, lock_table=Rows)
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite
 from pynamo_locking._io import runtime
 from tests.support import faults
 from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.models import meta
 
 ALL_OF_BOTOCORE = 4
 EVERYTHING = 100
@@ -34,8 +35,7 @@ ANYWAY = {"add_version_condition": False}
 
 
 class Doc(VersionedMixin, Model):
-    class Meta:
-        table_name = "docs"
+    Meta = meta("docs")
 
     pk = UnicodeAttribute(hash_key=True)
     body = UnicodeAttribute(null=True)
@@ -48,9 +48,7 @@ class Doc(VersionedMixin, Model):
 class Counting(VersionedMixin, Model):
     """No version, but write ids."""
 
-    class Meta:
-        table_name = "counting"
-        write_id = "w"
+    Meta = meta("counting", write_id="w")
 
     pk = UnicodeAttribute(hash_key=True)
     body = UnicodeAttribute(null=True)

@@ -17,26 +17,11 @@ from pynamodb.models import Model
 from pynamo_locking import ConfigurationError, LockTimeout
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
+from tests.support.models import declare
 
-
-class Claims(TaskClaims):
-    class Meta:
-        table_name = "locks"
-
-
-class Product(Model):
-    class Meta:
-        table_name = "shop"
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
-
-
-class AmongOthers(TaskClaims):
-    class Meta:
-        table_name = "shop"
-        keys = ("pk", "sk")
-        prefix = "locks#"
+Claims = declare("Claims", TaskClaims, table_name="locks")
+Product = declare("Product", Model, table_name="shop", hash_key="pk", sk=UnicodeAttribute(range_key=True))
+AmongOthers = declare("AmongOthers", TaskClaims, table_name="shop", keys=("pk", "sk"), prefix="locks#")
 
 
 class Sent:

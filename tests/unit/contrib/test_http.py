@@ -8,14 +8,11 @@ from dataclasses import replace
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
     Conflict,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockLost,
     LockState,
     LockTimeout,
@@ -26,7 +23,6 @@ from pynamo_locking import (
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
-    VersionAttribute,
     VersionedMixin,
 )
 from pynamo_locking._core.claims import WHOLE
@@ -36,25 +32,12 @@ from pynamo_locking._io import connections, lock_document
 from pynamo_locking._items import knowledge
 from pynamo_locking._models import entity_tags
 from pynamo_locking.contrib import _http, _meta
+from tests.support.models import declare
 
 SECRET = "do not tell"
 
-
-class Versioned(VersionedMixin, Model):
-    class Meta:
-        table_name = "versioned"
-
-    key = UnicodeAttribute(hash_key=True)
-    secret = UnicodeAttribute(default=SECRET)
-    version = VersionAttribute()
-
-
-class Locked(LockableModel):
-    class Meta:
-        table_name = "locked"
-
-    key = UnicodeAttribute(hash_key=True)
-    lock = LockAttribute()
+Versioned = declare("Versioned", VersionedMixin, version=True, secret=UnicodeAttribute(default=SECRET))
+Locked = declare("Locked", lock=True)
 
 
 def queue(*ages_s, lease_s=60):

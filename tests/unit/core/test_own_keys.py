@@ -10,6 +10,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import ConfigurationError, NamedLock, TransactionTable
 from pynamo_locking._core.own_keys import OwnKeys
+from tests.support.models import declare, meta
 
 SHARED = OwnKeys("pk", "sk", "acme#", "lock")
 
@@ -82,25 +83,21 @@ def test_other_images_are_not_ours(image: dict[str, Any]) -> None:
 def test_what_cannot_work_is_refused_when_the_class_is_made(declared: dict[str, Any], says: str) -> None:
     """With the name of what is wrong."""
     with pytest.raises(ConfigurationError, match=says):
-        type("Wrong", (NamedLock,), {"Meta": type("Meta", (), {"table_name": "app", **declared})})
+        declare("Wrong", NamedLock, **declared)
 
 
 @pytest.mark.parametrize("name", ["priority", "content", "beat", "state", "expires_s"])
 def test_a_key_is_no_attribute_of_a_header(name: str) -> None:
     """Also of those that the class does not declare."""
-    meta = type("Meta", (), {"table_name": "app", "keys": ("pk", name), "prefix": "tx#"})
     with pytest.raises(ConfigurationError, match=name):
-        type("Wrong", (TransactionTable,), {"Meta": meta})
+        declare("Wrong", TransactionTable, keys=("pk", name), prefix="tx#")
 
 
 def test_a_class_derived_from_a_shared_one() -> None:
     """Has its Meta, or says where it is itself."""
 
     class Locks(NamedLock):
-        class Meta:
-            table_name = "app"
-            keys = ("pk", "sk")
-            prefix = "locks#"
+        Meta = meta("app", keys=("pk", "sk"), prefix="locks#")
 
     class More(Locks):
         note = UnicodeAttribute(null=True)
@@ -110,8 +107,7 @@ def test_a_class_derived_from_a_shared_one() -> None:
     with pytest.raises(ConfigurationError, match="repeat keys and prefix"):
 
         class Apart(Locks):
-            class Meta:
-                table_name = "apart"
+            Meta = meta("apart")
 
 
 def test_a_name_of_another_type() -> None:
@@ -119,9 +115,6 @@ def test_a_name_of_another_type() -> None:
     with pytest.raises(ConfigurationError, match="UnicodeAttribute"):
 
         class Numbers(NamedLock):
-            class Meta:
-                table_name = "app"
-                keys = ("pk", "sk")
-                prefix = "locks#"
+            Meta = meta("app", keys=("pk", "sk"), prefix="locks#")
 
             name = NumberAttribute(hash_key=True)

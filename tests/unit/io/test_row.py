@@ -5,17 +5,14 @@ from __future__ import annotations
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import LockableModel, LockAttribute
+from tests.support.models import meta
 
 
 def job(access_key):
     """Return a model of one table, in the account of that key."""
 
     class Job(LockableModel):
-        class Meta:
-            table_name = "jobs"
-            region = "us-east-1"
-            aws_access_key_id = access_key
-            aws_secret_access_key = "secret"
+        Meta = meta("jobs", region="us-east-1", aws_access_key_id=access_key, aws_secret_access_key="secret")
 
         job_id = UnicodeAttribute(hash_key=True)
         lock = LockAttribute()

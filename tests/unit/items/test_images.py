@@ -26,6 +26,7 @@ from pynamo_locking._core.limits import KeyRule
 from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._items.images import difference, holds, key_rules, size_of, updated
+from tests.support.models import declare, meta
 
 
 class Address(MapAttribute):
@@ -33,9 +34,7 @@ class Address(MapAttribute):
 
 
 class Person(Model):
-    class Meta:
-        table_name = "people"
-        region = "us-east-1"
+    Meta = meta("people", region="us-east-1")
 
     family = UnicodeAttribute(hash_key=True, attr_name="f")
     born = NumberAttribute(range_key=True)
@@ -332,8 +331,7 @@ class ByRaw(GlobalSecondaryIndex):
 
 
 class Indexed(Model):
-    class Meta:
-        table_name = "indexed"
+    Meta = meta("indexed")
 
     family = UnicodeAttribute(hash_key=True, attr_name="f")
     born = UTCDateTimeAttribute(range_key=True)
@@ -342,18 +340,12 @@ class Indexed(Model):
 
 
 class Child(Indexed):
-    class Meta:
-        table_name = "child"
+    Meta = meta("child")
 
     by_raw = ByRaw()
 
 
-class Animal(Model):
-    class Meta:
-        table_name = "animals"
-
-    pk = UnicodeAttribute(hash_key=True)
-    kind = DiscriminatorAttribute()
+Animal = declare("Animal", Model, hash_key="pk", kind=DiscriminatorAttribute())
 
 
 class Dog(Animal, discriminator="dog"):

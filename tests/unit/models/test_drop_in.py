@@ -27,6 +27,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
+from tests.support.models import declare, meta
 
 pytestmark = pytest.mark.usefixtures("no_requests")
 
@@ -109,9 +110,7 @@ def test_a_time_of_expiry_follows_a_patched_clock(monkeypatch):
     """`time.time` is what PynamoDB's attribute asks, and what tests of applications patch; once, and one value."""
 
     class Session(LockableModel):
-        class Meta:
-            table_name = "sessions"
-            region = "us-east-1"
+        Meta = meta("sessions", region="us-east-1")
 
         key = UnicodeAttribute(hash_key=True)
         expires = TTLAttribute(null=True)
@@ -126,19 +125,11 @@ def test_a_time_of_expiry_follows_a_patched_clock(monkeypatch):
 # Connections that tests replace
 
 
-class Account(LockableModel):
-    class Meta:
-        table_name = "accounts"
-        region = "us-east-1"
-
-    key = UnicodeAttribute(hash_key=True)
-    version = VersionAttribute()
+Account = declare("Account", table_name="accounts", version=True, region="us-east-1")
 
 
 class Office(Account):
-    class Meta:
-        table_name = "offices"
-        region = "us-east-1"
+    Meta = meta("offices", region="us-east-1")
 
 
 def patched():

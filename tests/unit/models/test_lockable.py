@@ -31,6 +31,7 @@ from pynamo_locking import (
     locked_all,
 )
 from pynamo_locking._locks import held_entry
+from tests.support.models import declare, meta
 from tests.unit.helpers import Account, Locks, entry, own_entry, queue
 
 pytestmark = pytest.mark.usefixtures("no_requests")
@@ -39,33 +40,15 @@ pytestmark = pytest.mark.usefixtures("no_requests")
 class Reading(LockableModel):
     """Number hash key, bytes range key, lock attribute under another name."""
 
-    class Meta:
-        table_name = "readings"
-        region = "us-east-1"
+    Meta = meta("readings", region="us-east-1")
 
     sensor = NumberAttribute(hash_key=True)
     data = BinaryAttribute(range_key=True, legacy_encoding=False)
     guard = LockAttribute(attr_name="g")
 
 
-class Dated(LockableModel):
-    class Meta:
-        table_name = "dated"
-        region = "us-east-1"
-
-    day = UTCDateTimeAttribute(hash_key=True)
-    lock = LockAttribute()
-
-
-class Beside(LockableModel):
-    """Its locks are rows of another table."""
-
-    class Meta:
-        table_name = "beside"
-        region = "us-east-1"
-        lock_table = Locks
-
-    key = UnicodeAttribute(hash_key=True)
+Dated = declare("Dated", table_name="dated", lock=True, region="us-east-1", day=UTCDateTimeAttribute(hash_key=True))
+Beside = declare("Beside", table_name="beside", region="us-east-1", lock_table=Locks)
 
 
 class Savings(Account):
@@ -76,10 +59,9 @@ class Savings(Account):
 
 
 class Patient(LockableModel):
-    class Meta:
-        table_name = "patient"
-        region = "us-east-1"
-        lock_settings = LockSettings(wait=1, lease=30, heartbeat=False, max_waiters=3)
+    Meta = meta(
+        "patient", region="us-east-1", lock_settings=LockSettings(wait=1, lease=30, heartbeat=False, max_waiters=3)
+    )
 
     key = UnicodeAttribute(hash_key=True)
     lock = LockAttribute()
@@ -234,10 +216,7 @@ def test_a_model_needs_a_place_for_locks(table):
     """Without one, or with one that is no NamedLock, `locked` says how to declare it."""
 
     class Bare(LockableModel):
-        class Meta:
-            table_name = "bare"
-            region = "us-east-1"
-            lock_table = table
+        Meta = meta("bare", region="us-east-1", lock_table=table)
 
         key = UnicodeAttribute(hash_key=True)
 
@@ -397,10 +376,7 @@ def test_settings_in_meta_are_lock_settings(settings):
     """The same for Meta, at the first use, whichever method asks."""
 
     class Odd(LockableModel):
-        class Meta:
-            table_name = "odd"
-            region = "us-east-1"
-            lock_settings = settings
+        Meta = meta("odd", region="us-east-1", lock_settings=settings)
 
         key = UnicodeAttribute(hash_key=True)
         lock = LockAttribute()
@@ -438,9 +414,7 @@ def test_a_model_without_items_cannot_be_locked():
     """A model needs a hash key."""
 
     class Keyless(LockableModel):
-        class Meta:
-            table_name = "keyless"
-            region = "us-east-1"
+        Meta = meta("keyless", region="us-east-1")
 
         lock = LockAttribute()
 

@@ -23,6 +23,7 @@ from pynamo_locking import (
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import heartbeat
 from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
+from tests.support.models import meta
 from tests.support.parties import in_thread
 
 HOUR = 3600
@@ -33,10 +34,7 @@ PATIENCE_S = 30
 class Counter(ExpiringMixin, LockableModel):
     """An item with a lock and a time of expiry."""
 
-    class Meta:
-        table_name = "counters"
-        region = "memory"
-        lock_settings = LockSettings(request_timeout=0.02)
+    Meta = meta("counters", region="memory", lock_settings=LockSettings(request_timeout=0.02))
 
     pk = UnicodeAttribute(hash_key=True)
     n = NumberAttribute(default=0)

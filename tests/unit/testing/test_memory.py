@@ -8,34 +8,16 @@ import sys
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockAttribute
 from pynamo_locking._locks import held_entry
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
+from tests.support.models import declare
 
-
-class Stock(Model):
-    """A model of PynamoDB's own."""
-
-    class Meta:
-        table_name = "stock"
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-
-
-class Lockable(LockableModel):
-    """A model with locks."""
-
-    class Meta:
-        table_name = "lockable"
-
-    pk = UnicodeAttribute(hash_key=True)
-    lock = LockAttribute()
+Stock = declare("Stock", Model, table_name="stock", hash_key="pk", numbers="n")
+Lockable = declare("Lockable", hash_key="pk", lock=True)
 
 
 @pytest.fixture
