@@ -6,6 +6,8 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import pynamo_locking
 
 pytestmark = pytest.mark.core

@@ -15,6 +15,8 @@ from tests.simulation.regressions import Regression
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.core
+
 FILES = sorted(regressions.FOLDER.glob("*.json"))
 
 

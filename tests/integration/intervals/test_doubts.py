@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

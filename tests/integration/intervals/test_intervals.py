@@ -41,6 +41,8 @@ from tests.support.transaction_models import make_long_from, rows_of
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 

@@ -35,6 +35,8 @@ from tests.support.parties import shifted_clock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.core
+
 PAST = timedelta(seconds=-30)
 LATER = timedelta(hours=1)
 

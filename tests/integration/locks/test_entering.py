@@ -20,6 +20,8 @@ from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture(autouse=True)
 def _no_pauses_between_attempts(monkeypatch):

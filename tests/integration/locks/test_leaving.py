@@ -12,6 +12,8 @@ from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._locks import held_entry, mailboxes
 from pynamo_locking._locks.heartbeat import heart
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LockingError("expired token")])
 def test_who_failed_to_release_does_not_go_on_renewing(account, error):

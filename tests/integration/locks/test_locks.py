@@ -23,6 +23,8 @@ from pynamo_locking._writes.write import Write
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def account(engine):

@@ -18,6 +18,8 @@ from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.models import APART, Locks
 from tests.support.parties import in_thread
 
+pytestmark = pytest.mark.core
+
 
 def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
     """A holder that was evicted as one of several entries learns it: its edit is not reported as saved."""

@@ -24,6 +24,8 @@ from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
+pytestmark = pytest.mark.core
+
 UTC = timezone.utc
 
 Booking = declare(

@@ -31,6 +31,8 @@ from tests.support.parties import in_thread, shifted_clock
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 
 Inside = declare("Inside", lock=True, numbers="v w")
 InsideVersioned = declare("InsideVersioned", lock=True, version=True, numbers="v w")

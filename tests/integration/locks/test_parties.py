@@ -15,6 +15,8 @@ from pynamo_locking import (
 from tests.support.models import APART
 from tests.support.parties import in_thread
 
+pytestmark = pytest.mark.core
+
 
 def test_who_inherits_a_context_does_not_hold_the_lock(account):
     """A thread or task started inside a lock writes under it, and waits for it like everybody else."""

@@ -20,6 +20,8 @@ from pynamo_locking import (
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Document, declare
 
+pytestmark = pytest.mark.core
+
 Names = declare("Names", NamedLock)
 Seat = declare("Seat", table_name="seats", hash_key="hall", range_key="number", numbers="value", lock_table=Names)
 Chair = declare("Chair", hash_key="hall", range_key="number", version=True, numbers="value", lock_table=Names)

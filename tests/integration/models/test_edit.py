@@ -11,6 +11,8 @@ from pynamo_locking import (
 from tests.support.faults import is_save
 from tests.support.models import Account, Device, Locks
 
+pytestmark = pytest.mark.core
+
 
 def test_an_aborted_edit_is_not_saved_by_the_next(account):
     """Inside an outer lock the item is shared; what an edit changed before it failed is forgotten."""

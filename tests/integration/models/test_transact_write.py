@@ -27,6 +27,8 @@ from tests.support.versioned_models import (
     stale,
 )
 
+pytestmark = pytest.mark.core
+
 
 def test_stock_changes_the_list_of_actions(stock):
     """The list has grown, and using it again is an error."""

@@ -33,6 +33,8 @@ from tests.support.versioned_models import (
     stale,
 )
 
+pytestmark = pytest.mark.core
+
 
 def test_stale_writes_are_refused(everybody):
     """The error and its code are PynamoDB's everywhere, and the local copy does not change."""

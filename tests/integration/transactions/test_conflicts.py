@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 
 # Others, who change an item between the read and the commit
 

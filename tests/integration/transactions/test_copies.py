@@ -35,6 +35,8 @@ from tests.support.transaction_models import Entry as Ledger
 if TYPE_CHECKING:
     from tests.engines import Engine
 
+pytestmark = pytest.mark.core
+
 
 class Cat(Animal, discriminator="copies cat"):
     """Another class than `Dog`."""

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 
 # Savepoints, callbacks, the end
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.support.proxy import Request
 
-pytestmark = pytest.mark.usefixtures("few")
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("few")]
 
 
 #: One in a batch, and as many alone as a mark is sent before the transaction gives up.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("few")
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("few")]
 
 
 #: All are written by the transaction that dies. The decision itself writes three, new ones first; the last two of

@@ -14,6 +14,8 @@ from tests.support.transaction_models import Entry, Purse, Sheet, Transactions
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 
 def fill_entries() -> None:
     with transaction() as tx:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.core
+
 #: Two updates, two deletes, five inserts, of which three are written by the decision, and the last two are marked.
 OLD, GONE, NEW = ["old0", "old1"], ["gone0", "gone1"], [f"new{i}" for i in range(5)]
 MARKED = [*OLD, *GONE, *NEW[3:]]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("few")
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("few")]
 
 
 #: All are marked, but for those that the decision writes: three, of which the new ones come first.

@@ -16,6 +16,8 @@ from pynamo_locking import (
 from tests.support.models import Account, Device
 from tests.support.parties import in_thread
 
+pytestmark = pytest.mark.core
+
 
 def test_items_of_a_lock_can_be_copied_and_pickled(account):
     """A copy writes under the same lock; what is unpickled is outside of it."""

@@ -24,6 +24,8 @@ from pynamo_locking._io import lock_requests
 from tests.support.models import APART, Account, Device, Document, Locks, declare, meta
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
+pytestmark = pytest.mark.core
+
 WRITES = {
     "save": lambda item: item.save(),
     "update": lambda item: item.update([Account.balance.add(1)]),

@@ -22,6 +22,8 @@ from tests.support import faults
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere
 
+pytestmark = pytest.mark.core
+
 Page = declare("Page", lock=True, version=True, numbers="n")
 Note = declare("Note", VersionedMixin, version=True, numbers="n")
 Rows = declare("Rows", NamedLock)

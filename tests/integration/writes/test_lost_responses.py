@@ -27,6 +27,8 @@ from tests.support.models import APART, Account, Device, Document, Locks, declar
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.workers import until
 
+pytestmark = pytest.mark.core
+
 TIMES = 5
 
 Page = declare("Page", lock=True, version=True, numbers="balance", texts="note")

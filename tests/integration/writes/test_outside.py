@@ -13,6 +13,8 @@ from pynamo_locking import (
 from tests.support.faults import is_save, lost_responses
 from tests.support.parties import in_thread
 
+pytestmark = pytest.mark.core
+
 
 def test_an_item_that_got_another_key_is_another_item(account):
     """It is written from outside; the lock of the first key stays what it is."""
