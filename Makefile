@@ -3,78 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
-# These mostly wait: for leases of processes that they kill and pause to end, and for answers that never come.
-WAITING := tests/integration/cli/test_certify.py \
-	tests/integration/cli/test_run.py \
-	tests/integration/contrib/test_celery.py \
-	tests/integration/jobs/test_many_machines.py \
-	tests/integration/locks/test_crashes.py \
-	tests/integration/locks/test_fork.py \
-	tests/integration/locks/test_pauses.py \
-	tests/integration/whole/test_proxy.py
-# These keep both cores busy, or count what only happens in time: nothing else runs beside them.
-ALONE := tests/campaign/test_campaign.py \
-	tests/integration/contrib/test_processes.py \
-	tests/integration/intervals/test_processes.py \
-	tests/integration/jobs/test_calls_killed.py \
-	tests/integration/locks/test_processes.py \
-	tests/integration/locks/test_threads.py \
-	tests/integration/transactions/test_kills.py \
-	tests/integration/transactions/test_many_items.py \
-	tests/integration/unique/test_processes.py \
-	tests/integration/whole/test_demo.py \
-	tests/integration/whole/test_mixed_releases.py \
-	tests/integration/whole/test_preload.py \
-	tests/integration/whole/test_random_kills.py \
-	tests/integration/whole/test_soak.py
-# The same for interrupts that a profile function raises, by the hundred.
-INTERRUPTED := tests/integration/locks/test_interrupts.py
-# Hundreds of signals to one process: CPython 3.11 may lose count of its recursion then, so no other test is in it.
-SIGNALS := tests/integration/locks/test_interrupts_by_signals.py
-# `make simulate` has them longer.
-LONGER := tests/integration/locks/test_interrupts.py::test_an_interrupted_caller_does_not_hold_up_those_in_line \
-	tests/campaign/test_campaign.py \
-	tests/integration/locks/test_pauses.py \
-	tests/integration/locks/test_processes.py \
-	tests/integration/jobs/test_calls_killed.py \
-	tests/integration/transactions/test_kills.py \
-	tests/integration/transactions/test_many_items.py \
-	tests/integration/unique/test_processes.py \
-	tests/integration/whole/test_mixed_releases.py \
-	tests/integration/whole/test_preload.py
-BESIDE := $(patsubst %,--ignore=%,$(WAITING) $(ALONE) $(SIGNALS) $(INTERRUPTED) tests/simulation)
-SLOW := moto or dynamodb-local
-# The same tests on another engine are not measured: they cover what the first has covered, and take as long again.
-REPEATED := $(SLOW) or other_engine
-# What `make check` runs of the tests that need an engine: those that notice a mistake in a rule, on the fast engines.
-CHECKED := tests/unit tests/test_architecture.py tests/test_public_api.py tests/test_failures.py \
-	tests/integration/items/test_expiry.py \
-	tests/integration/intervals/test_doubts.py tests/integration/intervals/test_intervals.py \
-	$(patsubst %,tests/integration/%.py, \
-	    locks/test_entering locks/test_leaving locks/test_locks locks/test_losses locks/test_modes locks/test_nested locks/test_parties locks/test_several) \
-	$(patsubst %,tests/integration/%.py, \
-	    models/test_edit models/test_transact_write models/test_versions) \
-	$(patsubst %,tests/integration/%.py, \
-	    transactions/test_conflicts transactions/test_copies transactions/test_course transactions/test_late_requests transactions/test_marks transactions/test_queries transactions/test_recovery transactions/test_snapshots) \
-	$(patsubst %,tests/integration/%.py, \
-	    writes/test_copies writes/test_guarded_writes writes/test_in_doubt writes/test_lost_responses writes/test_outside) \
-	tests/simulation/test_planted.py tests/simulation/test_regressions.py tests/simulation/test_simulation.py::test_seeds
-# Of these, what takes seconds, and all planted bugs but a dozen: `make test` has them.
-UNCHECKED := (planted_bug_is_found and not guard and not readers and not heartbeat) or random_updates or random_conditions or a_writer_gets_through or renewing_by_heartbeat \
-	or transactions_read_what_is_committed or on_a_real_engine or at_once_lose_nothing or without_docstrings
+# Workers that share all cores: more than there are of these, as many tests wait for something.
+WORKERS := -n 4 --dist worksteal
+# What runs by itself: each with nothing beside it, or in processes that run nothing else.
+APART := alone or interrupts
 # PynamoDB's own tests. No release of it has all of them, so there are three (see their comments).
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
-COVERED := --cov --cov-append --cov-report= --cov-fail-under=0
-TWO := -n 2 --dist worksteal
-# More than there are cores, as these mostly wait.
-SIX := -n 6 --dist worksteal
+PYTEST := $(BIN)/python -m pytest
+MEASURED := --cov --cov-append --cov-report= --cov-fail-under=0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test test-signals test-suite pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-all coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -83,30 +26,28 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 	@-$(MAKE) --no-print-directory engines
 	$(BIN)/python -m demo
 
-check: ## a minute, before a commit: linters, types, unit tests, a slice of the simulator, the core on fast engines
-	@$(MAKE) --no-print-directory quick-lint
-	@$(MAKE) --no-print-directory check-tests
+check: quick-lint check-tests ## less than a minute, before a commit: linters, types, and tests that notice a mistake in a rule
 
 check-tests: $(VENV)/.test engines
-	SIMULATION_SEEDS=2 $(BIN)/python -m pytest --no-cov -q $(TWO) $(CHECKED) -k "not ($(SLOW) or $(UNCHECKED))" $(PYTEST)
+	$(PYTEST) -q -n 2 --dist worksteal -m "core and not (slow or waits or other_engine)" $(ARGS)
 
-test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, on moto, dynoxide and DynamoDB Local
-	$(BIN)/coverage erase
-	$(BIN)/python -m pytest $(COVERED) $(TWO) $(BESIDE) -k "not ($(REPEATED))"
-	$(BIN)/python -m pytest --no-cov $(TWO) $(BESIDE) -k "$(REPEATED)"
-	$(BIN)/python -m pytest --no-cov $(TWO) tests/simulation
-	$(BIN)/python -m pytest $(COVERED) $(SIX) $(WAITING)
-	$(BIN)/python -m pytest $(COVERED) $(ALONE)
-	$(BIN)/python -m pytest $(COVERED) $(TWO) $(INTERRUPTED)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync test-signals test-suite
-	$(BIN)/coverage report
-
-# One process each, so they run beside each other.
-test-signals:
-	$(BIN)/python -m pytest --no-cov $(SIGNALS)
-
-test-suite:
+test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in ten minutes
+	$(PYTEST) $(WORKERS) -m "not (slow or $(APART))"
+	$(PYTEST) -n 2 -m "interrupts and not slow"
+	$(PYTEST) -m "alone and not slow"
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
+
+test-all: coverage ## after `make test`, what it leaves out: coverage, moto and DynamoDB Local, and the long forms of tests
+	LONG=1 $(PYTEST) $(WORKERS) -m "(slow or long) and not ($(APART))"
+	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts"
+	LONG=1 $(PYTEST) -m "(slow or long) and alone"
+
+coverage: $(VENV)/.test engines ## what the tests execute of the package, but for repeats on other engines and the simulator
+	$(BIN)/coverage erase
+	$(PYTEST) $(MEASURED) $(WORKERS) --ignore tests/simulation -m "not (slow or other_engine or $(APART))"
+	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow"
+	$(PYTEST) $(MEASURED) -m "alone and not slow"
+	$(BIN)/coverage report
 
 aws: $(VENV)/.cli ## the package's checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT; ENDPOINT to point elsewhere)
 	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
@@ -116,14 +57,9 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 
-simulate: $(VENV)/.test engines ## the long forms of the tests: `certify` on both real engines, random batches, broken rows, transactions without statements, 200 signals for each form of a lock, a minute of kills, planted bugs in campaigns, the simulator's exhaustive searches, and fresh seeds, for MINUTES=20
-	STORIES=30 $(BIN)/python -m pytest --no-cov -q tests/integration/models/test_batches_by_statements.py
-	BROKEN_ROWS=0 $(BIN)/python -m pytest --no-cov -q tests/integration/whole/test_broken_rows.py
-	STATEMENTS=1 $(BIN)/python -m pytest --no-cov -q $(TWO) tests/integration/transactions -k "not ($(SLOW))" --ignore=tests/integration/transactions/test_kills.py
-	INTERRUPTS=200 $(BIN)/python -m pytest --no-cov -q $(SIGNALS)
-	THOROUGH=1 CALLS=8x50x5 CLAIMS=4000 KILLS_S=60 FLEET_S=60 BANK_ACCOUNTS=1000 $(BIN)/python -m pytest --no-cov -q $(LONGER)
-	CERTIFY_SCALE=0.5 $(BIN)/python -m pytest --no-cov -q tests/integration/cli/test_certify.py
-	MACHINES=20 PERIODS=30 $(BIN)/python -m pytest --no-cov -q tests/integration/jobs/test_many_machines.py
+simulate: $(VENV)/.test engines ## as long as you like: the simulator's exhaustive searches and fresh seeds for MINUTES=20, transactions without statements, and `certify` on both real engines
+	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
+	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/cli/test_certify.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 
 campaign: $(VENV)/.test engines ## processes under kills, pauses and faults on three engines write histories, which are checked from their files, for MINUTES=20
