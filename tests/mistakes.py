@@ -1,7 +1,8 @@
 """Whether the tests notice a mistake of one line: ``python -m tests.mistakes [a word of its name]``.
 
-Each mistake is written into the package in turn, `make check` runs until its first failure, or the one test that is
-named with the mistake, and the line is put back. The table is that of docs/explanation/testing.md.
+Each mistake is written into the package in turn, and the line is put back afterwards. What runs until its first failure
+are the tests of `make check`, or the one test that is named with the mistake. docs/explanation/testing.md has the table
+of the former.
 """
 
 from __future__ import annotations
@@ -188,10 +189,12 @@ def planted(mistake: Mistake):
 
 
 def noticed(test: str) -> tuple[float, str]:
-    """Return after how many seconds the test, or `make check`, was red, and by what."""
+    """Return after how many seconds the test, or `make check-tests`, was red, and by what."""
     alone = [sys.executable, "-m", "pytest", "--no-cov", "-q", "-x", "-n", "0", f"tests/integration/{test}"]
     began = time.perf_counter()
-    run = subprocess.run(alone if test else ["make", "check", "PYTEST=-x"], check=False, capture_output=True, text=True)
+    run = subprocess.run(
+        alone if test else ["make", "check-tests", "ARGS=-x"], check=False, capture_output=True, text=True
+    )
     elapsed = time.perf_counter() - began
     if not run.returncode:
         return elapsed, "nothing"

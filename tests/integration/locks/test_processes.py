@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 PROCESSES = 8
-#: Increments of each process; fewer on an engine that takes long for each, but in `make simulate`.
-TIMES = {"dynoxide": 50, "dynamodb-local": 50}
+#: Increments of each process.
+TIMES = 50
 
 
 def work(workers: list[Worker], action: str, model: Any, keys: list[list[str]]) -> list[Increment]:
@@ -40,7 +40,7 @@ def assert_served_in_order(increments: list[Increment]) -> None:
 @pytest.mark.parametrize("model", [Plain, Versioned])
 def test_increments_of_one_item(real_engine: Engine, model: Any) -> None:
     """8 processes increment one item 50 times each, on the fast engine: the sum is 400, in ticket order."""
-    times = TIMES.get(real_engine.name, 50)
+    times = TIMES
     real_engine.bind(model)
     model("a").save()
     with crew(real_engine, PROCESSES, model) as workers:
@@ -53,7 +53,7 @@ def test_increments_of_one_item(real_engine: Engine, model: Any) -> None:
 
 def test_increments_of_twenty_items(real_engine: Engine) -> None:
     """8 processes make 50 increments each on 20 items, in an order of their own: the sum is 400."""
-    times = TIMES.get(real_engine.name, 50)
+    times = TIMES
     real_engine.bind(Plain)
     names = [f"item-{i}" for i in range(20)]
     for name in names:

@@ -260,7 +260,9 @@ def test_the_lock_of_an_absent_item(memory: Engine) -> None:
     assert [Seat.lock_state("a").entries, *locks_of_names()] == [()]
 
 
-@pytest.mark.parametrize(("count", "for_update"), [(200, False), (40, True)])
+@pytest.mark.parametrize(
+    ("count", "for_update"), [pytest.param(200, False, marks=pytest.mark.slow), (60, False), (40, True)]
+)
 def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
     """All are committed or refused, the money is right, and 32 threads at most have made the requests."""
     bind(cheap, **{f"k{i}": 100 for i in range(50)})

@@ -1,8 +1,7 @@
 """Processes that move money in transactions of any size are killed at random moments: everything stays true.
 
-What is watched and checked stands in `tests.support.bank_audit`. ``KILLS_S=60`` makes each run a minute long. With
-``BANK_ACCOUNTS=1000`` its largest transactions have so many items, and ``BANK_CLERKS=4`` has fewer
-processes, for a busy machine.
+What is watched and checked stands in `tests.support.bank_audit`. With ``BANK_ACCOUNTS=1000`` the largest transactions
+have so many items, and ``BANK_CLERKS=4`` has fewer processes, for a busy machine.
 """
 
 from __future__ import annotations

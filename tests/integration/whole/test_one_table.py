@@ -211,6 +211,7 @@ ELSEWHERE = (
 CHOSEN = "not moto and not local and not dynoxide and (one_attempt or any_process or test_locks or test_intervals)"
 
 
+@pytest.mark.slow
 def test_what_is_tested_with_tables_of_its_own() -> None:
     """The same tests pass where the engine puts our rows into one table, beside items of others."""
     command = [sys.executable, "-m", "pytest", "--no-cov", "-q", "-p", "no:cacheprovider", "-k", CHOSEN]
