@@ -12,6 +12,7 @@ from pynamo_locking import (
     LockableModel,
 )
 from pynamo_locking.testing._botocore import client_error
+from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Robot, RowLocks
 
@@ -39,12 +40,32 @@ def test_reads_of_other_models_inside_a_lock(account, engine):
 
 def test_reads_beside_a_lock_are_transactional(device):
     """get() and refresh() of an item whose lock is in another row, inside that lock."""
-    from tests.support.faults import count_requests
-
     with device.locked("d"), count_requests() as counted:
         item = device.get("d")
         item.refresh()
     assert counted.by_operation == {"TransactGetItems": 2}
+
+
+def test_an_item_is_loaded_again_consistently_inside_its_lock(memory: Engine) -> None:
+    """A replica may show what it was before the lock was acquired."""
+    memory.bind(Account)
+    Account("a").save()
+    item = Account.get("a")
+    with Account.locked("a"), count_requests() as counted:
+        item.refresh()
+    assert [(operation, body.get("ConsistentRead")) for operation, body in counted.bodies] == [("GetItem", True)]
+
+
+def test_what_an_update_beside_a_lock_has_stored_is_read_consistently(memory: Engine) -> None:
+    """The transaction returns no item, and a replica may not show it yet."""
+    memory.bind(Locks, Device)
+    Device("d").save()
+    with Device.locked("d") as lock:
+        item = lock.item
+        with count_requests() as counted:
+            item.update([Device.total.add(1)])
+    operation, read = counted.bodies[-1]
+    assert (item.total, operation, read.get("ConsistentRead")) == (1, "GetItem", True)
 
 
 def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> None:
