@@ -17,8 +17,12 @@ import pytest
 
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_entry, removal
-from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
-from tests.engines.servers import Servers
+
+# An assertion in what tests share shows the values that it compared, as those in the tests themselves do.
+pytest.register_assert_rewrite("tests.campaign", "tests.simulation", "tests.support")
+
+from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running  # noqa: E402 - imports some of these
+from tests.engines.servers import Servers  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -184,7 +184,7 @@ class History:
     _current: dict[Actor, Operation] = field(default_factory=dict)
 
     def _me(self) -> Actor:
-        assert self.scheduler.current is not None
+        assert self.scheduler.current is not None, "an operation was reported outside of a run"
         return self.scheduler.current
 
     @property
@@ -264,7 +264,7 @@ class History:
     def granted(self, lock: Lock[Any], place: Place) -> None:
         """Report that a lock was taken, unless its process stood still until its lease was over."""
         if lock.is_held:
-            assert lock._held is not None
+            assert lock._held is not None, f"{lock.name} says that it is held, and has no entry"
             line = None if lock._held.caller is None else self.lines.get(lock._held.caller)
             self.grants.append(Grant(lock, self._me(), place, lock.ticket, line))
 

@@ -29,8 +29,9 @@ from tests.simulation.plans import DRIFTS, SKEWS_S
 from tests.simulation.workloads import WORKLOADS, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from tests.simulation.checkers.base import Checker
     from tests.simulation.engine.network import Change, Request
     from tests.simulation.history import Operation
     from tests.simulation.plans import Plan
@@ -136,8 +137,7 @@ class Run:
         self.scheduler.let_land()
         self.faults.are_over = True
         self._take_every_lock_once()
-        for checker in self.checkers:
-            checker.at_end()
+        self._look(lambda checker: checker.at_end(), "the end of the run")
 
     def _start_parties(self) -> None:
         processes = [self._process(f"p{number}") for number in range(self.plan.processes)]
@@ -184,17 +184,32 @@ class Run:
     # Looking on
 
     def _on_step(self) -> None:
-        for checker in self.checkers:
-            checker.on_step()
+        self._look(lambda checker: checker.on_step())
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
         self.lives.note(request, changes, self.scheduler.moment())
         try:
-            for checker in self.checkers:
-                checker.on_changes(request, changes)
+            self._look(
+                lambda checker: checker.on_changes(request, changes),
+                f"{request.actor or 'the beginning'}, by its {request}",
+            )
         except Violation as violation:
             self.scheduler.fail(violation)  # the library or its client would take it for a time-out, and go on
             raise
+
+    def _look(self, look: Callable[[Checker], None], step: str = "") -> None:
+        """Let each checker look; a violation says which rule was broken, and by which step."""
+        for checker in self.checkers:
+            try:
+                look(checker)
+            except Exception as error:
+                raise checker.violation(error, step or self._last_request()) from error
+
+    def _last_request(self) -> str:
+        if not self.trace:
+            return "what came before the first request"
+        last = self.trace[-1]
+        return f"{last.actor}, after its {last.operation} {last.places}"
 
     def _on_request(self, request: Request, fault: Fault | None, answer: Any) -> None:
         actor = request.actor

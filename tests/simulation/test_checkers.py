@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 
 from pynamo_locking import LockLost
 from pynamo_locking._core.possession import Possession
+from tests.simulation import checkers
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.engine.faults import Fault
 from tests.simulation.history import Line, Told
+from tests.simulation.plans import Plan
+from tests.simulation.planted import choices_of
+from tests.simulation.run import Run
 
 
 def test_one_holder() -> None:
@@ -410,3 +415,20 @@ def test_turns_of_a_block() -> None:
     image["lock"]["M"]["queue"]["M"]["e1"]["L"][1]["M"]["n"] = {"N": "3"}
     with refused("Turns"):
         history.wrote(checker, None, after={LOCKED: image})
+
+
+def test_a_violation_says_which_rule_was_broken_and_by_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the checker did not find what it looks at, as an attribute that is missing."""
+
+    def refuse_entries(self: checkers.OneHolder, request: Any, changes: Any) -> None:
+        self.require(request.step != "enter", "an entry has come")
+
+    def error_of(on_changes: Any) -> str:
+        monkeypatch.setattr(checkers.OneHolder, "on_changes", on_changes)
+        plan = Plan("embedded")
+        return str(Run(plan, choices_of(plan, 0)).execute().error)
+
+    by = r"; by p\d\.party\d, by its UpdateItem account/a"
+    assert re.fullmatch("OneHolder: an entry has come" + by, error_of(refuse_entries))
+    unread = error_of(lambda *_: {}["expires_s"])
+    assert re.fullmatch(r"OneHolder: KeyError\('expires_s'\) where .*: At most one party believes .*" + by, unread)

@@ -24,13 +24,13 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
             until_at_rest()
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         left = {name: entries for name, entries in left.items() if entries}
-        assert left == {}, f"{where}: {left}"  # pytest does not show the values of this module
+        assert left == {}, f"{where}: {left}"
         led = [cohort for cohort in cohorts._cohorts.values() if cohort.is_led]
         assert not led, f"{where}: the next caller of this process would wait behind the interrupted one"
-        assert [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over] == [], (
-            where
-        )
-        assert [own for _, _, own in heartbeat.heart._due if not own.possession.is_over] == [], where
+        mine = [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over]
+        assert mine == [], f"{where}: an entry is still noted as held here"
+        due = [own for _, _, own in heartbeat.heart._due if not own.possession.is_over]
+        assert due == [], f"{where}: the heartbeat would renew an entry that nothing releases"
 
     return check
 

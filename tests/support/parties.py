@@ -71,7 +71,7 @@ def abandoned(lock: Lock[Any]) -> Lock[Any]:
 
     def take() -> None:
         lock.acquire()
-        assert lock._held is not None
+        assert lock._held is not None, f"acquire() of {lock.name} has returned, and no entry is held"
         lock._held.possession = lock._held.possession.over()  # no heartbeat renews it, no release removes it
 
     in_thread(take)

@@ -95,7 +95,7 @@ def put_marked(tx_mark: dict[str, Any], key: str = "p0", **document: Any) -> Non
     """A purse of balance 1 that carries a mark."""
     [purse] = purses(1, key[:-1], balance=1)
     image = stored(Purse, key)
-    assert image is not None
+    assert image is not None, f"the purse {key} was saved, and is not stored"
     put(Purse, {**image, "lock": {"M": {"tx": tx_mark, **document}}})
     assert purse.purse_id == key
 
@@ -191,7 +191,7 @@ def tx_snapshot() -> None:
 def tx_snapshot_of_a_mark_that_came_later() -> None:
     with transaction(read_only=True, wait=3) as tx:
         image = stored(Purse, "p0")
-        assert image is not None
+        assert image is not None, "the purse p0, which is to carry the mark, is not stored"
         put(Purse, {**image, "lock": {"M": {}}})
         tx.get(Purse, "p0")
         put(Purse, image)

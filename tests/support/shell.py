@@ -42,14 +42,16 @@ class Shell:
     def answer(self, *arguments: str, code: int = 0) -> Any:
         """The JSON document."""
         got, out, err = self.run(*arguments, "--json")
-        assert got == code, (out, err)
+        assert got == code, f"{' '.join(arguments)} has ended with {got}, and not with {code}: {err or out}"
         return json.loads(out)
 
     def error(self, *arguments: str) -> dict[str, Any]:
         """The error's JSON document, which has the exit code in it; nothing else is printed."""
         code, out, err = self.run(*arguments, "--json")
+        asked = " ".join(arguments)
+        assert code, f"{asked} was to end with an error, and has answered: {out}"
         document: dict[str, Any] = json.loads(err)["error"]
-        assert (code, out) == (document["exit_code"], "")
+        assert (code, out) == (document["exit_code"], ""), f"{asked}: the exit code, or the output, is not what it says"
         return document
 
 
@@ -81,7 +83,7 @@ class Waiter:
         """Let go, once it has it."""
         self._may_leave.set()
         self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
+        assert not self._thread.is_alive(), f"{self._lock.name}: this party did not get the lock, or did not let go"
 
 
 def name_of(model: Any) -> str:
@@ -95,7 +97,7 @@ def changed(
 ) -> list[dict[str, Any]]:
     """Let the database give another answer to an operation; return the requests, as they come in."""
     database, asked_for = memory._memory, list[dict[str, Any]]()
-    assert database is not None
+    assert database is not None, "only the answers of the engine in memory can be changed"
     original = database.handle
 
     def handle(asked: str, kwargs: dict[str, Any]) -> dict[str, Any]:

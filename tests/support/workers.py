@@ -397,8 +397,8 @@ class Actions:
         """Wait until the lock is lost and the callback was called."""
         held = self._held[key]
         was_lost, was_called = held.lost.wait(PATIENCE), held.called.wait(PATIENCE)
-        assert was_lost
-        assert was_called
+        assert was_lost, f"the lock of {key} was lost, and after {PATIENCE:g} s its holder has not noticed"
+        assert was_called, f"the loss of the lock of {key} was noticed, and on_lost was not called in {PATIENCE:g} s"
         return self.facts(key)
 
     def campaign(self, model: Any, key: str, **options: Any) -> None:
@@ -418,7 +418,7 @@ class Actions:
         """Wait until this process leads, and its work has begun."""
         term = self._campaign.elected(PATIENCE)
         at = time.monotonic()
-        assert term is not None
+        assert term is not None, f"this candidate was not elected in {PATIENCE:g} s"
         until(lambda: term in self._terms)
         return Taken(term.ticket, at)
 

@@ -382,12 +382,16 @@ def put(engine: Engine, name: str, lock: dict[str, Any]) -> None:
     )
 
 
+#: A lock with an entry of which a part is missing.
+BROKEN = {
+    "M": {"next": {"L": [{"N": "2"}]}, "queue": {"M": {"e": {"L": [{"N": "1"}, {"M": {"o": {"S": "x"}}}]}}}},
+}
+
+
 def test_items_that_are_no_locks(memory, shell):
     """The list says which are broken, and has all others; whoever asks for one is told."""
     memory.bind(Locks)
-    entry = {"L": [{"N": "1"}, {"M": {"o": {"S": "x"}}}]}
-    document = {"next": {"L": [{"N": "2"}]}, "queue": {"M": {"e": entry}}}
-    put(memory, "broken", {"M": document})
+    put(memory, "broken", BROKEN)
     put(memory, "text", {"S": "no lock"})
     with Locks.locked("job"):
         code, out, err = shell.run("locks", "list", "--table", name_of(Locks), "--json")
@@ -397,6 +401,19 @@ def test_items_that_are_no_locks(memory, shell):
     assert [each["name"] for each in json.loads(out)["locks"]] == ["job"]
     assert json.loads(out)["unreadable"] == {"broken": "queue.e.1.e is missing"}
     assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.1.e is missing")
+
+
+def test_a_watch_that_has_seen_broken_locks_ends_with_1(memory, shell, monkeypatch):
+    """As `locks list` does: its last look is its answer."""
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    memory.bind(Locks)
+    put(memory, "broken", BROKEN)
+    monkeypatch.setattr(watching, "_sleep", interrupt)
+    code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
+    assert (code, "queue.e.1.e is missing" in out) == (1, True)
 
 
 def test_a_time_that_no_calendar_has(memory, shell):

@@ -121,6 +121,7 @@ def test_busy(run, options):
     """The lock is held elsewhere: exit code 75, or the one that was asked for; with or without a period."""
     with held_elsewhere(Locks.locked("job", owner="web-1:811")) as lock:
         code, out, err = run(*options, "--wait", "0", "--", "echo", "never")
+        quiet = run(*options, "--wait", "0", "--quiet", "--", "echo", "never")
         chosen = run(*options, "--wait", "0", "--busy-exit", "0", "--quiet", "--", "echo", "never")
         error = json.loads(run(*options, "--wait", "0", "--busy-exit", "9", "--json", "--", "echo", "never")[2])
 
@@ -129,7 +130,7 @@ def test_busy(run, options):
         f"pynamo-locking: echo was not started: job is running elsewhere. web-1:811 (ticket {lock.ticket}) has held "
         f"the lock for 0 s.\n"
     )
-    assert chosen == (0, "", "")
+    assert (quiet, chosen) == ((75, "", ""), (0, "", ""))
     assert (error["error"]["kind"], error["error"]["exit_code"]) == ("not_obtained", 9)
 
 

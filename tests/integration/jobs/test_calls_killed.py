@@ -230,7 +230,7 @@ def test_kills_and_lost_answers(dynoxide: Engine, tmp_path: Path) -> None:
         found[key].add(ways[-1](f"k-{key}"))  # what is stored in the end
         assert len(found[key]) == 1, (key, found[key])
         if by_lock not in ways:
-            assert Deed.get(f"k-{key}").times == 1, key
+            assert Deed.get(f"k-{key}").times == 1, f"the call k-{key} was made another time than once"
     assert did["killed"]
     assert did["paused"]
     assert said["result"] > sum(said.values()) / 2

@@ -152,6 +152,23 @@ def test_work_that_fails_lets_another_process_lead(clock: VirtualClock, caplog: 
     assert "on_elected failed" in caplog.text
 
 
+def test_work_that_has_failed_and_is_told_to_resign_has_failed(clock: VirtualClock) -> None:
+    """Another process may lead before it, also if `on_lost` resigns for good measure."""
+    began, terms = list[float](), list[Any]()
+
+    def fail_twice(term: Term) -> None:
+        began.append(clock.elapsed)
+        terms.append(term)
+        if len(terms) <= 2:
+            raise ValueError(term.ticket)
+
+    with Locks.lead("scheduler", on_elected=fail_twice, on_lost=lambda _: terms[-1].resign(), **OPTIONS):
+        clock.sleep(LEASE)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(began)]
+    assert pauses == [pytest.approx(LEASE / 3, abs=0.2)] * 2, "the campaign did not let another process lead"
+    assert [term.reason for term in terms] == ["failed", "failed", "resigned"]
+
+
 def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
     def on_lost(reason: str) -> None:
         raise ValueError(reason)

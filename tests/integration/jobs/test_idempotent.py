@@ -460,6 +460,25 @@ def test_effect_and_result_are_committed_together(purse):
     assert row.expires.timestamp() * 1000 >= row.kept_until_ms
 
 
+def test_a_result_of_a_transaction_is_kept_as_long_as_it_counts(purse):
+    """DynamoDB's TTL leaves the row for a month as well."""
+    pay_into(keep=timedelta(days=30))("m-1", 5)
+    row = Calls.get("pay_in#m-1")
+    assert row.expires.timestamp() * 1000 >= row.kept_until_ms
+
+
+def test_a_new_result_leaves_nothing_of_an_expired_one(clock):
+    """The payload of the first call is not compared with that of a repeat of the second, which had none."""
+    with Calls.call("k", payload="first", keep=timedelta(hours=1)) as call:
+        call.result = 1
+    clock.jump(3_601)
+    with transaction(), Calls.call("k") as call:
+        call.result = 2
+    with Calls.call("k", payload="third") as call:
+        assert call.is_repeated
+        assert call.result == 2
+
+
 def test_two_transactions_with_one_key_do_it_once(purse):
     """The second is refused by the row of the first, begins again, and finds the result."""
     pay_in, results = pay_into(), list[Any]()

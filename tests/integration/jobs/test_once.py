@@ -264,6 +264,20 @@ def test_one_that_has_waited_until_the_next_period(clock):
     assert asked() == "due"
 
 
+def test_a_run_without_a_grid_begins_when_its_turn_comes(clock):
+    """Not when it was asked for: what it has waited for has taken minutes."""
+    runs = []
+    with pytest.raises(ZeroDivisionError), once(owner="first"):
+        waiter = in_background(lambda: runs.append(run_once(since_success=True)))
+        until_queued(Locks, "job", 2)
+        clock.sleep(120)
+        _ = 1 / 0
+    waiter.join()
+
+    assert [run.period_begins for run in runs] == [NOON + timedelta(seconds=last().began_ms / 1000 - NOON.timestamp())]
+    assert last().period_ms == last().began_ms >= NOON.timestamp() * 1000 + 120_000
+
+
 def in_background(work: Any) -> Any:
     """Do the work in a thread, beside the test."""
     thread = threading.Thread(target=work)

@@ -40,29 +40,27 @@ def assert_served_in_order(increments: list[Increment]) -> None:
 @pytest.mark.parametrize("model", [Plain, Versioned])
 def test_increments_of_one_item(real_engine: Engine, model: Any) -> None:
     """8 processes increment one item 50 times each, on the fast engine: the sum is 400, in ticket order."""
-    times = TIMES
     real_engine.bind(model)
     model("a").save()
     with crew(real_engine, PROCESSES, model) as workers:
-        done = work(workers, "edit", model, [["a"] * times] * PROCESSES)
-    assert len(done) == PROCESSES * times
+        done = work(workers, "edit", model, [["a"] * TIMES] * PROCESSES)
+    assert len(done) == PROCESSES * TIMES
     assert_served_in_order(done)
-    assert model.get("a", consistent_read=True).value == PROCESSES * times
+    assert model.get("a", consistent_read=True).value == PROCESSES * TIMES
     assert model.lock_state("a").entries == ()
 
 
 def test_increments_of_twenty_items(real_engine: Engine) -> None:
     """8 processes make 50 increments each on 20 items, in an order of their own: the sum is 400."""
-    times = TIMES
     real_engine.bind(Plain)
     names = [f"item-{i}" for i in range(20)]
     for name in names:
         Plain(name).save()
-    orders = [random.sample(names * 3, times) for _ in range(PROCESSES)]
+    orders = [random.sample(names * 3, TIMES) for _ in range(PROCESSES)]
     with crew(real_engine, PROCESSES, Plain) as workers:
         done = work(workers, "edit", Plain, orders)
     assert_served_in_order(done)
-    assert sum(Plain.get(name, consistent_read=True).value for name in names) == PROCESSES * times
+    assert sum(Plain.get(name, consistent_read=True).value for name in names) == PROCESSES * TIMES
     assert all(Plain.lock_state(name).entries == () for name in names)
 
 

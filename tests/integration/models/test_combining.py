@@ -297,6 +297,28 @@ def test_after_a_refusal_the_item_is_read_consistently(memory):
     assert are_consistent == [False, True], "what is read after a refusal must be at least as new as what refused"
 
 
+@pytest.mark.usefixtures("boards")
+def test_each_write_of_a_line_begins_anew(monkeypatch):
+    """After a write that was refused and made again, the next one reads the item, and takes what its refusal shows."""
+    monkeypatch.setattr(combining, "MOST", 2)
+    beaten: list[int] = []
+
+    def once(change: Callable[[Any], None]) -> Callable[[Any], None]:
+        def beaten_once(board: Any) -> None:
+            if change not in beaten:
+                beaten.append(change)
+                Board("a").update([Board.n.add(100)], add_version_condition=False)
+            change(board)
+
+        return beaten_once
+
+    with count_requests() as counted:
+        results = together(once(note(0)), note(1), once(note(2)), note(3))
+    assert [result.n for result in results] == [100, 100, 200, 200]
+    assert log_of() == [0, 1, 2, 3]
+    assert counted.by_operation == {"GetItem": 3, "UpdateItem": 2, "PutItem": 4}
+
+
 def test_attempts_are_those_of_each_caller(memory):
     """A locked item is tried again after pauses, and each caller has an error of its own."""
     memory.bind(Inside)

@@ -10,6 +10,7 @@ from pynamo_locking import (
 )
 from tests.support.faults import is_save
 from tests.support.models import Account, Device, Locks
+from tests.support.transaction_models import Robot, RowLocks
 
 pytestmark = pytest.mark.core
 
@@ -56,6 +57,23 @@ def test_an_edit_that_deletes_does_not_save(engine, model, how):
     with pytest.raises(model.DoesNotExist):
         model.get("x")
     assert model.lock_state("x").entries == ()
+
+
+@pytest.mark.parametrize("how", ["by itself", "in a transaction"])
+def test_an_edit_saves_what_its_block_has_deleted_and_saved_again(memory, how):
+    """The item is there at the end, so what the block has changed since is not left out."""
+    memory.bind(RowLocks, Robot)
+    Robot("r").save()
+    with Robot.edit("r") as robot:
+        robot.delete()
+        robot.version = None
+        if how == "by itself":
+            robot.save()
+        else:
+            with TransactWrite(connection=Robot._get_connection().connection) as write:
+                write.save(robot)
+        robot.total = 7
+    assert Robot.get("r").total == 7
 
 
 def test_an_interrupt_after_an_applied_save_is_no_loss(account):

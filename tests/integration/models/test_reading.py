@@ -68,6 +68,18 @@ def test_reads_inside_a_lock_are_consistent(memory: Engine) -> None:
     assert are_consistent == [True] * 4, "a read under a lock may come from a replica that lacks the last write"
 
 
+def test_what_an_update_beside_a_lock_has_stored_is_read_consistently(memory: Engine) -> None:
+    """The transaction returns no item, and a replica may not show it yet."""
+    memory.bind(Locks, Device)
+    Device("d").save()
+    with Device.locked("d") as lock:
+        item = lock.item
+        with count_requests() as counted:
+            item.update([Device.total.add(1)])
+    operation, read = counted.bodies[-1]
+    assert (item.total, operation, read.get("ConsistentRead")) == (1, "GetItem", True)
+
+
 def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> None:
     """A task was cancelled while it read, and read again: changes of the item it has then must not get lost."""
     memory.bind(Locks, Device)

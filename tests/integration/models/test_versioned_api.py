@@ -139,6 +139,8 @@ def test_modify_gives_up_with_the_last_conflict(engine, world):
     with count_requests() as counted, pytest.raises(StaleVersion) as caught:
         Doc.modify("a", change=lambda item: write_over("a"), attempts=3)
     assert counted.by_operation == {"GetItem": 2, "PutItem": 3, "UpdateItem": 3}
+    reads = [body for operation, body in counted.bodies if operation == "GetItem"]
+    assert [read.get("ConsistentRead") for read in reads] == [True, True], "a replica may show what was refused"
     assert (caught.value.expected, caught.value.actual, caught.value.current.n) == (3, 4, 300)
     assert isinstance(caught.value, PutError)
     for found in (caught.value, pickle.loads(pickle.dumps(caught.value))):

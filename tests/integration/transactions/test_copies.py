@@ -229,6 +229,44 @@ def test_a_rollback_of_a_delete_and_a_create_gives_the_first_instance_back() -> 
     first.save()
 
 
+def test_a_rollback_to_a_savepoint_forgets_the_condition_of_a_write() -> None:
+    """What the commit checks of an item that was read since is what the caller still asks for."""
+    purses(1)
+    with transaction() as tx:
+        savepoint = tx.savepoint()
+        purse = tx.get(Purse, "p0")
+        tx.save(purse, Purse.balance > 1000)
+        savepoint.rollback()
+        purse.balance = 5
+        tx.save(purse)
+    assert number(purse) == 5
+
+
+def test_a_rollback_to_a_savepoint_forgets_the_check_of_a_write() -> None:
+    """An item that was read since without being relied on is not checked after all."""
+    purses(1)
+    with transaction(isolation="read_committed") as tx:
+        savepoint = tx.savepoint()
+        tx.save(tx.get(Purse, "p0"))
+        savepoint.rollback()
+        add(Purse("p0"), 5, tx, blind=True)
+        add(Purse("p0"), 100, blind=True)
+    assert number(Purse("p0")) == 205
+
+
+def test_a_rollback_to_a_savepoint_forgets_an_update_of_what_was_not_read() -> None:
+    """The item that the transaction relies on is read afterwards, as it is stored."""
+    [purse] = purses(1)
+    with transaction() as tx:
+        savepoint = tx.savepoint()
+        tx.check(purse)
+        add(purse, 5, tx)
+        savepoint.rollback()
+        assert tx.get(Purse, "p0").balance == 100
+        tx.save(tx.get(Purse, "p0"))
+    assert number(purse) == 100
+
+
 def test_a_savepoint_asks_whether_the_transaction_is_over() -> None:
     """Going back would give instances old values under new versions."""
     [purse] = purses(1)
@@ -574,6 +612,20 @@ def test_a_failed_operation_leaves_no_condition_behind(memory: Engine) -> None:
         item.needed = "y"
         tx.save(item)
     assert Strict.get("a").needed == "y"
+
+
+def test_a_failed_operation_leaves_no_check_behind(memory: Engine) -> None:
+    """An item that was read, and is not relied on, may change until the commit as before."""
+    memory.bind(Strict)
+    Strict("a", needed="x").save()
+    with transaction(isolation="read_committed") as tx:
+        item: Any = tx.get(Strict, "a")
+        item.needed = None
+        with pytest.raises(ValueError, match="needed"):
+            tx.save(item)
+        tx.update(Strict("a"), [Strict.needed.set("y")], add_version_condition=False)
+        Strict.get("a").touch()
+    assert (Strict.get("a").needed, Strict.get("a").version) == ("y", 3)
 
 
 def test_a_failed_first_operation_leaves_nothing_behind(memory: Engine) -> None:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute
+from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, NotUnique, transaction
 from pynamo_locking._transactions.long_commit import LongCommit
+from tests.support.faults import count_requests
 from tests.support.models import Locks, declare
 from tests.support.parties import shifted_clock
 from tests.support.shell import prepared
@@ -116,6 +118,56 @@ def test_what_has_expired_is_none_of_its_business() -> None:
     Session("b", email="x").save()
     assert rows() == {"x": "b"}
     assert kinds(Session) == []
+
+
+def expiries() -> set[Any]:
+    """When the rows of unique values expire."""
+    return {row.expires for row in Uniques.scan(consistent_read=True, include_expired=True)}
+
+
+def test_a_row_expires_with_its_item() -> None:
+    """A row that was lost gets the time of its item; one of another time is found, and mended."""
+    Session("a", email="x", expires=timedelta(hours=1)).save()
+    [row] = Uniques.scan(consistent_read=True)
+    row.delete()
+    assert Session.repair_unique().is_sound
+    assert expiries() == {Session.get("a").expires}, "the row was written with another time of expiry than its item has"
+
+    [row] = Uniques.scan(consistent_read=True)
+    row.expires = None
+    row.save()
+    assert kinds(Session) == [("missing row", ("x",), False)]
+    assert Session.repair_unique().is_sound
+    assert expiries() == {Session.get("a").expires}
+    assert kinds(Session) == []
+
+
+def test_every_item_and_row_is_seen_as_it_is_now() -> None:
+    """The scans are consistent: a row of just now would be missing otherwise."""
+    User("a", email="x").save()
+    with count_requests() as counted:
+        assert kinds(User) == []
+    assert [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "Scan"] == [True, True]
+
+
+def test_a_stray_row_that_is_taken_meanwhile_was_not_mended(stranger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the repair it was removed, and another item has got the value: nothing is wrong then."""
+    User("a", email="x").save()
+    stranger("a").delete()
+    send, left = Connection.dispatch, [True]
+
+    def dispatch(self: Any, operation: str, kwargs: Any, *arguments: Any) -> Any:
+        answer = send(self, operation, kwargs, *arguments)
+        if operation == "TransactGetItems" and left:
+            left.clear()
+            [row] = Uniques.scan(consistent_read=True)
+            row.delete()
+            User("b", email="x").save()
+        return answer
+
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    assert User.repair_unique().problems == ()
+    assert rows() == {"x": "b"}
 
 
 def test_only_models_with_unique_values() -> None:

@@ -471,6 +471,22 @@ def test_stock_transactions_are_guarded(engine):
         stock(("delete", lock.item))
 
 
+def test_a_stock_transaction_shows_nothing_of_one_that_was_refused(memory):
+    """After it, outside of the lock, the instance shows the lock as it is: free, so that it can be saved again."""
+    memory.bind(Account)
+    Account("a", balance=1).save()
+    connection = Account._get_connection().connection
+    with Account.locked("a") as lock:
+        item = lock.item
+        with pytest.raises(TransactWriteError), StockTransactWrite(connection=connection) as refused:
+            refused.save(item, condition=Account.balance == 7)
+    item.refresh()
+    for _ in range(2):
+        with StockTransactWrite(connection=connection) as transaction:
+            transaction.save(item)
+        assert item.lock.entries == ()
+
+
 def test_stock_transactions_of_locks_in_their_own_row_are_refused(device):
     """PynamoDB's class cannot check the row, and says which one can."""
     with device.locked("d") as lock:

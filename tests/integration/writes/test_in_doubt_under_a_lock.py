@@ -11,7 +11,7 @@ import pynamodb.transactions
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknown, TransactWrite
+from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknown, StaleVersion, TransactWrite
 from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.faults import lost_responses
@@ -299,6 +299,21 @@ def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_
             lock.renew()
         assert not lock.lost.is_set()
     assert not lock.lost.is_set()
+
+
+def test_an_update_in_doubt_by_a_transaction_is_not_undone_by_the_next_save(memory):
+    """The instance may lack it, and has no version by which DynamoDB would refuse it: it is to be read again."""
+    memory.bind(Account)
+    Account("a", balance=100).save()
+    with Account.locked("a") as lock:
+        transaction = TransactWrite(connection=Account._get_connection().connection)
+        with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown), transaction:
+            transaction.update(lock.item, [Account.balance.add(5)])
+        with pytest.raises(StaleVersion):
+            lock.item.save()
+        lock.item.refresh()
+        lock.item.save()
+    assert Account.get("a").balance == 105
 
 
 def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):

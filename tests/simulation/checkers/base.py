@@ -41,6 +41,13 @@ class Checker:
         if not condition:
             raise Violation(f"{type(self).__name__}: {message}")
 
+    def violation(self, error: Exception, step: str) -> Violation:
+        """Return the violation to raise for an error of this checker: what rule was broken, and by which step."""
+        if isinstance(error, Violation):
+            return Violation(f"{error}; by {step}")
+        rule = str(type(self).__doc__).partition("\n")[0].rstrip(".")
+        return Violation(f"{type(self).__name__}: {error!r} where this was looked at: {rule}; by {step}")
+
     def may_be_robbed(self, grant: Grant) -> bool:
         """Tell whether somebody may take a lock over while its holder still believes in it.
 

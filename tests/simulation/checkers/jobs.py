@@ -42,9 +42,10 @@ class OneSuccess(Checker):
             if after.success is not None:
                 image: Any = change.after
                 kept_s = int(image["lock"]["M"]["success"]["M"]["kept_s"]["N"])
-                expires_s = int(image["expires_s"]["N"])
+                expires_s = image.get("expires_s", {}).get("N")
+                self.require(expires_s, f"{request.actor} has noted {after.success} in a row without a time of expiry")
                 self.require(
-                    expires_s - after.success.ended_ms / 1000 > kept_s - _BEHIND_S,
+                    int(expires_s) - after.success.ended_ms / 1000 > kept_s - _BEHIND_S,
                     f"{request.actor} lets {change.place} expire before the end of its period",
                 )
 

@@ -161,7 +161,7 @@ class Workload:
         row = self.row(lock)
         with self.history.taking("acquire", row) as done:
             lock.acquire(**arguments)
-            assert lock._held is not None
+            assert lock._held is not None, f"acquire() of {lock.name} has returned, and no entry is held"
             done.value = lock._held.entry.id
         if done.told is not Told.APPLIED:
             self.history.timeouts += 1

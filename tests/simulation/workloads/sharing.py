@@ -177,7 +177,7 @@ class Broken(Workload):
         if done.error is not None or not holders:
             return
         row = self.row_of(place(model, "d"))
-        assert row is not None
+        assert row is not None, f"the lock of {model.__name__} is in no row, so it cannot be broken"
         self.history.broken.add((row, holders[0].ticket))
         with self.history.operation("break lock") as done:
             done.value = (row, holders[0].ticket)
