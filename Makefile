@@ -49,70 +49,55 @@ coverage: $(VENV)/.test engines ## what the tests execute of the package, but fo
 	$(PYTEST) $(MEASURED) -m "alone and not slow"
 	$(BIN)/coverage report
 
-aws: $(VENV)/.cli ## the package's checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT; ENDPOINT to point elsewhere)
-	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
-	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
-
-pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR: those of a checkout)
-	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
-	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
-
-simulate: $(VENV)/.test engines ## as long as you like: the simulator's exhaustive searches and fresh seeds for MINUTES=20, transactions without statements, and `certify` on both real engines
+simulate: $(VENV)/.test engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
 	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/cli/test_certify.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
-
-campaign: $(VENV)/.test engines ## processes under kills, pauses and faults on three engines write histories, which are checked from their files, for MINUTES=20
+campaign: $(VENV)/.test engines ## processes write histories under kills and faults for MINUTES=20, and a reader checks them
 	$(BIN)/python -m tests.campaign run --minutes $(or $(MINUTES),20)
-
-model: ## SPIN (spin and a C compiler) searches models of the queue and of long transactions, with and without their rules
-	$(PYTHON) -m tests.models
-
 soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
 	$(BIN)/python -m tests.soak
+model: ## SPIN (spin and a C compiler) searches models of the queue and of long transactions, with and without their rules
+	$(PYTHON) -m tests.models
+pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR)
+	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
+	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
+aws: $(VENV)/.cli ## checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT, ENDPOINT)
+	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
+	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
 
+lint: quick-lint pyright ## ruff, import-linter, mypy --strict, pyright
 quick-lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-
-lint: quick-lint pyright ## ruff, import-linter, mypy --strict, pyright
-
 pyright: $(VENV)/.lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
-
 format: $(VENV)/.lint ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
-	@echo "open docs/_build/html/index.html"
-
-links: $(VENV)/.docs ## whether the links of the documentation to other sites still lead somewhere; needs the Internet
+links: $(VENV)/.docs ## whether its links to other sites lead somewhere; needs the Internet
 	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
-
-pictures: $(VENV)/.pictures engines ## draw the pictures of terminals again: the demo, and `locks watch`
+pictures: $(VENV)/.pictures engines ## draw its pictures of terminals: the demo, and `locks watch`
 	$(BIN)/python -m docs.pictures.draw
-
-look: docs $(VENV)/.pictures ## look at the documentation in a headless browser, as wide as a desktop and as a phone; needs Chromium
+look: docs $(VENV)/.pictures ## look at its pages in a headless browser, as wide as a desktop and as a phone; needs Chromium
 	$(BIN)/python -m docs.pictures.look
 
 bench: $(VENV)/.bench engines ## over an hour: everything beside its alternatives, written into docs/benchmarks
 	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
-
-bench-transactions: $(VENV)/.test engines ## transactions: requests, kills for a minute, contention, waiting for the dead
+bench-transactions: $(VENV)/.test engines ## requests, kills for a minute, contention, waiting for the dead
 	$(BIN)/python -m benchmarks.transactions all --json benchmarks/transactions.json
-
-bench-intervals: $(VENV)/.test engines ## intervals: both forms side by side, growth, and whether modes are fair
+bench-intervals: $(VENV)/.test engines ## both forms side by side, growth, and whether modes are fair
 	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
 
 dist: $(VENV)/.dist ## wheel and source distribution, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
-
 check-wheel: dist engines ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
 	.ci/check-wheel $(PYTHON) oldest "pynamodb==6.1.0" "boto3==1.28.0" "botocore==1.31.0"
 	.ci/check-wheel $(PYTHON) newest
