@@ -27,7 +27,7 @@ from pynamo_locking import (
 from pynamo_locking._core import limits
 from pynamo_locking._io import runtime, statements
 from tests.support.faults import count_requests
-from tests.support.models import meta
+from tests.support.models import QUICK
 from tests.support.parties import held_elsewhere
 from tests.support.statements import (
     BATCH,
@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 class Plain(VersionedMixin, Model):
     """A save is a Put of the whole item."""
 
-    Meta = meta("plain", max_retry_attempts=0)
+    class Meta:
+        table_name = "plain"
+        max_retry_attempts = 0
 
     pk = UnicodeAttribute(hash_key=True)
     rk = NumberAttribute(range_key=True)
@@ -76,7 +78,10 @@ class Lasting(ExpiringMixin, Plain):
 class Inside(LockableModel):
     """A save is an update, which leaves the lock alone."""
 
-    Meta = meta("inside-by-statements", max_retry_attempts=0)
+    class Meta:
+        table_name = "inside-by-statements"
+        lock_settings = QUICK
+        max_retry_attempts = 0
 
     pk = UnicodeAttribute(hash_key=True)
     rk = NumberAttribute(range_key=True)

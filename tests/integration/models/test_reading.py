@@ -12,7 +12,7 @@ from pynamo_locking import (
     LockableModel,
 )
 from pynamo_locking.testing._botocore import client_error
-from tests.support.models import Account, Device, Locks, meta
+from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Robot, RowLocks
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def test_reads_of_other_models_inside_a_lock(account, engine):
     """A model without a place for locks, and a key that cannot be, read as they do outside."""
 
     class Plain(LockableModel):
-        Meta = meta("plain")
+        class Meta:
+            table_name = "plain"
 
         account_id = Account.account_id
 
