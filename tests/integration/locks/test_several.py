@@ -18,10 +18,11 @@ from pynamo_locking import (
     transaction,
 )
 from tests.support.faults import count_requests, lost_responses
-from tests.support.models import Account, Document, Locks, declare
+from tests.support.models import Account, Document, declare
 
-Seat = declare("Seat", table_name="seats", hash_key="hall", range_key="number", numbers="value", lock_table=Locks)
-Chair = declare("Chair", hash_key="hall", range_key="number", version=True, numbers="value", lock_table=Locks)
+Names = declare("Names", NamedLock)
+Seat = declare("Seat", table_name="seats", hash_key="hall", range_key="number", numbers="value", lock_table=Names)
+Chair = declare("Chair", hash_key="hall", range_key="number", version=True, numbers="value", lock_table=Names)
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def seats_anywhere(engine):
 
 
 def with_seats(engine):
-    engine.bind(Seat, Chair, Locks)
+    engine.bind(Seat, Chair, Names)
     for number in range(10):
         Seat("h", number).save()
     Chair("h", 1).save()
@@ -197,7 +198,7 @@ def test_numbers_that_are_one_number(seats):
 @pytest.mark.parametrize("key", ["in the item", "beside"])
 def test_a_transaction_in_doubt_of_an_item_that_was_read_by_itself(memory, key):
     """Whatever way the copy came from: what it may lack is not taken back by saving it."""
-    memory.bind(Account, Seat, Chair, Locks)
+    memory.bind(Account, Seat, Chair, Names)
     Account("a").save()
     Seat("h", 1).save()
     model, keys, column = (Account, ("a",), "balance") if key == "in the item" else (Seat, ("h", 1), "value")
@@ -253,8 +254,8 @@ def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
 @pytest.mark.parametrize("step", [1, -1], ids=["in order", "newest first"])
 def test_a_lock_costs_the_same_however_many_are_held(memory, step):
     """Counted in calls of Python functions, of the first and of the last ones of one thread."""
-    memory.bind(Locks)
-    locks = [Locks.lock(f"n-{i}", heartbeat=False) for i in range(300)]
+    memory.bind(Names)
+    locks = [Names.lock(f"n-{i}", heartbeat=False) for i in range(300)]
     taking = [calls_of(lock.acquire) for lock in locks]
     releasing = [calls_of(lock.release) for lock in locks[::step]]
 
