@@ -31,7 +31,6 @@ from pynamo_locking import (
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, delayed, lost_responses
-from tests.support.models import meta
 from tests.support.parties import shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 
@@ -648,7 +647,8 @@ def test_calls_in_a_table_of_other_items(memory):
     """Under a prefix: an item, a lock and a call of one name do not see each other."""
 
     class App(Model):
-        Meta = meta("app")
+        class Meta:
+            table_name = "app"
 
         pk = UnicodeAttribute(hash_key=True)
         sk = UnicodeAttribute(range_key=True)

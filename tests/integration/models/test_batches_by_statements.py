@@ -29,7 +29,7 @@ from pynamo_locking._core import limits
 from pynamo_locking._io import runtime, statements
 from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
-from tests.support.models import meta
+from tests.support.models import QUICK
 from tests.support.parties import held_elsewhere
 from tests.support.statements import (
     BATCH,
@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 class Plain(VersionedMixin, Model):
     """A save is a Put of the whole item."""
 
-    Meta = meta("plain", max_retry_attempts=0)
+    class Meta:
+        table_name = "plain"
+        max_retry_attempts = 0
 
     pk = UnicodeAttribute(hash_key=True)
     rk = NumberAttribute(range_key=True)
@@ -78,7 +80,10 @@ class Lasting(ExpiringMixin, Plain):
 class Inside(LockableModel):
     """A save is an update, which leaves the lock alone."""
 
-    Meta = meta("inside-by-statements", max_retry_attempts=0)
+    class Meta:
+        table_name = "inside-by-statements"
+        lock_settings = QUICK
+        max_retry_attempts = 0
 
     pk = UnicodeAttribute(hash_key=True)
     rk = NumberAttribute(range_key=True)

@@ -19,7 +19,6 @@ from pynamodb.models import Model
 from pynamo_locking import (
     ConfigurationError,
     ItemLocked,
-    NamedLock,
     OutcomeUnknown,
     StaleVersion,
     VersionAttribute,
@@ -29,7 +28,7 @@ from pynamo_locking._io import loops
 from pynamo_locking._models import combining
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import declare, meta
+from tests.support.models import Locks, declare, meta
 from tests.support.parties import held_elsewhere
 
 if TYPE_CHECKING:
@@ -50,9 +49,8 @@ class Board(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-Rows = declare("Rows", NamedLock)
 Inside = declare("Inside", hash_key="pk", lock=True, version=True, log=ListAttribute(default=list))
-Beside = declare("Beside", hash_key="pk", version=True, lock_table=Rows, log=ListAttribute(default=list))
+Beside = declare("Beside", hash_key="pk", version=True, lock_table=Locks, log=ListAttribute(default=list))
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +132,7 @@ def together(
 @pytest.mark.parametrize("model", [Board, Inside, Beside])
 def test_many_changes_are_one_write(cheap, model):
     """In the order in which the callers came; the version counts one."""
-    cheap.bind(Rows, model)
+    cheap.bind(Locks, model)
     model("a").save()
     with count_requests() as counted:
         results = together(*(note(i) for i in range(20)), model=model)
@@ -367,7 +365,7 @@ def test_a_lost_answer_is_no_conflict():
 
 def test_what_cannot_be_shared_is_refused(memory):
     """Before any request."""
-    memory.bind(Board, Rows, Inside, Beside)
+    memory.bind(Board, Locks, Inside, Beside)
     with pytest.raises(ConfigurationError, match="takes no condition"):
         Board.modify("a", note(1), condition=Board.n == 0, combine=True)
     with pytest.raises(ConfigurationError, match="needs a function"):

@@ -23,7 +23,6 @@ from pynamo_locking import (
     ItemLocked,
     LockingError,
     LockLost,
-    NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
@@ -35,7 +34,7 @@ from pynamo_locking import (
 from pynamo_locking._core import limits
 from pynamo_locking._io import runtime, statements
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import declare, meta
+from tests.support.models import Locks, declare, meta
 from tests.support.parties import held_elsewhere
 from tests.support.versioned_models import connection_of, saved, stale
 
@@ -58,8 +57,7 @@ class Row(VersionedMixin, Model):
 Other = declare("Other", VersionedMixin, hash_key="pk", version=True)
 Numbered = declare("Numbered", VersionedMixin, range_key="part", version=True, number=NumberAttribute(hash_key=True))
 Inside = declare("Inside", hash_key="pk", lock=True, version=True, numbers="n")
-BatchLocks = declare("BatchLocks", NamedLock)
-Beside = declare("Beside", hash_key="pk", version=True, numbers="n", lock_table=BatchLocks)
+Beside = declare("Beside", hash_key="pk", version=True, numbers="n", lock_table=Locks)
 
 
 MODES = pytest.mark.parametrize("transactions", [False, True], ids=["each", "transactions"])
@@ -603,7 +601,7 @@ def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions
 @pytest.mark.parametrize("model", [Inside, Beside])
 def test_locks_of_the_caller_guard_the_writes_of_all_workers(engine, model, transactions):
     """The workers write inside them, in whatever thread they are."""
-    engine.bind(BatchLocks, Inside, Beside)
+    engine.bind(Locks, Inside, Beside)
     keys = names(5)
     for key in keys:
         model(key).save()
@@ -643,7 +641,7 @@ def test_an_item_that_somebody_else_has_locked(engine, transactions):
 @pytest.mark.parametrize("model", [Inside, Beside])
 def test_a_lock_that_was_lost_refuses_the_writes_of_the_batch(engine, model, operation, transactions):
     """A batch never says that such a write was applied."""
-    engine.bind(BatchLocks, Inside, Beside)
+    engine.bind(Locks, Inside, Beside)
     for key in names(2):
         model(key).save()
     with suppress(LockLost), model.locked("i000", heartbeat=False) as lock:
@@ -662,7 +660,7 @@ def test_a_lock_that_was_lost_refuses_the_writes_of_the_batch(engine, model, ope
 
 def test_locks_in_rows_of_their_own_count_double(dynoxide):
     """51 items with 51 locks are more than one transaction takes."""
-    dynoxide.bind(BatchLocks, Beside)
+    dynoxide.bind(Locks, Beside)
     keys = names(51)
     for key in keys:
         Beside(key).save()

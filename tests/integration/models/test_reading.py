@@ -13,7 +13,7 @@ from pynamo_locking.testing import VirtualClock
 from pynamo_locking.testing._botocore import client_error
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
-from tests.support.models import Account, Device, Locks, meta
+from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import (
     Purse,
     Robot,
@@ -33,7 +33,8 @@ def test_reads_of_other_models_inside_a_lock(account, engine):
     """A model without a place for locks, and a key that cannot be, read as they do outside."""
 
     class Plain(LockableModel):
-        Meta = meta("plain")
+        class Meta:
+            table_name = "plain"
 
         account_id = Account.account_id
 

@@ -18,7 +18,6 @@ from pynamo_locking import (
     ConfigurationError,
     Conflict,
     ItemLocked,
-    NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
@@ -27,7 +26,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import declare, meta
+from tests.support.models import Locks, declare, meta
 from tests.support.parties import held_elsewhere, in_thread
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ Page = declare(
 )
 Plain = declare("Plain", VersionedMixin, hash_key="pk", numbers="n")
 Ledger = declare("Ledger", hash_key="pk", lock=True, version=True, numbers="n")
-LedgerLocks = declare("LedgerLocks", NamedLock)
-Machine = declare("Machine", hash_key="pk", version=True, numbers="n", lock_table=LedgerLocks)
+Machine = declare("Machine", hash_key="pk", version=True, numbers="n", lock_table=Locks)
 
 
 class Sleepless(runtime.Runtime):
@@ -279,7 +277,7 @@ def test_modify_of_an_item_that_somebody_else_has_locked(engine, world):
 @pytest.mark.parametrize("model", [Ledger, Machine])
 def test_modify_inside_the_lock(engine, model):
     """It is a guarded write like any other; the copy of the lock is old afterwards."""
-    engine.bind(LedgerLocks, Ledger, Machine)
+    engine.bind(Locks, Ledger, Machine)
     model("a").save()
     with model.locked("a") as lock:
         before = lock.item
@@ -350,7 +348,7 @@ def test_touch_counts_the_version_up_and_changes_nothing_else(engine):
 
 def test_touch_inside_and_outside_locks(engine):
     """With its lock elsewhere it is a transaction, and inside the item an update."""
-    engine.bind(LedgerLocks, Ledger, Machine)
+    engine.bind(Locks, Ledger, Machine)
     for model in (Ledger, Machine):
         model("a").save()
         with model.locked("a") as lock:
@@ -753,7 +751,7 @@ def test_a_refusal_because_the_item_is_gone(engine, operation):
 @pytest.mark.parametrize("model", [Machine, Ledger])
 def test_writes_without_a_check_never_move_the_version_back(engine, model, place):
     """An old copy, and an object made by hand: the stored version counts on, and the instance has it."""
-    engine.bind(LedgerLocks, Ledger, Machine)
+    engine.bind(Locks, Ledger, Machine)
     model("a").save()
 
     def count_on() -> None:

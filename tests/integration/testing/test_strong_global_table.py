@@ -7,7 +7,6 @@ from pynamodb.exceptions import TableError, TransactWriteError
 
 from pynamo_locking import (
     ConfigurationError,
-    NamedLock,
     TransactWrite,
     transaction,
 )
@@ -15,13 +14,12 @@ from pynamo_locking._models import administration
 from pynamo_locking.cli import checks
 from pynamo_locking.testing import strong_global_table
 from tests.support.interval_models import Slot
-from tests.support.models import declare
+from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.unique_models import User
 
-Names = declare("Names", NamedLock)
 Account = declare("Account", hash_key="account_id", lock=True, version=True, numbers="balance")
-Ship = declare("Ship", hash_key="ship_id", version=True, lock_table=Names)
+Ship = declare("Ship", hash_key="ship_id", version=True, lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +48,7 @@ def act_on(item):
             batch.save(Account("b"))
 
     def on_a_name():
-        with Names.locked("job"):
+        with Locks.locked("job"):
             pass
 
     return {
@@ -75,10 +73,10 @@ NAMES += ["under the lock", "modify", "batch", "a name"]
 def test_each_operation_meets_writes_of_other_regions(memory, name, conflicts, monkeypatch):
     """Several times: it succeeds, and was applied once."""
     monkeypatch.setattr("pynamo_locking._core.limits.MOST_STATEMENTS", 1)
-    memory.bind(Account, Names)
+    memory.bind(Account, Locks)
     item = saved()
     act = act_on(item)[name]
-    with strong_global_table(Names if name == "a name" else Account, conflicts=conflicts) as met:
+    with strong_global_table(Locks if name == "a name" else Account, conflicts=conflicts) as met:
         act()
     assert met.count == conflicts
     found = next(iter(Account.query("a", consistent_read=True)), None)
@@ -123,10 +121,10 @@ def test_transactions_are_refused(memory, name):
 
 def test_a_lock_in_another_row_is_refused(memory):
     """With the first write under it; the lock is given back."""
-    memory.bind(Ship, Names)
+    memory.bind(Ship, Locks)
     ship = Ship("s")
     ship.save()
-    with strong_global_table(Names), pytest.raises(ConfigurationError, match="which has no transactions"):  # noqa: SIM117
+    with strong_global_table(Locks), pytest.raises(ConfigurationError, match="which has no transactions"):  # noqa: SIM117
         with Ship.locked("s") as lock:
             lock.item.save()
     assert Ship.lock_state("s").entries == ()
@@ -168,7 +166,7 @@ def test_ttl_cannot_be_enabled(memory):
     ("model", "level", "needs"),
     [
         (Account, "warning", None),
-        (Names, "warning", None),
+        (Locks, "warning", None),
         (Ship, "problem", "Meta.lock_table"),
         (Purse, "problem", "Meta.transaction_table"),
         (Transactions, "problem", "Transactions"),

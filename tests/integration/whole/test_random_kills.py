@@ -42,7 +42,6 @@ from pynamo_locking import (
 from tests.campaign.check import check_file, describe
 from tests.campaign.histories import Scribe, merge
 from tests.support import forks
-from tests.support.models import meta
 from tests.support.nursery import ROOT, die_with
 from tests.support.workers import PATIENCE, Beside, Enforced, Locks, Plain, Versioned, until
 
@@ -62,7 +61,10 @@ SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_c
 class Made(LockableModel):
     """An item that is not there at first: its name is locked until then, in a row."""
 
-    Meta = meta("made", lock_table=Locks, lock_settings=SETTINGS)
+    class Meta:
+        table_name = "made"
+        lock_table = Locks
+        lock_settings = SETTINGS
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)

@@ -26,7 +26,6 @@ from pynamo_locking import (
     LockAttribute,
     LockLost,
     LockTimeout,
-    NamedLock,
     StaleVersion,
     TransactionConflict,
     TransactWrite,
@@ -35,7 +34,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from tests.support.faults import lost_responses
-from tests.support.models import declare
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
 
 if TYPE_CHECKING:
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
 
 
 # The models
-
-
-#: The rows with the locks of those models whose lock is not in the item.
-InterplayLocks = declare("InterplayLocks", NamedLock)
 
 
 def make_model(*, version: bool, lock: str, hides: bool) -> type[Any]:
@@ -59,7 +54,7 @@ def make_model(*, version: bool, lock: str, hides: bool) -> type[Any]:
         hash_key="pk",
         lock=lock == "inside" and LockAttribute(attr_name="l"),
         version=version and VersionAttribute(attr_name="v"),
-        lock_table=InterplayLocks if lock == "beside" else None,
+        lock_table=Locks if lock == "beside" else None,
         value=NumberAttribute(default=0, attr_name="val"),
         expires=TTLAttribute(null=True, attr_name="exp"),
     )
@@ -357,7 +352,7 @@ def differences(
 @pytest.mark.parametrize("parts", ALL_PARTS, ids=lambda parts: MODELS[parts].__name__)
 def test_every_way_to_write_every_model_in_every_situation(engine, parts):
     """Each write is done or refused as one small table says; a refused one changes nothing."""
-    engine.bind(InterplayLocks, MODELS[parts])
+    engine.bind(Locks, MODELS[parts])
     cases = [case for case in itertools.product(SITUATIONS, PATHS, (True, False)) if is_possible(parts, *case)]
     assert len(cases) > 100
     # All of them in memory, which is checked against the others; these take samples, which all passed once.
@@ -376,7 +371,7 @@ def test_every_way_to_write_every_model_in_every_situation(engine, parts):
 def test_a_lost_answer_does_not_disturb_the_interplay(engine):
     """Version, lock, end and condition on one model: a save whose answer is lost is applied once."""
     model = MODELS[Parts(version=True, lock="inside", hides=True)]
-    engine.bind(InterplayLocks, model)
+    engine.bind(Locks, model)
     item = model("a", value=1, expires=timedelta(hours=1))
     for operation, write in (
         ("UpdateItem", lambda: item.save(model.pk.does_not_exist())),

@@ -12,27 +12,25 @@ from pynamo_locking import (
     Conflict,
     ItemLocked,
     LockingError,
-    NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
     VersionedMixin,
 )
 from tests.support import faults
-from tests.support.models import declare
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 
 pytestmark = pytest.mark.core
 
 Page = declare("Page", lock=True, version=True, numbers="n")
 Note = declare("Note", VersionedMixin, version=True, numbers="n")
-Rows = declare("Rows", NamedLock)
-Beside = declare("Beside", version=True, numbers="n", lock_table=Rows)
+Beside = declare("Beside", version=True, numbers="n", lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
 def _tables(engine):
-    engine.bind(Page, Note, Rows, Beside)
+    engine.bind(Page, Note, Locks, Beside)
     for model in (Page, Note, Beside):
         model("k").save()
 

@@ -11,7 +11,6 @@ from botocore.exceptions import ClientError
 from pynamodb.exceptions import UpdateError
 
 from pynamo_locking import (
-    NamedLock,
     OutcomeUnknown,
     StaleVersion,
     TransactWrite,
@@ -20,20 +19,19 @@ from pynamo_locking import (
 from pynamo_locking._writes.writers import PlainWriter
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
-from tests.support.models import declare
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 
 Note = declare("Note", VersionedMixin, version=True, numbers="n", max_retry_attempts=0)
 Page = declare("Page", lock=True, version=True, numbers="n", max_retry_attempts=0)
-Rows = declare("Rows", NamedLock)
-Beside = declare("Beside", version=True, numbers="n", max_retry_attempts=0, lock_table=Rows)
+Beside = declare("Beside", version=True, numbers="n", max_retry_attempts=0, lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
 def _tables(request):
     """The tables, and virtual time while requests get lost."""
     engine = request.getfixturevalue("engine" if "engine" in request.fixturenames else "memory")
-    engine.bind(Note, Page, Rows, Beside)
+    engine.bind(Note, Page, Locks, Beside)
     for model in (Note, Page):
         model("k").save()
     with VirtualClock():
