@@ -347,7 +347,7 @@ def test_a_repeated_function_is_asked_for_as_a_whole(memory: Engine, options: di
     assert caught.value.resolve() == "not applied"
     for land in late:
         land()
-    assert value() is None
+    assert value() is None, "a late copy of an attempt was applied after it was said that it never is"
 
 
 def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -> None:
