@@ -385,6 +385,16 @@ def test_a_row_that_is_broken() -> None:
         go_on(id_)
 
 
+def test_a_transaction_that_is_suspended_again_is_kept_for_as_long_again() -> None:
+    """DynamoDB's TTL would remove its row before the time that was asked for."""
+    purses(1)
+    with VirtualClock() as clock:
+        id_ = suspended("p0")
+        clock.jump(80_000)
+        assert go_on(id_).suspend(keep=timedelta(days=2)) == id_
+        assert ends_s(existing(Transactions, f"suspended#{id_}")) == clock.time_ms() // 1000 + 2 * 86_400
+
+
 def test_an_item_that_expires_meanwhile() -> None:
     """It counts as absent, so it is not the one that was read; the row is kept as long as asked."""
     with VirtualClock() as clock:
