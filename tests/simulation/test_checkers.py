@@ -430,5 +430,5 @@ def test_a_violation_says_which_rule_was_broken_and_by_which_step(monkeypatch: p
 
     by = r"; by p\d\.party\d, by its UpdateItem account/a"
     assert re.fullmatch("OneHolder: an entry has come" + by, error_of(refuse_entries))
-    unread = error_of(lambda *_: {}["expires_s"])
+    unread = error_of(lambda *_: dict[str, int]()["expires_s"])
     assert re.fullmatch(r"OneHolder: KeyError\('expires_s'\) where .*: At most one party believes .*" + by, unread)

@@ -213,6 +213,19 @@ def stored(model: type[Model], hash_key: Any, range_key: Any = None) -> dict[str
     return next(iter(alone(model, [answer["Item"]])), None) if "Item" in answer else None
 
 
+def existing(model: type[Model], hash_key: Any, range_key: Any = None) -> dict[str, Any]:
+    """The item as DynamoDB has it, which must be there."""
+    image = stored(model, hash_key, range_key)
+    assert image is not None, f"there is no {model.__name__} {hash_key!r}, which must be stored by now"
+    return image
+
+
+def ends_s(row: dict[str, Any]) -> int:
+    """When DynamoDB's TTL may remove a row, which must have such a time."""
+    assert "expires_s" in row, f"this row has no time of expiry, so it would stay for ever: {row}"
+    return int(row["expires_s"]["N"])
+
+
 def rows_of(model: type[Model]) -> list[dict[str, Any]]:
     """All rows of a table as DynamoDB has them."""
     connection = model._get_connection()

@@ -17,7 +17,7 @@ from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks
 from tests.support.poisoned import document, entry, native, place, put, save, update
 from tests.support.shell import Shell, prepared
-from tests.support.transaction_models import Purse, Transactions, stored
+from tests.support.transaction_models import Purse, Transactions, existing, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,8 +99,7 @@ def test_the_largest_tickets_are_not_lowered(clock: VirtualClock) -> None:
                 given = held.ticket
         except CorruptRow:
             assert next_ticket >= 10**30
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
         assert Purse.break_lock("p0", force=True) is True
         state = Purse.lock_state("p0")
@@ -112,8 +111,7 @@ def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
     """A holder that lives goes on, whatever another program has put behind it."""
     Purse("p0", balance=1).save()
     with Purse.locked("p0") as held:
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         lock = image["lock"]["M"]
         assert held.ticket is not None
         bad = lock_document.new_entry("bad", Claim(), 60, 0, ticket=held.ticket + 1)
@@ -137,8 +135,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
     """Where two entries have one ticket, which of them holds the lock is not known: neither does then."""
     Purse("p0", balance=1).save()
     with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         lock = image["lock"]["M"]
         lock["queue"]["M"]["twin"] = lock_document.new_entry("twin", Claim(), 60, 0, ticket=held.ticket)
         put(Purse, image)
@@ -174,8 +171,7 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
         mailbox = Acquisition(row, make_options(Purse, **NOTHING, settings=None))._mailbox
         mailboxes.open_mailbox(row, mailbox)
         purse.balance = 7
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         mailbox.put(image)
         put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
     mailboxes.close_mailbox(row, mailbox)

@@ -290,7 +290,11 @@ class Locks(NamedLock):
         table_name, host, region = sys.argv[1:]
         aws_access_key_id = aws_secret_access_key = "dummy"
 
-Locks.lock("of the main thread").acquire()
+for name in ("of the main thread", "another"):
+    Locks.lock(name).acquire()
+for name in map(str, range(20)):
+    broken = Locks.lock(name).acquire()
+    Locks.break_lock(name, ticket=broken.ticket)
 taken = threading.Event()
 
 def hold():
@@ -375,13 +379,17 @@ def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide: Engine) -> 
 
 
 def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
-    """What the main thread has taken and not given back is given back; a daemon thread may be at work to the last."""
+    """What the main thread has taken and not given back is given back; a daemon thread may be at work to the last.
+
+    Locks that were broken meanwhile, in whose queues it has nothing to remove, keep it from no other.
+    """
     dynoxide.bind(Locks)
     meta: Any = Locks.Meta
     command = [sys.executable, "-c", ENDING, meta.table_name, meta.host, meta.region]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (3, "")
-    assert Locks.lock_state("of the main thread").entries == ()
+    for name in ("of the main thread", "another"):
+        assert Locks.lock_state(name).entries == ()
     assert len(Locks.lock_state("of a daemon").entries) == 1
 
 

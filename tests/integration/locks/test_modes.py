@@ -211,6 +211,17 @@ def test_downgrade(account_anywhere):
     assert account_anywhere.get("a").balance == 101
 
 
+def test_a_downgrade_of_what_is_shared_already_sends_nothing(memory):
+    """Also after one that was answered late."""
+    memory.bind(Account)
+    Account("a").save()
+    with Account.locked("a") as lock, lost_responses("UpdateItem"):
+        lock.downgrade()
+        with count_requests() as counted:
+            lock.downgrade()
+        assert counted.total == 0
+
+
 def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
     """Its commit is refused like any write under a shared lock."""
     memory.bind(Document)

@@ -156,7 +156,7 @@ def assert_refused_after(party: Callable[[str], None], key: str, path: str) -> N
 
 
 def item_balance(image: dict[str, Any] | None) -> int:
-    assert image is not None
+    assert image is not None, "the item whose balance is compared is not stored"
     return int(image["balance"]["N"])
 
 

@@ -179,6 +179,7 @@ def test_a_record_tells_that_it_was_given_up(memory: Engine) -> None:
     assert error.resolve() == "not applied"
     assert outcome(Transactions, str(error.write_id)) == "aborted"
     assert sweep(Transactions).examined == 0
+    assert all(row.expires for row in Transactions.scan()), "what is left of it is never removed"
 
 
 def test_a_key_that_an_earlier_transaction_has_stored(memory: Engine) -> None:
@@ -198,6 +199,21 @@ def test_a_key_that_was_given_up_is_not_known(memory: Engine) -> None:
         error = unknown(created(1, idempotency_key="k"))
     assert error.resolve() == "not applied"
     assert outcome(Transactions, idempotency_key="k") is None
+
+
+def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: VirtualClock) -> None:
+    """The transaction that had stored it long ago is not taken for one of now."""
+    memory.bind(Plain)
+    created(1, idempotency_key="k").commit()
+    for name in "ab":
+        Plain.get(name).delete()
+    clock.jump(DAY_S + 1)
+    with lost_requests("TransactWriteItems", times=99):
+        error = unknown(created(2, idempotency_key="k"))
+    assert error.resolve() == "not applied"
+    assert outcome(Transactions, idempotency_key="k") is None
+    created(3, idempotency_key="k").commit()
+    assert value() == 3
 
 
 @pytest.mark.parametrize("arrives", [False, True])
@@ -324,7 +340,7 @@ def test_a_repeated_function_is_asked_for_as_a_whole(memory: Engine, options: di
     assert caught.value.resolve() == "not applied"
     for land in late:
         land()
-    assert value() is None
+    assert value() is None, "a late copy of an attempt was applied after it was said that it never is"
 
 
 def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -> None:

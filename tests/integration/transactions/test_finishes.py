@@ -19,10 +19,10 @@ from tests.support.transaction_models import (
     Sheet,
     Transactions,
     dying_after,
+    existing,
     make_long_from,
     marked_rows,
     rows_of,
-    stored,
     survive,
 )
 
@@ -58,8 +58,7 @@ def leave(count: int, state: State, *, name: str = "t", placeholders: int = 0, *
             key = {"id": row["id"]}
             table.connection.dispatch("DeleteItem", {"TableName": table.table, "Key": key})
     Sheet("a", 10**6, body="old").save()
-    template = stored(Sheet, "a", 10**6)
-    assert template is not None
+    template = existing(Sheet, "a", 10**6)
     Sheet("a", 10**6).delete(add_version_condition=False)
     named = []
     for i in range(count):
@@ -254,8 +253,7 @@ def test_a_process_that_dies_in_the_middle(sheets: VirtualClock, monkeypatch: py
             leave(26, state, name=name)
             with dying_after(monkeypatch, requests, is_answer_lost=lost):
                 in_thread(lambda name=name: survive(lambda: recover(Transactions, name)))  # type: ignore[misc]
-            header = stored(Transactions, name)
-            assert header is not None
+            header = existing(Transactions, name)
             if header["state"]["S"] == "finished" or "clean" in header:
                 assert marked_rows(Sheet, "lck") == []
             recover(Transactions, name)
@@ -303,24 +301,21 @@ def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
     """All the others are finished, the error names it, and the transaction is not finished."""
     leave(30, State.COMMITTED)
     table = Sheet._get_connection()
-    broken = stored(Sheet, "a", 3)
-    assert broken is not None
+    broken = existing(Sheet, "a", 3)
     broken["lck"]["M"]["queue"] = {"S": "broken"}
     table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": broken})
     with pytest.raises(LockingError):
         recover(Transactions, "t")
     assert [row["sk"]["N"] for row in marked_rows(Sheet, "lck")] == ["3"]
-    header = stored(Transactions, "t")
-    assert header is not None
+    header = existing(Transactions, "t")
     assert header["state"]["S"] == "committed"
 
 
 def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
     """Nothing that is sent together may have it twice."""
     leave(30, State.COMMITTED)
-    row = stored(Transactions, row_of_participants("t", 0))
+    row = existing(Transactions, row_of_participants("t", 0))
     table = Transactions._get_connection()
-    assert row is not None
     row["content"]["M"]["items"]["L"] *= 2
     table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
     recover(Transactions, "t")

@@ -30,6 +30,7 @@ from tests.support.transaction_models import (
     Purse,
     Transactions,
     dying_after,
+    existing,
     make_long_from,
     marked_rows,
     purses,
@@ -386,8 +387,7 @@ def test_versions_go_up_whoever_finishes(
     for k in steps():
         left = leave(monkeypatch, k)
         again(write, OLD[1])
-        item = stored(Purse, OLD[1])
-        assert item is not None
+        item = existing(Purse, OLD[1])
         assert item["version"]["N"] == ("3" if left.is_committed else "2")
 
 
@@ -622,7 +622,7 @@ def test_later_attempts_read_with_the_age_of_the_first(clock: VirtualClock, monk
         monkeypatch.setattr("pynamo_locking._core.limits.MOST_ACTIONS", 100)  # so many of them may be absent
         for key in KEYS:
             tx.get_or_none(Purse, key)
-        assert clock.elapsed - attempts[-1] < 5
+        assert clock.elapsed - attempts[-1] < 5, "it waits for a younger one, as if it were the younger one"
 
     twice()
     assert len(attempts) == 2

@@ -77,6 +77,7 @@ from tests.support.transaction_models import (
     Session,
     Transactions,
     dying_after,
+    existing,
     make_long_from,
     purses,
     rows_of,
@@ -126,7 +127,7 @@ def test_a_mark_that_names_another_table(
 
 
 def _without_lock(image: dict[str, Any] | None) -> dict[str, Any]:
-    assert image is not None
+    assert image is not None, "the item with the poisoned mark is gone"
     assert "tx" in image["lock"]["M"]
     return {name: value for name, value in image.items() if name != "lock"}
 
@@ -185,8 +186,7 @@ def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> Non
         put(Purse, marked)
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    image = stored(Purse, "p0")
-    assert image is not None
+    image = existing(Purse, "p0")
     marked = {**image, "lock": {"M": {"tx": foreign}}}
     with _tapped(tap), pytest.raises(OutcomeUnknown):
         update() if operation == "UpdateItem" else native()
@@ -257,8 +257,7 @@ def test_a_mark_that_names_a_row_of_another_transaction(
     asked = {str(kwargs["Key"]) for _, kwargs in process.sent if kwargs.get("TableName") == name_of(Transactions)}
     assert not any("V" in key for key in asked)
     assert_bounded(process, clock, began)
-    image = stored(Purse, "p0")
-    assert image is not None
+    image = existing(Purse, "p0")
     assert image["balance"] == {"N": "1"}
     assert [row for row in rows_of(Transactions) if row["id"]["S"] in "V!00000"] == [
         row for row in before if row["id"]["S"] in "V!00000"
@@ -440,8 +439,7 @@ def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkey
     """The item was finished by another process between the two looks: nothing is wrong, and there is no pause."""
     put(Transactions, header("T", "committed"))
     put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
-    image = stored(Purse, "p0")
-    assert image is not None
+    image = existing(Purse, "p0")
     original = header_requests.get_row
 
     def get_row(*arguments: Any) -> Any:
@@ -480,8 +478,7 @@ def test_a_lock_that_gives_out_no_tickets(
     queue = _entries(entries) if has_tickets else _without_tickets(_entries(entries))
     document = {"since": {"N": "1"}, "next": {"L": [{"N": str(next_ticket)}]}, "evicted": {"M": {}}}
     purses(1)
-    image = stored(Purse, "p0")
-    assert image is not None
+    image = existing(Purse, "p0")
     document |= {"queue": {"M": queue}}
     put(Purse, {**image, "lock": {"M": document}})
     began = clock.elapsed
@@ -490,8 +487,7 @@ def test_a_lock_that_gives_out_no_tickets(
     assert_bounded(process, clock, began)
     assert "broken" in str(caught.value)
     assert "Remove that attribute" in str(caught.value)
-    after = stored(Purse, "p0")
-    assert after is not None
+    after = existing(Purse, "p0")
     assert after["lock"]["M"]["queue"]["M"].keys() == queue.keys()
 
 
@@ -500,8 +496,7 @@ def test_a_queue_of_entries_without_tickets(clock: VirtualClock, monkeypatch: py
     purses(1)
     with Purse.locked("p0"):
         pass
-    image = stored(Purse, "p0")
-    assert image is not None
+    image = existing(Purse, "p0")
     image["lock"]["M"]["queue"]["M"] = _without_tickets(_entries(150))
     put(Purse, image)
     for operation in (locked, locked_at_once):
@@ -625,8 +620,7 @@ def put_held(**facts: Any) -> None:
     document = {"since": {"N": "1"}, "next": {"L": [{"N": "2"}]}, "evicted": {"M": {}}}
     document |= {"queue": {"M": {"e0": entry(**facts)}}}
     purses(1)
-    image = stored(Purse, "p0")
-    assert image is not None
+    image = existing(Purse, "p0")
     put(Purse, {**image, "lock": {"M": document}})
 
 
@@ -757,8 +751,7 @@ def test_asynchronous_locks(
     put_marked(forged)
     if poison == "no tickets":
         document = {"since": {"N": "1"}, "next": {"L": [{"N": "0"}]}, "evicted": {"M": {}}}
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         put(Purse, {**image, "lock": {"M": {**document, "queue": {"M": _without_tickets(_entries(150))}}}})
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
         asyncio.run(operation())

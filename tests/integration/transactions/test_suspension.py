@@ -36,6 +36,8 @@ from tests.support.transaction_models import (
     Session,
     Sheet,
     Transactions,
+    ends_s,
+    existing,
     make_long_from,
     purses,
     rows_of,
@@ -383,6 +385,16 @@ def test_a_row_that_is_broken() -> None:
         go_on(id_)
 
 
+def test_a_transaction_that_is_suspended_again_is_kept_for_as_long_again() -> None:
+    """DynamoDB's TTL would remove its row before the time that was asked for."""
+    purses(1)
+    with VirtualClock() as clock:
+        id_ = suspended("p0")
+        clock.jump(80_000)
+        assert go_on(id_).suspend(keep=timedelta(days=2)) == id_
+        assert ends_s(existing(Transactions, f"suspended#{id_}")) == clock.time_ms() // 1000 + 2 * 86_400
+
+
 def test_an_item_that_expires_meanwhile() -> None:
     """It counts as absent, so it is not the one that was read; the row is kept as long as asked."""
     with VirtualClock() as clock:
@@ -390,9 +402,8 @@ def test_an_item_that_expires_meanwhile() -> None:
         with transaction(Transactions) as tx:
             tx.check(tx.get(Session, "s"))
             id_ = tx.suspend(keep=timedelta(minutes=1))
-        row = stored(Transactions, f"suspended#{id_}")
-        assert row is not None
-        assert int(row["expires_s"]["N"]) == clock.time_ms() // 1000 + 60
+        row = existing(Transactions, f"suspended#{id_}")
+        assert ends_s(row) == clock.time_ms() // 1000 + 60
         go_on(id_, Session)
         clock.jump(31)
         with pytest.raises(StaleVersion):

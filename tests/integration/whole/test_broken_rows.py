@@ -69,6 +69,7 @@ from tests.support.transaction_models import (
     Session,
     Transactions,
     dying_after,
+    existing,
     make_long_from,
     rows_of,
     stored,
@@ -269,8 +270,7 @@ def test_tickets_go_on(memory: Engine) -> None:
     memory.bind(Purse, Transactions)
     Purse("p0", balance=1).save()
     with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         assert held.ticket is not None
         far = held.ticket + 10**6
         image["lock"]["M"] |= {"next": {"L": [{"N": str(far)}]}, "queue": {"S": "x"}}

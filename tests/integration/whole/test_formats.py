@@ -37,7 +37,7 @@ from tests.support.models import Locks
 from tests.support.own_rows import WAYS, bind
 from tests.support.poisoned import document, entry, header, mark, name_of, participant, participants, place, put
 from tests.support.shell import prepared
-from tests.support.transaction_models import Purse, Transactions, make_long_from, rows_of, stored
+from tests.support.transaction_models import Purse, Transactions, existing, make_long_from, rows_of
 from tests.support.unique_models import Uniques, User
 
 if TYPE_CHECKING:
@@ -266,8 +266,7 @@ def test_a_document_that_is_raised_under_a_lock(concurrent_engine: Engine) -> No
     Purse("p0", balance=1).save()
     with pytest.raises(UnknownFormat), Purse.locked("p0", heartbeat=False) as lock:
         item = lock.item
-        image = stored(Purse, "p0")
-        assert image is not None
+        image = existing(Purse, "p0")
         put(Purse, {**image, "lock": numbered(image["lock"])})
         item.balance = 5
         for operation in (

@@ -12,6 +12,7 @@ import pytest
 from celery import signals
 from celery.exceptions import Ignore, Reject
 from pynamodb.attributes import UnicodeAttribute
+from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, LockTimeout
@@ -77,6 +78,40 @@ def test_calls_with_the_same_arguments_send_one_message(sent):
     assert sent.deliver(task, sent.messages[0]) == "SUCCESS"
     assert task.delay("a").id != first.id
     assert len(sent.messages) == 3
+
+
+def test_a_claim_is_kept_for_as_long_as_it_counts(sent):
+    """DynamoDB's TTL leaves the row of a message that waits for a week, also if an earlier one has run."""
+    task = sent.task(unique_for=7 * 86_400)
+    for _ in range(2):
+        task.delay("a")
+        [row] = sent.claims.scan()
+        assert row.expires, "the row of a claim never expires"
+        assert row.expires.timestamp() * 1000 >= row.until_ms
+        sent.deliver(task, sent.messages[-1])
+
+
+def test_a_claim_of_a_task_that_runs_ends_with_its_lease(sent):
+    """Or a worker that dies would keep others out for as long as a message that waits."""
+    stored, task = [], sent.task()
+    sent.body = lambda *_: stored.extend(row.until_ms for row in sent.claims.scan(consistent_read=True))
+    task.delay("a")
+    assert sent.deliver(task, sent.messages[0]) == "SUCCESS"
+    assert stored == [0]
+
+
+def test_who_has_the_claim_is_read_consistently(sent, monkeypatch):
+    """A replica may still name the message before it, whose result the caller would get."""
+    task, reads, send = sent.task(), [], Connection.dispatch
+
+    def dispatch(self, operation, kwargs, *arguments):
+        reads.extend([kwargs.get("ConsistentRead")] if operation == "GetItem" else [])
+        return send(self, operation, kwargs, *arguments)
+
+    first = task.delay("a")
+    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    assert task.delay("a").id == first.id
+    assert reads == [True]
 
 
 @pytest.mark.parametrize(("options", "is_other"), [({}, True), ({"unique_on": ("shop",)}, False)])
