@@ -133,6 +133,13 @@ class Child:
             time.sleep(0.005)
         return code
 
+    def hear(self) -> Any:
+        """Wait for what it sends."""
+        try:
+            return self.pipe.recv()
+        except EOFError as error:
+            raise ChildProcessError(f"process {self.pid} has ended: {self.said()}") from error
+
     def said(self) -> str:
         """Return the end of what it has written to standard output and error."""
         self._log.seek(0)
@@ -142,6 +149,17 @@ class Child:
     def close(self) -> None:
         """End it, whatever it is doing."""
         self.kill()
+        self._let_go()
+
+    def follow(self) -> None:
+        """End with the nursery, which has ended."""
+        if self._code is None:
+            with contextlib.suppress(ProcessLookupError):  # the kernel was quicker
+                os.kill(self.pid, signal.SIGKILL)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._nursery.children.discard(self)
         self.pipe.close()
         self._log.close()
 
@@ -154,6 +172,9 @@ class Nursery:
         arguments: of that.
         path: where modules are looked for before the root of this repository.
         environment: of it; that of this process without.
+
+    Attributes:
+        children: those that were not closed yet.
     """
 
     def __init__(
@@ -163,6 +184,7 @@ class Nursery:
         path: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        self.children: set[Child] = set()
         self._commands, theirs = Pipe()
         self._mutex = threading.Lock()
         paths = [path, str(ROOT)] if path else [str(ROOT)]
@@ -188,7 +210,9 @@ class Nursery:
                 reduction.send_handle(self._commands, descriptor, self._process.pid)
             pid = self._heard()
         theirs.close()
-        return Child(self, pid, ours, log)
+        child = Child(self, pid, ours, log)
+        self.children.add(child)
+        return child
 
     def ask(self, pid: int, number: int, options: int) -> int | None:
         """Send a signal to a process, if any, and look for its end; return its exit code then."""
@@ -204,10 +228,12 @@ class Nursery:
             raise AssertionError("the nursery has ended; its reason stands above") from None
 
     def close(self) -> None:
-        """End it; all that it has forked ends with it."""
+        """End it, and all that it has forked, whatever they are doing."""
         self._process.kill()
         self._process.wait()
         self._commands.close()
+        for child in list(self.children):
+            child.follow()
 
 
 def shared(prepare: Callable[..., object] = int) -> Nursery:
@@ -226,7 +252,46 @@ def _shared(_parent: int, _environment: frozenset[tuple[str, str]], prepare: Cal
 def process(work: Callable[..., object], *arguments: Any) -> Iterator[Connection[Any, Any]]:
     """Run a function in a process of its own, and kill it at the end. Its first argument is the pipe to here."""
     with contextlib.closing(shared().start(work, *arguments)) as child:
-        yield child.pipe
+        try:
+            yield child.pipe
+        except EOFError as error:
+            raise ChildProcessError(f"a process has ended by itself: {child.said()}") from error
+
+
+def at_once(
+    places: Places, warm: Callable[[], object], work: Callable[[Any], object], jobs: Iterable[Any]
+) -> list[Any]:
+    """Let a process do each job, all of them from the same moment on; return what each of them has found.
+
+    Args:
+        places: where models are stored.
+        warm: what each does before, as to connect.
+        work: what each does with its job.
+        jobs: one for each process.
+    """
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(contextlib.closing(shared().start(_at_once, places, warm, work, job))) for job in jobs
+        ]
+        for child in children:
+            child.hear()
+        for child in children:
+            child.pipe.send("begin")
+        return [child.hear() for child in children]
+
+
+def _at_once(
+    pipe: Connection[Any, Any],
+    places: Places,
+    warm: Callable[[], object],
+    work: Callable[[Any], object],
+    job: Any,
+) -> None:
+    use(places)
+    warm()
+    pipe.send("ready")
+    pipe.recv()
+    pipe.send(work(job))
 
 
 class Crew:
@@ -314,8 +379,6 @@ class Crew:
 
     def close(self) -> None:
         """End all of them, whatever they are doing."""
-        for child in self.members.values():
-            child.close()
         self._nursery.close()
 
 
