@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from benchmarks.locks.crew import process
+from tests.support.nursery import process
 from tests.support.partitions import Partitions
 from tests.support.proxy import Proxy
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import random
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +15,8 @@ from botocore.client import BaseClient
 
 from benchmarks.transaction_counts import Record, Transactions
 from pynamo_locking import Transaction, sweep, transaction
+from tests.support import nursery
 from tests.support.bank_audit import marked
-from tests.support.nursery import ROOT, die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,17 +58,13 @@ class Sample:
 # The process that is killed
 
 
-def coordinate() -> None:
+def _coordinate(_pipe: object, places: nursery.Places, name: str, request: int) -> None:
     """Write many items in one transaction, and die at its k-th request."""
-    job = json.loads(sys.argv[1])
-    die_with(job["parent"])
-    for model in (Transactions, Record):
-        for option, value in job["meta"][model.__name__].items():
-            setattr(model.Meta, option, value)
+    nursery.use(places)
     with transaction(lease=LEASE_S, workers=1) as tx:  # one request at a time, so that it is known what was done
         for number in range(ITEMS):
-            tx.update(tx.get(Record, f"{job['name']}-{number:04}"), [Record.total.add(1)])
-        _die_at(job["request"])
+            tx.update(tx.get(Record, f"{name}-{number:04}"), [Record.total.add(1)])
+        _die_at(request)
 
 
 def _die_at(request: int) -> None:
@@ -89,17 +83,11 @@ def _die_at(request: int) -> None:
 
 def _killed(engine: Engine, name: str, request: int) -> None:
     """Run a coordinator until it is dead; its marks are left."""
-    names = ("table_name", "host", "region", *engine.credentials)
-    meta = {
-        model.__name__: {option: getattr(model.Meta, option) for option in names} for model in (Transactions, Record)
-    }
-    job = {"parent": os.getpid(), "meta": meta, "name": name, "request": request}
-    code = "from benchmarks.transaction_unblock import coordinate; coordinate()"
-    status = subprocess.run(  # noqa: S603 - this module
-        [sys.executable, "-c", code, json.dumps(job)], cwd=ROOT, check=False
-    ).returncode
+    places = nursery.places_of(engine, (Transactions, Record))
+    with contextlib.closing(nursery.shared().start(_coordinate, places, name, request)) as child:
+        status, said = child.wait(), child.said()
     if status != -signal.SIGKILL:
-        raise RuntimeError(f"the coordinator was to be killed, and ended with {status}")
+        raise RuntimeError(f"the coordinator was to be killed, and ended with {status}: {said}")
 
 
 # Those who are kept waiting

@@ -105,7 +105,7 @@ Order = Work | HoldForEver | None
 Message = Ready | Doing | Done | Holding | Failed | Finished
 
 
-def main(name: str, pipe: Connection[Message, Order], host: str) -> None:
+def main(pipe: Connection[Message, Order], name: str, host: str) -> None:
     """Run a worker process until it is told to stop, or its parent is gone."""
     logging.getLogger("pynamo_locking").setLevel(logging.ERROR)  # a warning would break into the live view
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.contenders import Place
 from benchmarks.contenders.counters import CounterFields, connected, create_counters, meta
-from benchmarks.locks.crew import process
 from benchmarks.locks.tables import markdown, milliseconds
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings
+from tests.support.nursery import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.contenders import Contender, Place
 from benchmarks.contenders.counters import create_counters, plain_counters
 from benchmarks.contenders.ours import Edit
-from benchmarks.locks.crew import PROCESSES, Round, contend, process
+from benchmarks.locks.crew import PROCESSES, Round, contend
 from benchmarks.locks.tables import markdown, milliseconds, spread
 from benchmarks.locks.variants import Variant, variants
+from tests.support.nursery import process
 from tests.support.partitions import WRITE_UNITS
 
 if TYPE_CHECKING:

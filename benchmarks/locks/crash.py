@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contenders import Place
-from benchmarks.locks.crew import process
 from benchmarks.locks.tables import markdown
 from benchmarks.locks.variants import Variant, variants
+from tests.support.nursery import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

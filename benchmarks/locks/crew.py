@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import os
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.meter import Taken, metered
+from tests.support.nursery import process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
     from benchmarks.contenders import Contender, Place, Turn
@@ -94,25 +93,6 @@ class Round:
         self.served += other.served
         self.turns += other.turns
         self.refused += other.refused
-
-
-@contextlib.contextmanager
-def process(work: Callable[..., None], *arguments: Any) -> Iterator[Connection]:
-    """Run a function in a process of its own, and kill it at the end. Its first argument is the pipe to here."""
-    here, there = _CONTEXT.Pipe()
-    child = _CONTEXT.Process(target=work, args=(there, *arguments), daemon=True)
-    child.start()
-    there.close()
-    try:
-        yield here
-    finally:
-        child.kill()
-        child.join()
-        here.close()
-
-
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["benchmarks.contenders"])
 
 
 def contend(variant: Variant, place: Place, keys: list[str], contenders: int, rush_s: float, seconds: float) -> Round:

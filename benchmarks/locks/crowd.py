@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contenders import Place
 from benchmarks.contenders.counters import CounterFields, connected, meta
-from benchmarks.locks.crew import process
 from benchmarks.locks.many import cpu_s, memory_kb
 from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings
 from pynamo_locking._locks import cohorts
+from tests.support.nursery import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

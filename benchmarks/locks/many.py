@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contenders import Place
-from benchmarks.locks.crew import process
 from benchmarks.locks.tables import markdown
 from pynamo_locking import NamedLock
 from pynamo_locking._locks.held_entry import HeldEntry
+from tests.support.nursery import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockingError, transaction
 from tests.campaign import check, histories
-from tests.campaign.crew import Crew
+from tests.campaign.crew import crew_of
 from tests.campaign.models import BESIDE, CELLS, HELD, MODELS, SLOTS, Beside, Cell, Generations, Held, Mixed, model_of
 from tests.campaign.served import KINDS, LATE_AFTER, MemoryServer, RemoteMemory
 from tests.engines.engine import Engine, _session, running
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.campaign.check import Checked
+    from tests.support.nursery import Crew
 
 #: Read together at the end.
 _TOGETHER: Final = 50
@@ -114,16 +115,17 @@ def campaign(
     result = Result(name)
     Generations(folder / "generations", new=True)
     with _engine(name, servers, folder, seed, weather.rate) as world:
-        how = {"seed": str(seed), "bug": bug, "only": only, "slots": slots}
-        crew = Crew(folder, world.engine, world.socket, size, how)
-        with contextlib.closing(crew):
+        how = {"seed": str(seed), "only": only, "slots": slots}
+        with contextlib.closing(crew_of(folder, world.engine, world.socket, size, bug, **how)) as crew:
             result.seconds = _disturb(crew, seconds, random.Random(seed), weather)
+            crew.wake(early=True)
             crew.finish()
-            result.faults.update({"killed": crew.killed, "stopped": crew.stopped})
+            killed = len(crew.killed)
+            result.faults.update({"killed": killed, "stopped": crew.stopped})
         world.calm()
         result.requests, injected = world.counts()
         result.faults.update(injected)
-        _read_all(folder, size + crew.killed)
+        _read_all(folder, size + killed)
         result.errors += world.errors()
     result.checked = [_merged(folder, kind) for kind in ("lists", "registers")]
     return result
@@ -146,10 +148,11 @@ def _disturb(crew: Crew, seconds: float, chooser: random.Random, weather: Weathe
         time.sleep(0.05)
         crew.wake()
         if time.monotonic() >= due:
-            if chooser.random() < 0.5:
+            awake = crew.awake()
+            if chooser.random() < 0.5 or not awake:
                 crew.kill(chooser)
             else:
-                crew.stop(chooser, chooser.uniform(0.1, weather.stop_s))
+                crew.stop(chooser.choice(awake), chooser.uniform(0.1, weather.stop_s))
             due = time.monotonic() + weather.disturb_s * chooser.uniform(0.5, 1.5)
     return time.monotonic() - began
 

@@ -6,16 +6,11 @@ thread, and decides about faults by a `Storm`, as the proxy before the other eng
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import selectors
 import socket
 import struct
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +18,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.engines.memory import TappedClient, TappedMemory, as_answer
-from tests.support.nursery import ROOT, die_with
-from tests.support.proxy import LIMIT_S, Fault, Request, Storm
+from tests.support import nursery
+from tests.support.proxy import Fault, Request, Storm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,11 +156,10 @@ def _send(connection: socket.socket, message: object) -> bool:
     return True
 
 
-def main() -> None:
-    """Serve, as a process of its own."""
-    job = json.loads(sys.argv[1])
-    die_with(job["parent"])
-    _Server(job["path"], job["seed"]).serve()
+def _serve(pipe: Any, path: str, seed: int) -> None:
+    server = _Server(path, seed)
+    pipe.send("ready")
+    server.serve()
 
 
 class MemoryServer:
@@ -177,14 +171,8 @@ class MemoryServer:
     """
 
     def __init__(self, path: Path, seed: int) -> None:
-        job = {"parent": os.getpid(), "path": str(path), "seed": seed}
-        code = "from tests.campaign.served import main; main()"
-        self._process = subprocess.Popen([sys.executable, "-c", code, json.dumps(job)], cwd=ROOT)
-        give_up = time.monotonic() + 9 * LIMIT_S
-        while not _answers(path):
-            assert self._process.poll() is None, "the server in memory has ended"
-            assert time.monotonic() < give_up, "the server in memory does not begin"
-            time.sleep(0.01)
+        self._process = nursery.shared().start(_serve, str(path), seed)
+        self._process.hear()
         self._control = _Connection(str(path))
 
     def spoil(self, rate: float) -> None:
@@ -199,13 +187,7 @@ class MemoryServer:
     def close(self) -> None:
         """End it."""
         self._control.close()
-        self._process.kill()
-        self._process.wait()
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
+        self._process.close()
 
 
 # The client's side

@@ -37,7 +37,7 @@ from tests.support.bank import (
     seen_in,
     visits_of,
 )
-from tests.support.bank_crew import Crew, Ledger
+from tests.support.bank_crew import Ledger, crew_of
 from tests.support.interval_models import overlaps_in
 from tests.support.workers import until
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking import Transaction
     from tests.engines.engine import Engine
+    from tests.support.nursery import Crew
 
 #: Of a watch that waits for the clerks to end what they have begun: the larger it is, the longer.
 PATIENCE: Final = workers.PATIENCE * max(1, ACCOUNTS // 300)
@@ -239,7 +240,7 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     run, start = Run(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         scribe = Scribe(Path(folder) / "snapshots.part", _NUMBER)
-        with closing(Crew(Path(folder), engine, seed, CLERKS)) as crew:
+        with closing(crew_of(Path(folder), engine, seed, CLERKS)) as crew:
             snapshots = Snapshots(crew.folder / BREAK, scribe)
             watches = [Watch(snapshots, 1.0), Watch(plain, 0.1), Watch(marks, 0.2)]
             while not (
@@ -248,13 +249,14 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
                 wanted = crew.written() + chooser.randint(*KILL_AFTER)
                 until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
                 time.sleep(chooser.uniform(0.0, 0.1))
-                assert time.monotonic() - start < seconds + PATIENCE, (run, crew.ledger().count(), vars(snapshots))
+                told = Ledger.of(crew.folder).count()
+                assert time.monotonic() - start < seconds + PATIENCE, (run, told, vars(snapshots))
                 crew.kill(chooser)
                 run.kills += 1
             for watch in watches:
                 watch.stop()
             _kill_all(crew)
-            run.kills, ledger = len(crew.killed), crew.ledger()
+            run.kills, ledger = len(crew.killed), Ledger.of(crew.folder)
         run.seconds, run.outcomes, run.resumed = time.monotonic() - start, ledger.count(), ledger.resumed()
         run.marks, run.poison = marks.seen, marks.hidden
         run.swept = sweep(Transactions, segments=2)
@@ -282,7 +284,8 @@ def _kill_all(crew: Crew) -> None:
     """Kill all clerks in the middle of something, which nobody but the sweep completes then."""
     while True:
         until(lambda: any(True for _ in marked(Account)), "a transaction that is not ended")
-        crew.kill_all()
+        for number in list(crew.members):
+            crew.kill_number(number)
         if any(True for _ in marked(Account)):
             return
         crew.start(CLERKS)  # they had just ended it
@@ -292,7 +295,7 @@ def _is_enough(run: Run, start: float, seconds: float, crew: Crew, snapshots: Sn
     """Whether the time is over, and what is to be shown has happened at least once."""
     if time.monotonic() - start < seconds or not (run.kills and snapshots.taken and marks.hidden):
         return False
-    ledger = crew.ledger()
+    ledger = Ledger.of(crew.folder)
     outcomes = ledger.count()
     return outcomes["committed short"] > 0 and outcomes["committed long"] > 0 and ledger.resumed() > 0
 

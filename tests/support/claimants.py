@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
-import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.exceptions import DoesNotExist
 
 from pynamo_locking import Conflict, NotUnique, OutcomeUnknown, transaction
+from tests.support.nursery import at_once, places_of
 from tests.support.transaction_models import Transactions
 from tests.support.unique_models import Member, Uniques, User
 
@@ -51,27 +49,14 @@ class Story(NamedTuple):
 def claim(engine: Engine, model: Any, *, processes: int, writes: int) -> Story:
     """Let all processes work at once."""
     engine.bind(*MODELS)
-    names = ("table_name", "host", "region", *engine.credentials)
-    meta = [{name: getattr(each.Meta, name) for name in names} for each in MODELS]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(processes, context, initializer=_connect, initargs=(meta,)) as pool:
-        list(pool.map(_warm, range(processes)))
-        jobs = [Job(model, seed, writes // processes) for seed in range(processes)]
-        ends = sum(pool.map(work, jobs), Counter())
+    jobs = [Job(model, seed, writes // processes) for seed in range(processes)]
+    ends = sum(at_once(places_of(engine, MODELS), _warm, work, jobs), Counter[str]())
     return Story(ends, *stored(engine, model))
 
 
-def _connect(meta: list[dict[str, Any]]) -> None:
-    for model, values in zip(MODELS, meta, strict=True):
-        for name, value in values.items():
-            setattr(model.Meta, name, value)
-
-
-def _warm(_: int) -> None:
-    """Make clients and connections, slowly enough that each process gets one."""
+def _warm() -> None:
+    """Make clients and connections."""
     next(iter(User.scan(limit=1)), None)
-    time.sleep(0.2)
 
 
 def work(job: Job) -> Counter[str]:

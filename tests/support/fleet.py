@@ -1,20 +1,16 @@
 """A process of a fleet of two releases: it locks, moves money and books, with the release whose folder it is told.
 
-The file is run by each release, and imports nothing else of the tests. It uses what both releases have.
+Each release imports this file, which imports of the tests only what needs no release. It uses what both releases have.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 import json
 import os
 import random
-import signal
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +34,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._core import limits
+from tests.support import nursery
 
 #: A killed holder keeps the others waiting for so long.
 SETTINGS: Final = LockSettings(lease=1.2, request_timeout=0.2, poll=0.02, max_clock_skew=0.5, wait=30.0)
@@ -94,7 +91,7 @@ class Slot(IntervalMixin, Model):
     version = VersionAttribute()
 
 
-MODELS: Final[dict[str, Any]] = {each.__name__: each for each in (Names, Transactions, Counter, Purse, Slot)}
+MODELS: Final[tuple[Any, ...]] = (Names, Transactions, Counter, Purse, Slot)
 
 
 def count(note: Any) -> None:
@@ -145,14 +142,14 @@ def book(note: Any) -> None:
 WORK: Final = {"count": count, "hold": hold, "move": move, "book": book}
 
 
-def work(job: dict[str, Any]) -> None:
+def work(_pipe: object, number: int, folder: Path) -> None:
     """Do what there is to do for as long as a file is there."""
     limits.MOST_ACTIONS = FEW  # type: ignore[misc]
-    log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    go_on = Path(job["go_on"])
+    log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    go_on = folder / "go-on"
 
     def note(event: str, **facts: Any) -> None:
-        line = {"at": time.monotonic(), "pid": os.getpid(), "release": job["release"], "event": event, **facts}
+        line = {"at": time.monotonic(), "pid": os.getpid(), "event": event, **facts}
         os.write(log, json.dumps(line).encode() + b"\n")
 
     while go_on.exists():
@@ -172,47 +169,16 @@ def warm_up() -> None:
     base.get_session = lambda *_: session  # type: ignore[attr-defined]  # its descriptions of the service are read once
     for lock in (Counter.locked("a"), Names.locked("n"), Purse.locked("p0")):
         lock.name  # noqa: B018 - never acquired
-    for model in MODELS.values():
+    for model in MODELS:
         model._get_connection()
     for each in gc.get_objects():
         if isinstance(each, base.Connection):
             each.client  # noqa: B018 - made when it is first asked for
 
 
-def serve(job: dict[str, Any]) -> None:
-    """Fork a process of the release for each line of standard input, kill and await those that lines name."""
-    if not Path(pynamo_locking.__file__).is_relative_to(job["folder"]):
-        raise SystemExit(f"this is not the release in {job['folder']}: {pynamo_locking.__file__}")
-    for name, meta in job["meta"].items():
-        for option, value in meta.items():
-            setattr(MODELS[name].Meta, option, value)
+def prepare(release: Path, places: nursery.Places) -> None:
+    """Be a process of the release in a folder, that others are forked from."""
+    if not Path(pynamo_locking.__file__).is_relative_to(release):
+        raise SystemExit(f"this is not the release in {release}: {pynamo_locking.__file__}")
+    nursery.use(places)
     warm_up()
-    for line in sys.stdin:
-        command, number = line.split()
-        if command == "start":
-            answer = _fork(job)
-        else:
-            if command == "kill":
-                os.kill(int(number), signal.SIGKILL)
-            _, answer = os.waitpid(int(number), 0)
-        print(answer, flush=True)  # noqa: T201 - the answer
-
-
-def _fork(job: dict[str, Any]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends together with its parent
-        random.seed(os.getpid())
-        work(job)
-    except BaseException:  # noqa: BLE001 - reported, and nothing of the parent may run here
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))

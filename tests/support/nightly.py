@@ -1,24 +1,25 @@
 """Machines whose clocks differ start the same job in each period; some are killed in the middle of it.
 
-Run as a program, which forks one process for each machine and period, as cron would start them. All of them ask at
-once, and those whose clocks are behind believe that it is still the period before. What they did goes into a log of
-JSON lines.
+One process is forked for each machine and period, as cron would start them. All of them ask at once, and those whose
+clocks are behind believe that it is still the period before. What they did goes into a log of JSON lines.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
-import sys
 import time
-import traceback
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import LockLost, LockSettings, NamedLock
 from pynamo_locking._io import runtime
+from tests.support.nursery import Places, shared, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PERIOD_S: Final = 3600
 #: How far the clocks of two machines differ at most; those that are behind most are in the period before.
@@ -46,8 +47,12 @@ class Shifted(runtime.Runtime):
         return super().time_us() + self._ahead_us
 
 
-def machine(log: int, ahead_s: float, number: int, killed_after_s: float | None) -> None:
+def _machine(
+    _pipe: object, places: Places, path: Path, ahead_s: float, number: int, killed_after_s: float | None
+) -> None:
     """Ask for a run, and do the job if it is ours."""
+    use(places)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     runtime.install(Shifted(ahead_s))
 
     def note(event: str, **facts: Any) -> None:
@@ -69,32 +74,19 @@ def machine(log: int, ahead_s: float, number: int, killed_after_s: float | None)
         note("lost", **facts)
 
 
-def main(meta: dict[str, Any], log: Path, seed: int, machines: int, periods: int, killed: float) -> None:
+def play(places: Places, log: Path, seed: int, machines: int, periods: int, killed: float) -> None:
     """Let them all ask in each period, and wait for them."""
-    for name, value in meta.items():
-        setattr(Jobs.Meta, name, value)
     dice = random.Random(seed)
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     first_s = time.time() // PERIOD_S * PERIOD_S
     for number in range(periods):
         # It is two seconds after the beginning of the period by a clock that is right.
         shift_s = first_s + number * PERIOD_S + 2 - time.time()
-        children = []
-        for each in range(machines):
-            ahead_s = shift_s + SPREAD_S * (each / (machines - 1) - 0.5)
-            killed_after_s = dice.uniform(0, JOB_S) if dice.random() < killed else None
-            children.append(os.fork())
-            if not children[-1]:
-                try:
-                    machine(descriptor, ahead_s, each, killed_after_s)
-                except BaseException:  # noqa: BLE001 - told to the test by the exit code
-                    traceback.print_exc()
-                    os._exit(1)
-                os._exit(0)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        assert set(codes) <= {0, -signal.SIGKILL}, codes
-
-
-if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    main(given["meta"], Path(given["log"]), given["seed"], given["machines"], given["periods"], given["killed"])
+        with contextlib.ExitStack() as stack:
+            children = []
+            for each in range(machines):
+                ahead_s = shift_s + SPREAD_S * (each / (machines - 1) - 0.5)
+                killed_after_s = dice.uniform(0, JOB_S) if dice.random() < killed else None
+                child = shared().start(_machine, places, log, ahead_s, each, killed_after_s)
+                children.append(stack.enter_context(contextlib.closing(child)))
+            for child in children:
+                assert child.wait() in (0, -signal.SIGKILL), child.said()

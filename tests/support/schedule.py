@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import random
 import time
 from collections import defaultdict
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +30,7 @@ from pynamo_locking import (
 )
 from tests.support.faults import count_requests
 from tests.support.models import declare, meta
+from tests.support.nursery import at_once, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,28 +190,15 @@ class Story:
 def fill(engine: Engine, job: Job) -> Story:
     """Let all processes work at once on tables of their own."""
     engine.bind(*MODELS)
-    names = ("table_name", "host", "region", *engine.credentials)
-    meta = [{name: getattr(model.Meta, name) for name in names} for model in MODELS]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(job.processes, context, initializer=_connect, initargs=(meta,)) as pool:
-        list(pool.map(_warm, range(job.processes)))
-        jobs = [replace(job, number=number) for number in range(job.processes)]
-        inserts = [one for done in pool.map(work, jobs) for one in done]
+    jobs = [replace(job, number=number) for number in range(job.processes)]
+    inserts = [one for done in at_once(places_of(engine, MODELS), _warm, work, jobs) for one in done]
     started, ended = min(one.started for one in inserts), max(one.ended for one in inserts)
     return Story(inserts, stored(engine), ended - started)
 
 
-def _connect(meta: list[dict[str, Any]]) -> None:
-    for model, values in zip(MODELS, meta, strict=True):
-        for name, value in values.items():
-            setattr(model.Meta, name, value)
-
-
-def _warm(_: int) -> None:
-    """Make clients and connections before anything is measured; slow enough that each process gets one."""
+def _warm() -> None:
+    """Make clients and connections before anything is measured."""
     Booking.overlapping("nobody", 0, 1)
-    time.sleep(0.2)
 
 
 def stored(engine: Engine) -> list[tuple[str, str, int, int]]:

@@ -20,13 +20,12 @@ import os
 import pickle
 import signal
 import socket
-import tempfile
 import threading
 import time
 import traceback
 import warnings
 from dataclasses import dataclass, field, replace
-from multiprocessing import Pipe
+from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -182,10 +181,10 @@ class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of a worker
 class Remote:
     """A process that serves commands from this one."""
 
-    def __init__(self, connection: Connection, pid: int, log: Any) -> None:
+    def __init__(self, connection: Connection, pid: int, process: nursery.Child) -> None:
         self.pid = pid
         self._connection = connection
-        self._log = log
+        self._process = process
 
     def start(self, action: str, *args: Any, **kwargs: Any) -> None:
         """Give a command, and do not wait."""
@@ -224,16 +223,11 @@ class Remote:
             if not self._connection.poll(patience):
                 os.kill(self.pid, signal.SIGUSR1)  # faulthandler prints where its threads are
                 time.sleep(0.5)
-                raise AssertionError(f"no answer from worker {self.pid}\n{self._said()}")
+                raise AssertionError(f"no answer from worker {self.pid}\n{self._process.said()}")
             answer: tuple[bool, Any] = self._connection.recv()
         except (EOFError, ConnectionResetError):
-            raise AssertionError(f"worker {self.pid} died\n{self._said()}") from None
+            raise AssertionError(f"worker {self.pid} died\n{self._process.said()}") from None
         return answer
-
-    def _said(self) -> str:
-        self._log.seek(0)
-        text: str = self._log.read()[-8000:].decode(errors="replace")
-        return text
 
     def close(self) -> None:
         """Hang up; the process ends."""
@@ -244,44 +238,33 @@ class Worker(Remote):
     """A child process that has not used the library before."""
 
     def __init__(self, engine: Engine, *models: type[Any]) -> None:
-        ours, theirs = Pipe()
-        our_spare, their_spare = Pipe()
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._process = nursery.start(log.fileno(), theirs.fileno(), their_spare.fileno())
-        theirs.close()
-        their_spare.close()
-        super().__init__(ours, self._process.pid, log)
-        self._spare = our_spare
-        names = ("table_name", "host", "region", "lock_settings", *engine.credentials)
-        metas = [{name: getattr(model.Meta, name) for name in names if hasattr(model.Meta, name)} for model in models]
-        self._connection.send(list(zip(models, metas, strict=True)))
+        places = nursery.places_of(engine, models, "lock_settings")
+        process = nursery.shared(prepare).start(main, places)
+        super().__init__(process.pipe, process.pid, process)
 
     def kill(self) -> float:
         """SIGKILL it; return a moment after which it did nothing any more."""
-        self._process.kill()
-        self._process.wait()
-        return time.monotonic()
+        return self._process.kill()
 
     def pause(self) -> None:
         """SIGSTOP it, and return once it stands still."""
-        os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        self._process.pause()
 
     def resume(self) -> None:
         """SIGCONT it."""
-        os.kill(self.pid, signal.SIGCONT)
+        self._process.resume()
 
     def fork(self) -> Remote:
-        """Let it fork; return the child, with all that it inherited. Once a worker."""
-        return Remote(self._spare, self.call("fork"), self._log)
+        """Let it fork; return the child, with all that it inherited."""
+        ours, theirs = Pipe()
+        self.start("fork")
+        reduction.send_handle(self._connection, theirs.fileno(), self.pid)
+        theirs.close()
+        return Remote(ours, self.result(), self._process)
 
     def close(self) -> None:
         """End it, whatever it is doing."""
-        super().close()
-        self._spare.close()
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
+        self._process.close()
 
 
 @contextlib.contextmanager
@@ -347,9 +330,8 @@ class _Line:
 class Actions:
     """What a worker can do."""
 
-    def __init__(self, connection: Connection, spare: Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._spare = spare
         self._held: dict[str, _Held] = {}
         self._made: Any = None
         self._line = _Line()
@@ -522,14 +504,15 @@ class Actions:
         return sorted(self._line.done, key=lambda done: done.ticket), self._line.lost
 
     def fork(self) -> int:
-        """Fork; the child, which is the rest of this process's main thread, serves the spare pipe."""
+        """Fork; the child, which is the rest of this process's main thread, serves a pipe of its own."""
+        pipe: Connection = Connection(reduction.recv_handle(self._connection))
         pid = _fork()
         if pid:
-            self._spare.close()
+            pipe.close()
             return pid
         with nursery.ending():
             self._connection.close()
-            _serve(self._spare, self)
+            _serve(pipe, self)
         raise AssertionError("unreachable")
 
     def fork_often(self, model: Any, keys: list[str]) -> list[int]:
@@ -600,14 +583,15 @@ def _answer(action: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return False, (error, trace)
 
 
-def raise_workers() -> None:
+def prepare() -> None:
     """Be the nursery of workers."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", r"datetime\.datetime\.utcnow", DeprecationWarning)
     descriptions.share()
     botocore.session.get_session().create_client("dynamodb", region_name="us-east-1").close()
-    nursery.serve(main)
 
 
-def main(*descriptors: int) -> None:
+def main(connection: Connection, places: nursery.Places) -> None:
     """Serve commands in a worker process."""
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without one
@@ -616,7 +600,10 @@ def main(*descriptors: int) -> None:
     for model, options in connection.recv():
         for name, value in options.items():
             setattr(model.Meta, name, value)
+
+    nursery.use(places)
+    for model, _ in places:
         if hasattr(model, "lock_state"):
             model.lock_state("warm up")
     connection.send((True, "ready"))
-    _serve(connection, Actions(connection, spare))
+    _serve(connection, Actions(connection))

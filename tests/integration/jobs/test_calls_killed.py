@@ -10,9 +10,6 @@ import contextlib
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
@@ -31,12 +28,11 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
-from tests.support import forks
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
-from tests.support.nursery import ROOT, die_with
+from tests.support.nursery import Crew, Nursery, places_of, use
 from tests.support.proxy import Fault, Proxy, Storm
-from tests.support.workers import PATIENCE, until
+from tests.support.workers import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +53,7 @@ Headers = declare("Headers", TransactionTable)
 Deed = declare("Deed", lock=True, version=True, numbers="times", lock_settings=SETTINGS, transaction_table=Headers)
 
 
-MODELS: Final[dict[str, Any]] = {model.__name__: model for model in (Calls, Headers, Deed)}
+MODELS: Final = (Calls, Headers, Deed)
 
 
 def a_token() -> str:
@@ -108,14 +104,11 @@ def by_both(key: str) -> str:
 WAYS: Final[list[list[Any]]] = [[by_commit], [by_both], [by_lock], [by_commit, by_both]]
 
 
-def work() -> None:
+def work(_pipe: object, number: int, folder: Path) -> None:
     """Call every key so many times, in an order of its own."""
-    job = json.loads(sys.argv[1])
-    die_with(job["parent"])
-    forks.use(MODELS, job["meta"])
-    log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    chooser = random.Random(job["seed"])
-    keys = [key for key in range(job["keys"]) for _ in range(job["calls"])]
+    log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    chooser = random.Random(number)
+    keys = [key for key in range(KEYS) for _ in range(CALLS)]
     chooser.shuffle(keys)
     for key in keys:
         try:
@@ -125,102 +118,40 @@ def work() -> None:
         os.write(log, json.dumps([key, *said]).encode() + b"\n")
 
 
-class Worker:
-    """One process that calls."""
-
-    def __init__(self, folder: Path, number: int, host: str, engine: Engine) -> None:
-        self.path = folder / f"{number}.log"
-        self.path.touch()
-        self.was_killed = False
-        self._said = folder / f"{number}.stderr"
-        meta = forks.meta_of(MODELS, engine)
-        for each in meta.values():
-            each["host"] = host
-        job = {"parent": os.getpid(), "meta": meta, "log": str(self.path), "seed": number, "keys": KEYS, "calls": CALLS}
-        code = "from tests.integration.jobs.test_calls_killed import work; work()"
-        with self._said.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(job)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log
-            )
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def kill(self) -> None:
-        self.was_killed = True
-        self.close()
-
-    def finish(self) -> None:
-        if not self.was_killed:
-            assert self.process.wait(10 * PATIENCE) == 0, self._said.read_text()[-4000:]
-
-    def lines(self) -> list[tuple[int, str, str]]:
-        return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()]
-
-
-def disturb(workers: list[Worker], start: Any, did: Counter[str]) -> None:
-    """Kill and pause workers while they have work; each that was killed has a successor."""
-    chooser, rounds = random.Random(7), max(3, KEYS * CALLS // 10)
-    asleep: list[tuple[float, Worker]] = []
-
-    def wake(*, all_: bool) -> None:
-        for due, worker in list(asleep):
-            if all_:
-                time.sleep(max(0.0, due - time.monotonic()))
-            if due <= time.monotonic():
-                os.kill(worker.process.pid, signal.SIGCONT)
-                asleep.remove((due, worker))
-
-    written = 0
-    for n in range(rounds):
-        wanted = written + chooser.randint(100, 400)
-        until(
-            lambda: (
-                sum(each.path.stat().st_size for each in workers) >= wanted  # noqa: B023
-                or all(each.process.poll() is not None for each in workers)
-            ),
-            "the next calls",
-        )
-        written = sum(each.path.stat().st_size for each in workers)
-        wake(all_=False)
-        paused = [worker for _, worker in asleep]
-        awake = [each for each in workers if each.process.poll() is None and each not in paused]
+def disturb(crew: Crew) -> Counter[str]:
+    """Kill and pause workers while they have work; each that was killed has a successor. Return what was done."""
+    chooser, did = random.Random(7), Counter[str]()
+    for n in range(max(3, KEYS * CALLS // 10)):
+        wanted = crew.written() + chooser.randint(100, 400)
+        until(lambda: crew.written() >= wanted or not crew.awake(), "the next calls")  # noqa: B023
+        crew.wake()
+        awake = crew.awake()
         if not awake:
             break
-        victim, what = chooser.choice(awake), ("paused", "killed")[n % 2]
+        what = ("paused", "killed")[n % 2]
         did[what] += 1
         if what == "killed":
-            victim.kill()
-            start()
+            crew.kill_number(chooser.choice(awake))
+            crew.start()
         else:
-            os.kill(victim.process.pid, signal.SIGSTOP)
-            asleep.append((time.monotonic() + LEASE_S * chooser.uniform(1.5, 2), victim))
-    wake(all_=True)
+            crew.stop(chooser.choice(awake), LEASE_S * chooser.uniform(1.5, 2))
+    crew.finish()
+    return did
 
 
 @pytest.mark.timeout(120 + PROCESSES * KEYS)
 def test_kills_and_lost_answers(dynoxide: Engine, tmp_path: Path) -> None:
     """One effect and one result for each key, and the result of no zombie."""
-    dynoxide.bind(*MODELS.values())
-    workers, did = list[Worker](), Counter[str]()
-    with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(str(dynoxide.host)))
+    dynoxide.bind(*MODELS)
+    with Proxy(str(dynoxide.host)) as proxy:
         proxy.plan, proxy.late_after = Storm(3, 0.1, FAULTS), 50
-
-        def start() -> None:
-            worker = Worker(tmp_path, len(workers), proxy.url, dynoxide)
-            workers.append(stack.enter_context(contextlib.closing(worker)))
-
-        for _ in range(PROCESSES):
-            start()
-        disturb(workers, start, did)
-        for worker in workers:
-            worker.finish()
+        forks = Nursery(use, places_of(dynoxide, MODELS, host=proxy.url))
+        with contextlib.closing(Crew(forks, tmp_path, PROCESSES, work, tmp_path)) as crew:
+            did = disturb(crew)
         lost = proxy.injected.total()
     found, said = defaultdict[int, set[str]](set), Counter[str]()
-    for worker in workers:
-        for key, kind, token in worker.lines():
+    for path in tmp_path.glob("*.log"):
+        for key, kind, token in map(json.loads, path.read_text().splitlines()):
             said[kind] += 1
             if kind == "result":
                 found[key].add(token)

@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -21,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import sweep
-from tests.support import fleet, forks
+from tests.support import fleet
 from tests.support.fleet import BALANCE, MODELS, PURSES, Counter, Purse, Slot, Transactions
 from tests.support.lengths import short_or_long
-from tests.support.nursery import ROOT
+from tests.support.nursery import ROOT, Crew, Nursery, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,63 +100,34 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"earlier": earlier, "working tree": install(tree, made / "now")}
 
 
-class Depot:
-    """Starts and kills the processes of one release, which are forked from one that has imported it."""
-
-    def __init__(self, engine: Engine, release: str, folder: Path, logs: Path) -> None:
-        meta = forks.meta_of(MODELS, engine)
-        self.release, self.log = release, logs / f"{release}.log"
-        self.log.touch()
-        go_on = str(logs / "go-on")
-        job = {"release": release, "folder": str(folder), "meta": meta, "log": str(self.log), "go_on": go_on}
-        code = (
-            f"import runpy, sys; sys.path[0] = {str(folder)!r}; runpy.run_path({fleet.__file__!r}, run_name='__main__')"
-        )
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        self._forks = forks.Forks(logs / f"{release}.stderr", code, json.dumps(job), cwd=logs, env=environment)
-        self.alive: list[int] = []
-
-    def start(self) -> None:
-        self.alive.append(self._forks.start())
-
-    def kill(self, chooser: random.Random) -> int:
-        pid = self.alive.pop(chooser.randrange(len(self.alive)))
-        self._forks.kill(pid)
-        return pid
-
-    def finish(self) -> None:
-        """Wait for the processes to end by themselves."""
-        for pid in self.alive:
-            self._forks.wait(pid)
-
-    def close(self) -> None:
-        self._forks.close()
-
-    def notes(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
-
-
 @pytest.fixture
-def depots(real_engine: Engine, releases: dict[str, Path], tmp_path: Path) -> Iterator[list[Depot]]:
-    """Of each release, with tables and money."""
-    real_engine.bind(*MODELS.values())
+def crews(real_engine: Engine, releases: dict[str, Path], tmp_path: Path) -> Iterator[list[Crew]]:
+    """Of each release, in a folder of that name, with tables and money."""
+    real_engine.bind(*MODELS)
     Counter("a").save()
     for name in PURSES:
         Purse(name, balance=BALANCE).save()
-    (tmp_path / "go-on").touch()
-    made = [Depot(real_engine, release, folder, tmp_path) for release, folder in releases.items()]
-    try:
-        yield made
-    finally:
-        for depot in made:
-            depot.close()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    with contextlib.ExitStack() as stack:
+        crews = []
+        for release, place in releases.items():
+            prepared = (fleet.prepare, place, places_of(real_engine, MODELS))
+            nursery = Nursery(*prepared, path=str(place), environment=environment)
+            folder = tmp_path / release
+            folder.mkdir()
+            crews.append(stack.enter_context(contextlib.closing(Crew(nursery, folder, PROCESSES, fleet.work, folder))))
+        yield crews
+
+
+def notes_of(crew: Crew) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in crew.folder.glob("*.log") for line in path.read_text().splitlines()]
 
 
 @pytest.mark.timeout(LENGTH_S + 120)
-def test_two_releases(depots: list[Depot], tmp_path: Path) -> None:
+def test_two_releases(crews: list[Crew]) -> None:
     """No update is lost, one process holds a lock, money stays the same, and no booking overlaps another one."""
-    killed = disturb(depots, tmp_path)
-    notes = sorted((note for depot in depots for note in depot.notes()), key=lambda note: note["at"])
+    killed = disturb(crews)
+    notes = sorted((note for crew in crews for note in notes_of(crew)), key=lambda note: note["at"])
     assert [note["why"] for note in notes if note["event"] == "refused" and not is_expected(note["why"])] == []
     check_counter(notes)
     check_holders(notes, killed)
@@ -166,29 +138,24 @@ def test_two_releases(depots: list[Depot], tmp_path: Path) -> None:
     assert [(one, after) for one, after in itertools.pairwise(ends) if after[0] < one[1]] == []
 
 
-def disturb(depots: list[Depot], folder: Path) -> dict[int, float]:
+def disturb(crews: list[Crew]) -> dict[int, float]:
     """Let them work, and kill one now and then, until each has done everything; return when which was killed."""
     chooser, killed = random.Random(), dict[int, float]()
-    for depot in depots * PROCESSES:
-        depot.start()
     began = time.monotonic()
-    while time.monotonic() < began + LENGTH_S or missing(depots):
-        assert time.monotonic() < began + LENGTH_S + PATIENCE, missing(depots)
+    while time.monotonic() < began + LENGTH_S or missing(crews):
+        assert time.monotonic() < began + LENGTH_S + PATIENCE, missing(crews)
         time.sleep(chooser.uniform(1.0, 2.0))
-        depot = chooser.choice(depots)
-        pid = depot.kill(chooser)
-        killed[pid] = time.monotonic()
-        depot.start()
-    (folder / "go-on").unlink()
-    for depot in depots:
-        depot.finish()
+        dead = chooser.choice(crews).kill(chooser)
+        killed[dead.pid] = time.monotonic()
+    for crew in crews:
+        crew.finish()
     return killed
 
 
-def missing(depots: list[Depot]) -> list[tuple[str, str]]:
+def missing(crews: list[Crew]) -> list[tuple[str, str]]:
     """Return which kinds of work a release has not done yet."""
-    done = {(depot, note["kind"]) for depot in depots for note in depot.notes() if note["event"] in ("applied", "left")}
-    return [(depot.release, kind) for depot in depots for kind in fleet.WORK if (depot, kind) not in done]
+    done = {(crew, note["kind"]) for crew in crews for note in notes_of(crew) if note["event"] in ("applied", "left")}
+    return [(crew.folder.name, kind) for crew in crews for kind in fleet.WORK if (crew, kind) not in done]
 
 
 def is_expected(why: str) -> bool:

@@ -17,9 +17,6 @@ import itertools
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -41,8 +38,7 @@ from pynamo_locking import (
 )
 from tests.campaign.check import check_file, describe
 from tests.campaign.histories import Scribe, merge
-from tests.support import forks
-from tests.support.nursery import ROOT, die_with
+from tests.support import nursery
 from tests.support.workers import PATIENCE, Beside, Enforced, Locks, Plain, Versioned, until
 
 if TYPE_CHECKING:
@@ -54,7 +50,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 PROCESSES: Final = 6
-ROUNDS: Final = 9
+#: What is done to them, in an order that is drawn.
+DEEDS: Final = ["killed"] * 3 + ["paused"] * 2 + ["paused for more than a lease"] * 4
 SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=PATIENCE)
 
 
@@ -190,22 +187,24 @@ def ways_of(name: str) -> list[Callable[..., None]]:
     return [locked_save, edit] + ([versioned_update] * 2 if name == "Versioned" else [])
 
 
-def work() -> None:
-    """Write items at random for as long as a file is there."""
-    job = json.loads(sys.argv[1])
-    die_with(job["parent"])
-    forks.use(MODELS, job["meta"])
+def prepare(places: nursery.Places) -> None:
+    """Be a process that workers are forked from."""
+    nursery.use(places)
     for model in MODELS.values():
         model.Meta.lock_settings = SETTINGS
+
+
+def work(_pipe: object, number: int, folder: Path, seed: int) -> None:
+    """Write items at random for as long as a file is there."""
     # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
-    log = os.open(job["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    scribe = Scribe(Path(job["log"]).with_suffix(".part"), job["number"])
-    chooser, go_on = random.Random(job["seed"]), Path(job["go_on"])
+    log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    scribe = Scribe(folder / f"{number}.part", number)
+    chooser, go_on = random.Random(f"{seed}/{number}"), folder / "go-on"
     for count in itertools.count():
         if not go_on.exists():
             return
         name, key = chooser.choice(ITEMS)
-        _write_once(log, scribe, MODELS[name], key, chooser.choice(ways_of(name)), f"{job['number']}.{count}")
+        _write_once(log, scribe, MODELS[name], key, chooser.choice(ways_of(name)), f"{number}.{count}")
 
 
 def _write_once(log: int, scribe: Scribe, model: Any, key: str, way: Callable[..., None], name: str) -> None:
@@ -235,111 +234,23 @@ def _write_once(log: int, scribe: Scribe, model: Any, key: str, way: Callable[..
 # The parent's side
 
 
-class Worker:
-    """One process that writes."""
-
-    def __init__(self, engine: Engine, folder: Path, number: int, seed: str) -> None:
-        self.path = folder / f"{number}.log"
-        self.path.touch()
-        self.was_killed = False
-        self._said = folder / f"{number}.stderr"
-        job = {
-            "parent": os.getpid(),
-            "meta": forks.meta_of(MODELS, engine),
-            "log": str(self.path),
-            "number": number,
-            "go_on": str(folder / "go-on"),
-            "seed": f"{seed}/{number}",
-        }
-        code = "from tests.integration.whole.test_random_kills import work; work()"
-        with self._said.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps(job)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log
-            )
-
-    def kill(self) -> None:
-        self.was_killed = True
-        self.process.kill()
-        self.process.wait()
-
-    def pause(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
-
-    def finish(self) -> None:
-        """Wait until it has done what it began."""
-        if not self.was_killed:
-            assert self.process.wait(PATIENCE) == 0, self._said.read_text()[-4000:]
-
-    def notes(self) -> list[Note]:
-        return [Note(*json.loads(line)) for line in self.path.read_text().splitlines()]
-
-
-class Chaos:
-    """Some workers, and what happens to them."""
-
-    def __init__(self, engine: Engine, folder: Path, seed: int) -> None:
-        self.engine = engine
-        self.folder = folder
-        self.chooser = random.Random(seed)
-        self.seed = str(seed)
-        self.workers: list[Worker] = []
-        self.did: Counter[str] = Counter()
-        self._paused: list[tuple[float, Worker]] = []
-        (folder / "go-on").touch()
-
-    def run(self) -> None:
-        """Let them work, disturb them so many times, and wait until the survivors have finished."""
-        crew = [self._start() for _ in range(PROCESSES)]
-        until(lambda: all(worker.path.stat().st_size for worker in crew), "the first lines of all workers")
-        for _ in range(ROUNDS):
-            self._wait_for_progress()
-            self._disturb(crew)
-        for due, worker in self._paused:
-            time.sleep(max(0.0, due - time.monotonic()))
-            worker.resume()
-        (self.folder / "go-on").unlink()
-        for worker in self.workers:
-            worker.finish()
-
-    def close(self) -> None:
-        """End all of them, whatever they are doing."""
-        for worker in self.workers:
-            worker.kill()
-
-    def _start(self) -> Worker:
-        worker = Worker(self.engine, self.folder, len(self.workers), self.seed)
-        self.workers.append(worker)
-        return worker
-
-    def _wait_for_progress(self) -> None:
-        """Let the others write so many lines more, and then a few instructions."""
-        wanted = self._written() + self.chooser.randint(100, 1500)
-        until(lambda: self._written() >= wanted, "the workers' next writes")
-        time.sleep(self.chooser.uniform(0.0, 0.02))
-
-    def _written(self) -> int:
-        return sum(worker.path.stat().st_size for worker in self.workers)
-
-    def _disturb(self, crew: list[Worker]) -> None:
-        now = time.monotonic()
-        for due, worker in self._paused:
-            if due <= now:
-                worker.resume()
-        self._paused = [(due, worker) for due, worker in self._paused if due > now]
-        asleep = [worker for _, worker in self._paused]
-        victim = self.chooser.choice([worker for worker in crew if worker not in asleep])
-        what = self.chooser.choice(["killed", "killed", "paused", *["paused for more than a lease"] * 3])
-        self.did[what] += 1
+def disturb(crew: nursery.Crew, chooser: random.Random) -> Counter[str]:
+    """Let them work, disturb them so many times, and wait until the survivors have finished; return what was done."""
+    did = Counter[str]()
+    until(lambda: len([path for path in crew.folder.glob("*.log") if path.stat().st_size]) == PROCESSES, "first lines")
+    for what in chooser.sample(DEEDS, len(DEEDS)):
+        wanted = crew.written() + chooser.randint(100, 1500)
+        until(lambda: crew.written() >= wanted, "the workers' next writes")  # noqa: B023
+        time.sleep(chooser.uniform(0.0, 0.02))  # a few instructions
+        crew.wake()
+        did[what] += 1
         if what == "killed":
-            victim.kill()
-            crew[crew.index(victim)] = self._start()
-            return
-        victim.pause()
-        leases = self.chooser.uniform(1.5, 2.0) if "lease" in what else self.chooser.uniform(0.05, 0.5)
-        self._paused.append((now + leases * SETTINGS.lease, victim))
+            crew.kill(chooser)
+        else:
+            leases = chooser.uniform(1.5, 2.0) if "lease" in what else chooser.uniform(0.05, 0.5)
+            crew.stop(chooser.choice(crew.awake()), leases * SETTINGS.lease)
+    crew.finish()
+    return did
 
 
 # What must be true at the end
@@ -364,11 +275,11 @@ class Ledger:
         assert all(earlier < later for earlier, later in itertools.pairwise(tickets))
 
 
-def ledgers(workers: list[Worker]) -> dict[str, Ledger]:
+def ledgers(crew: nursery.Crew) -> dict[str, Ledger]:
     """Read all logs. Only a worker that was killed may have begun something without an end."""
     by_item: defaultdict[str, Ledger] = defaultdict(Ledger)
-    for worker in workers:
-        notes = worker.notes()
+    for path in crew.folder.glob("*.log"):
+        notes = [Note(*json.loads(line)) for line in path.read_text().splitlines()]
         for note, following in itertools.zip_longest(notes, notes[1:]):
             ledger = by_item[note.item]
             if note.event == "applied":
@@ -376,7 +287,7 @@ def ledgers(workers: list[Worker]) -> dict[str, Ledger]:
             elif note.event != "begin":
                 setattr(ledger, note.event, getattr(ledger, note.event) + 1)
             elif following is None:
-                assert worker.was_killed
+                assert int(path.stem) in crew.killed
                 ledger.in_flight += 1
     return by_item
 
@@ -406,13 +317,14 @@ def test_kills_and_pauses_at_random(
     for name, key in ITEMS:
         if name != "Made":
             MODELS[name](*_key(name, key)).save()
-    with contextlib.closing(Chaos(engine, tmp_path, seed)) as chaos:
-        chaos.run()
-        found = ledgers(chaos.workers)
+    forks = nursery.Nursery(prepare, nursery.places_of(engine, MODELS.values()))
+    with contextlib.closing(nursery.Crew(forks, tmp_path, PROCESSES, work, tmp_path, seed)) as crew:
+        did = disturb(crew, random.Random(seed))
+        found = ledgers(crew)
     counts = {item: (len(one.applied), one.refused, one.unknown, one.in_flight) for item, one in found.items()}
-    record_property("did", dict(chaos.did))
+    record_property("did", dict(did))
     record_property("applied_refused_unknown_in_flight", counts)
-    print(f"\nseed {seed}: {dict(chaos.did)}; applied, refused, unknown, in flight: {counts}")  # noqa: T201 - with -s
+    print(f"\nseed {seed}: {dict(did)}; applied, refused, unknown, in flight: {counts}")  # noqa: T201 - with -s
     for name, key in ITEMS:
         model, ledger = MODELS[name], found[f"{name}/{key}"]
         item = model.get(*_key(name, key), consistent_read=True)
@@ -422,8 +334,7 @@ def test_kills_and_pauses_at_random(
         assert name != "Made" or item.version == item.value
         _assert_calm(model, key)
     _check_history(tmp_path, seed)
-    assert chaos.did["killed"]
-    assert chaos.did["paused for more than a lease"]
+    assert did == Counter(DEEDS)
 
 
 def _check_history(folder: Path, seed: int) -> None:
