@@ -595,12 +595,6 @@ def main(connection: Connection, places: nursery.Places) -> None:
     """Serve commands in a worker process."""
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without one
-    pipes: list[Connection] = [Connection(descriptor) for descriptor in descriptors]
-    connection, spare = pipes
-    for model, options in connection.recv():
-        for name, value in options.items():
-            setattr(model.Meta, name, value)
-
     nursery.use(places)
     for model, _ in places:
         if hasattr(model, "lock_state"):

@@ -10,13 +10,7 @@ from typing import Final
 import pytest
 
 from tests.support.lengths import short_or_long
-from tests.support.nightly import PERIOD_S, Jobs
-
-if TYPE_CHECKING:
-    pass
-
-
-from tests.support.nightly import play
+from tests.support.nightly import PERIOD_S, Jobs, play
 from tests.support.nursery import places_of
 
 pytestmark = [
