@@ -70,7 +70,7 @@ def touched_items_not_named() -> Patches:
     return [(staging, "note_touched", lambda guard, touched: None)]
 
 
-@plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
+@plants(_INTERVALS.but(workload="open intervals"), "Disjoint", first_seed=31)
 def open_ends_not_seen() -> Patches:
     """A stored item without an end counts as one without an interval."""
     span_in = Axis.span_in

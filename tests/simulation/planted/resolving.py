@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LATE = {Fault.LATE: 2}
 
 
-@plants(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth", limit=400, first_seed=80)
+@plants(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth", limit=400, first_seed=188)
 def what_is_not_there_yet_told_as_never() -> Patches:
     """A write that an item does not show is called not applied, and nothing keeps its late copy out."""
 

@@ -34,7 +34,7 @@ def _always(_: str) -> Any:
     return Path(["pynamo_locking_nothing"]).does_not_exist()
 
 
-@plants(Plan("creations", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
+@plants(Plan("creations", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000, first_seed=17)
 def r1_numbers_instead_of_stamps() -> Patches:
     """An item is known by its version alone: one that was deleted and created again is taken for the old one."""
     checked = VersionPart.condition
@@ -118,7 +118,7 @@ def _plain_header(members: Any, mark: Any) -> Any:
     return persistently(lambda: retries.ask(header_table.connection, "GetItem", kwargs)).get("Item")
 
 
-@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000)
+@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000, first_seed=81)
 def r6_validation_before_everything_is_marked() -> Patches:
     """Reads are validated while some items that will be written are not marked yet: write skew."""
     return [(Paths, "marked", property(lambda self: self.staged))]
@@ -151,7 +151,7 @@ def r8_placeholders_after_the_decision() -> Patches:
     return [(Marker, "_create", plain), (answers, "reasons_of", _one_more(answers.reasons_of))]
 
 
-@plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400)
+@plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400, first_seed=84)
 def r9_finished_before_all_items_are() -> Patches:
     """The header says finished before the items are: whoever meets a mark then drops it."""
     finish = LongCommit._finish
@@ -163,7 +163,7 @@ def r9_finished_before_all_items_are() -> Patches:
     return [(LongCommit, "_finish", early)]
 
 
-@plants(Plan("mixed transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=1000)
+@plants(Plan("mixed transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=1000, first_seed=83)
 def r10_headers_are_forgotten_at_once() -> Patches:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
     read = header_requests.header_in
@@ -175,7 +175,12 @@ def r10_headers_are_forgotten_at_once() -> Patches:
     return [(header_requests, "header_in", forgetful)]
 
 
-@plants(Plan("long transactions", faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}), "Truth", limit=600)
+@plants(
+    Plan("long transactions", faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}),
+    "Truth",
+    limit=600,
+    first_seed=128,
+)
 def r11_silence_is_taken_for_failure() -> Patches:
     """No answer to the decision is told as a failure, and the header is not asked."""
 
@@ -207,7 +212,7 @@ def r11_another_token_for_each_attempt() -> Patches:
     return [(dispatch, "transact_write", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
 
 
-@plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=300)
+@plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=314)
 def snapshots_with_headers_of_another_moment() -> Patches:
     """A snapshot looks past a mark whose transaction was pending a moment ago: it is decided when the item is read."""
     read = validation.read_together
@@ -219,7 +224,7 @@ def snapshots_with_headers_of_another_moment() -> Patches:
     return [(validation, "read_together", read_together)]
 
 
-@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=1068)
+@plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=1154)
 def snapshots_look_past_early_checks() -> Patches:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
     header_in = header_requests.header_in
@@ -232,7 +237,12 @@ def snapshots_look_past_early_checks() -> Patches:
 
 
 @plants(
-    Plan("creations", parties=2, faults={Fault.CRASH_BEFORE: 1}), "Together", "NothingLeft", *_WRITE_CHECKS, limit=600
+    Plan("creations", parties=2, faults={Fault.CRASH_BEFORE: 1}),
+    "Together",
+    "NothingLeft",
+    *_WRITE_CHECKS,
+    limit=600,
+    first_seed=125,
 )
 def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
