@@ -8,10 +8,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import locale
 import os
+import re
 import signal
-from typing import TYPE_CHECKING, Any
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -34,11 +40,34 @@ def first_and_others(engines: list[str]) -> list[Any]:
     return [first, *(pytest.param(engine, marks=pytest.mark.other_engine) for engine in others)]
 
 
-def pytest_configure() -> None:
-    """Let SIGINT interrupt also where a shell has started the tests in the background, with it ignored.
+#: What programs print, and where they look, depends on these; tests that are about one of them set it.
+PERSONAL: Final = re.compile(
+    r"(AWS|PYNAMODB|XDG|LC|DJANGO|FLASK|CELERY|GUNICORN|POWERTOOLS|OTEL|JUPYTER|TTY|CLICOLOR)_\w+"
+    r"|PYNAMO_LOCKING_(REGION|PROFILE|ENDPOINT|TABLE|TRANSACTION_TABLE|LOG_FILE)|(HTTPS?|ALL)_PROXY|PYTEST_ADDOPTS"
+    r"|PYTHON(?!PATH$|HOME$|HASHSEED$|_GIL$)\w+|COLUMNS|LINES|TERMINAL_WIDTH|LANGUAGE|COLORTERM|\w*NO_COLOR|\w*FORCE_COLOR"
+    r"|CLICOLOR|PY_COLORS|CI|GITHUB_ACTIONS|WEB_CONCURRENCY|BASH_ENV|ENV|CDPATH",
+    re.IGNORECASE,
+)
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the surroundings of tests, and of the processes that they start, the same on every machine.
+
+    SIGINT interrupts also where a shell has started the tests in the background, with it ignored.
     Without bells, what is sent does not depend on other processes of this machine. Child processes of tests have them.
     """
+    if not ON_AWS:
+        for name in [name for name in os.environ if PERSONAL.fullmatch(name)]:
+            del os.environ[name]
+        settings = Path(os.environ.get("HOME", "/"), ".gitconfig")  # it may say that git may read this repository
+        if settings.is_file():
+            os.environ.setdefault("GIT_CONFIG_GLOBAL", str(settings))
+        home = tempfile.TemporaryDirectory(prefix="home-", ignore_cleanup_errors=True)
+        config.add_cleanup(home.cleanup)
+        os.environ |= {"HOME": home.name, "LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
+        time.tzset()
+        with contextlib.suppress(locale.Error):
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     runtime.Runtime.has_bells = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
