@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import held_entry, removal
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running
 from tests.engines.servers import Servers
+from tests.support.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -93,12 +93,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_renewed_afterwards() -> Iterator[None]:
-    """What a test leaves locked is not renewed during the next one, which may count or lose requests."""
+def _leaves_nothing_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread, a lock that is renewed, or a patch behind: the next one may be red by it."""
+    before = Surroundings()
     yield
-    for entry in tuple(held_entry.all_held):
-        entry.possession = entry.possession.over()
-    removal._unfinished.clear()
+    if left := before.left_behind():
+        pytest.fail(f"this test leaves behind: {'; '.join(left)}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
