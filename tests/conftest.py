@@ -8,21 +8,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import locale
 import os
+import re
 import signal
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import held_entry, removal
 
 # An assertion in what tests share shows the values that it compared, as those in the tests themselves do.
 pytest.register_assert_rewrite("tests.campaign", "tests.simulation", "tests.support")
 
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running  # noqa: E402 - imports some of these
 from tests.engines.servers import Servers  # noqa: E402
+from tests.support.surroundings import Surroundings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -46,11 +52,34 @@ def first_and_others(engines: list[str]) -> list[Any]:
     ]
 
 
-def pytest_configure() -> None:
-    """Let SIGINT interrupt also where a shell has started the tests in the background, with it ignored.
+#: What programs print, and where they look, depends on these; tests that are about one of them set it.
+PERSONAL: Final = re.compile(
+    r"(AWS|PYNAMODB|XDG|LC|DJANGO|FLASK|CELERY|GUNICORN|POWERTOOLS|OTEL|JUPYTER|TTY|CLICOLOR)_\w+"
+    r"|PYNAMO_LOCKING_(REGION|PROFILE|ENDPOINT|TABLE|TRANSACTION_TABLE|LOG_FILE)|(HTTPS?|ALL)_PROXY|PYTEST_ADDOPTS"
+    r"|PYTHON(?!PATH$|HOME$|HASHSEED$|_GIL$)\w+|COLUMNS|LINES|TERMINAL_WIDTH|LANGUAGE|COLORTERM|\w*NO_COLOR|\w*FORCE_COLOR"
+    r"|CLICOLOR|PY_COLORS|CI|GITHUB_ACTIONS|WEB_CONCURRENCY|BASH_ENV|ENV|CDPATH",
+    re.IGNORECASE,
+)
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the surroundings of tests, and of the processes that they start, the same on every machine.
+
+    SIGINT interrupts also where a shell has started the tests in the background, with it ignored.
     Without bells, what is sent does not depend on other processes of this machine. Child processes of tests have them.
     """
+    if not ON_AWS:
+        for name in [name for name in os.environ if PERSONAL.fullmatch(name)]:
+            del os.environ[name]
+        settings = Path(os.environ.get("HOME", "/"), ".gitconfig")  # it may say that git may read this repository
+        if settings.is_file():
+            os.environ.setdefault("GIT_CONFIG_GLOBAL", str(settings))
+        home = tempfile.TemporaryDirectory(prefix="home-", ignore_cleanup_errors=True)
+        config.add_cleanup(home.cleanup)
+        os.environ |= {"HOME": home.name, "LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
+        time.tzset()
+        with contextlib.suppress(locale.Error):
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     runtime.Runtime.has_bells = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,12 +105,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_renewed_afterwards() -> Iterator[None]:
-    """What a test leaves locked is not renewed during the next one, which may count or lose requests."""
+def _leaves_nothing_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread, a lock that is renewed, or a patch behind: the next one may be red by it."""
+    before = Surroundings()
     yield
-    for entry in tuple(held_entry.all_held):
-        entry.possession = entry.possession.over()
-    removal._unfinished.clear()
+    if left := before.left_behind():
+        pytest.fail(f"this test leaves behind: {'; '.join(left)}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.simulation.checkers.cycles import History, Outcome, Transaction, anomalies, edges, in_real_time
@@ -202,7 +202,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_serial_histories_are_always_clean(steps: list[Any]) -> None:
     """Whatever is read and appended, aborted, or unknown and done or not."""
@@ -210,7 +210,7 @@ def test_serial_histories_are_always_clean(steps: list[Any]) -> None:
     assert anomalies(serial.transactions, serial.final) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.data())
 def test_a_stale_read_is_always_found(steps: list[Any], data: st.DataObject) -> None:
     """A committed read of a serial history that is cut by one value shows an anomaly: real time forbids it at least."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pynamodb.connection import Connection
 
 from pynamo_locking import NamedLock
@@ -20,8 +20,10 @@ from tests.support.models import declare
 if TYPE_CHECKING:
     from pynamo_locking._io.lock_document import LockRow
 
-#: Hypothesis, the same examples in every run.
-steady = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+#: Hypothesis, the same examples in every run, however long they take.
+steady = settings(
+    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def entry(ticket: int = 1, **facts: Any) -> QueueEntry:

@@ -254,6 +254,7 @@ def test_watch(memory, shell, monkeypatch):
     taken[0].release()
     pauses.clear()
     people = shell.run("locks", "watch", *table)[1]
+    taken[1].release()
 
     assert (code, err, pauses[:1]) == (0, "", [2.0])
     assert [[owners(each, "holders") for each in look["locks"]] for look in looks] == [[], [["me"]]]

@@ -26,6 +26,7 @@ from pynamo_locking.cli.problems import Problem
 from pynamo_locking.cli.turns import Turn
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Locks
+from tests.support.parties import shifted_clock
 from tests.support.workers import PATIENCE, until, until_queued
 
 if TYPE_CHECKING:
@@ -498,21 +499,23 @@ class Ending:
         """No loss is proven."""
 
 
-@pytest.mark.parametrize(("program", "heard", "code"), [(STUBBORN, 2, 128 + signal.SIGKILL), (POLITE, 1, 7)])
-def test_a_lease_that_nobody_renews(program, heard, code, ear):
+@pytest.mark.parametrize(
+    ("program", "heard", "grace", "code"), [(STUBBORN, 2, 0.3, 128 + signal.SIGKILL), (POLITE, 1, PATIENCE, 7)]
+)
+def test_a_lease_that_nobody_renews(program, heard, grace, code, ear):
     """The program is told before the lease ends, and dead when it ends, although no loss is proven."""
     news = threading.Event()
-    lock: Any = Ending(PATIENCE)
+    lock: Any = Ending(2 * PATIENCE)
     made: list[Child] = []
 
     def start_program() -> Child:
         made.append(Child(["sh", "-c", program, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, news.set))
         ear.lines(heard)
-        lock._ends = time.monotonic() + 0.6
+        lock._ends = time.monotonic() + 0.3 + grace
         return made[0]
 
     with Signals() as signals:
-        why, got = command._run_under(lock, signals, start_program, news, 0.3)
+        why, got = command._run_under(lock, signals, start_program, news, grace)
     ear.until_over()
 
     assert "no renewal was answered" in (why or "")
@@ -523,16 +526,19 @@ def test_a_program_that_takes_too_long(ear, memory):
     """With a longest hold the program is ended while the lease still runs, and the next party can have the lock."""
     memory.bind(Locks)
     news = threading.Event()
-    settings = LockSettings(lease=2, request_timeout=0.3)
-    lock = Locks.lock("job", settings=settings, max_hold=2, on_lost=lambda _: news.set()).acquire()
+    lock = Locks.lock("job", lease=100, max_hold=150, heartbeat=False, on_lost=lambda _: news.set())
 
     def start_program() -> Child:
         child = Child(["sh", "-c", POLITE, ear.path], "/bin/sh", dict(os.environ), lock.remaining, news.set)
         ear.lines(1)
+        world.shift += 80
+        lock.renew()
+        world.shift += 80
         return child
 
-    with Signals() as signals:
-        why, code = command._run_under(lock, signals, start_program, news, 0.5)
+    with shifted_clock() as world, Signals() as signals:
+        lock.acquire()
+        why, code = command._run_under(lock, signals, start_program, news, 10)
     with pytest.raises(LockLost):
         lock.release()
     ear.until_over()

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pynamodb.attributes import (
     BinaryAttribute,
@@ -27,6 +27,7 @@ from pynamo_locking._expressions.refusals import Refusal
 from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._items.images import difference, holds, key_rules, size_of, updated
 from tests.support.models import declare, meta
+from tests.unit.helpers import steady
 
 
 class Address(MapAttribute):
@@ -265,6 +266,7 @@ values = st.recursive(
 images = st.dictionaries(st.sampled_from(["n", "one", "two", "three"]), values).map(lambda found: {**KEYS, **found})
 
 
+@settings(steady, max_examples=100)
 @given(before=images, after=images)
 def test_a_difference_makes_one_item_of_the_other(before, after):
     """As SET and REMOVE in one update."""

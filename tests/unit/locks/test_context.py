@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -222,14 +221,18 @@ def test_a_forked_child_has_no_waiters(monkeypatch):
     assert not mailboxes.has_waiters(row())
 
 
-def test_a_thread_is_not_taken_for_one_that_has_ended(monkeypatch):
-    """Python gives the idents of ended threads to new ones: who has one does not hold its locks."""
-    parties = []
-    monkeypatch.setattr(runtime, "threading", SimpleNamespace(get_ident=lambda: 7))
-    for _ in range(2):
-        thread = threading.Thread(target=lambda: parties.append((runtime.current.party(), runtime.current.party())))
-        thread.start()
-        thread.join()
-    (first, first_again), (second, _) = parties
-    assert first == first_again
-    assert first != second
+def who_runs():
+    return threading.get_ident(), runtime.current.party(), runtime.current.party()
+
+
+def test_a_thread_is_not_taken_for_one_that_has_ended():
+    """Python gives the idents of ended threads to new ones: a thread does not hold the locks of an earlier one."""
+    earlier = {}
+    for _ in range(10_000):  # the next one gets the ident, unless a thread of another test is in between
+        ident, party, again = in_a_thread(who_runs)
+        assert party == again
+        if ident in earlier:
+            break
+        earlier[ident] = party
+    assert ident in earlier, "no ident was given to two threads, so this has shown nothing"
+    assert party != earlier[ident], f"two threads with the ident {ident} are one party"

@@ -459,6 +459,7 @@ def held(world):
     own = own_entry(ticket=7)
     held_entry.remember(own)
     yield own
+    own.end()
     held_entry.forget(own)
 
 

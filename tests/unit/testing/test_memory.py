@@ -87,7 +87,7 @@ def test_locks_stay_within_its_block():
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
-            Lockable.locked("a").acquire()
+            Lockable.locked("a", heartbeat=False).acquire()
             forgotten = held_entry._held.get()
         assert held_entry._held.get() == before
     held_entry._held.set(forgotten)

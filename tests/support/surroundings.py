@@ -1,0 +1,91 @@
+"""What one test may leave to the next: threads, locks that are renewed, and what is replaced for the whole process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import botocore.endpoint
+from pynamodb.connection import Connection
+
+from pynamo_locking._io import event_stream, runtime
+from pynamo_locking._locks import heartbeat, held_entry, removal
+
+#: A thread that is about to end needs as long only on a machine that is very busy.
+PATIENCE_S: Final = 30.0
+#: These end by themselves, a moment after nothing is left for them to do.
+_IDLE: Final = frozenset({"pynamo-locking-heartbeat", "virtual-clock"})
+
+
+class Surroundings:
+    """The process as it is when a test begins."""
+
+    def __init__(self) -> None:
+        self._threads = set(threading.enumerate())
+        self._replaceable = _replaceable()
+
+    def left_behind(self) -> list[str]:
+        """Return in words what is there now and was not when the test began. Locks are not renewed from now on."""
+        return [*_renewed(), *self._running(), *self._replaced()]
+
+    def _running(self) -> list[str]:
+        new = [each for each in threading.enumerate() if each not in self._threads and each.name not in _IDLE]
+        give_up = time.monotonic() + PATIENCE_S
+        for each in new:
+            each.join(max(0.0, give_up - time.monotonic()))
+        removal._unfinished.clear()
+        return [f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s" for each in new if each.is_alive()]
+
+    def _replaced(self) -> list[str]:
+        after = _replaceable()
+        return [f"another {name}" for name, value in self._replaceable.items() if after[name] != value]
+
+
+def _renewed() -> list[str]:
+    """Return the locks that the heartbeat renews. It does so no more: the next test may count or lose requests."""
+    entries = tuple(held_entry.all_held)
+    renewed = {id(own) for _, _, own in heartbeat.heart._due}
+    words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.possession.is_held]
+    for each in entries:
+        each.possession = each.possession.over()
+    return words
+
+
+def _replaceable() -> dict[str, object]:
+    """Return what tests replace for the whole process, and all later ones, and threads of earlier ones, would have."""
+    return {
+        "environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "working directory": Path.cwd(),
+        "time.sleep": time.sleep,
+        "time.time": time.time,
+        "time.monotonic": time.monotonic,
+        "threading.Thread": threading.Thread,
+        "threading.Thread.start": threading.Thread.start,
+        "threading.get_ident": threading.get_ident,
+        "os.fork": os.fork,
+        "os.kill": os.kill,
+        "os.getpid": os.getpid,
+        "socket.socket": socket.socket,
+        "socket.gethostname": socket.gethostname,
+        "sys.excepthook": sys.excepthook,
+        "profile function": sys.getprofile(),
+        "switch of the collector of garbage": gc.isenabled(),
+        "handler of SIGINT": signal.getsignal(signal.SIGINT),
+        "handler of SIGTERM": signal.getsignal(signal.SIGTERM),
+        "botocore.endpoint.time": botocore.endpoint.time,
+        "Endpoint._do_get_response": botocore.endpoint.Endpoint._do_get_response,
+        "Connection.dispatch": Connection.dispatch,
+        "runtime": runtime.current,
+        "method of the runtime": (runtime.current.sleep, runtime.current.jitter, runtime.current.spawn),
+        "clock of the runtime": (runtime.current.monotonic, runtime.current.time_us, runtime.current.time_ms),
+        "switch of bells": runtime.Runtime.has_bells,
+        "heart": heartbeat.heart,
+        "subscription to events": event_stream.listeners,
+    }
