@@ -329,9 +329,9 @@ class TooPoorError(Exception):
 
 @pytest.mark.parametrize("options", [{}, {"record": True}], ids=["key", "key and record"])
 def test_a_repeated_function_is_asked_for_as_a_whole(memory: Engine, options: dict[str, Any]) -> None:
-    """The error is that of the last attempt, and its answer keeps out the copies of the first one as well."""
+    """The error is that of the last attempt, and its answer keeps out the copies of all earlier ones as well."""
 
-    @transactional(attempts=2, table=Transactions, idempotency_key="k", **options)
+    @transactional(attempts=3, table=Transactions, idempotency_key="k", **options)
     def work(tx: Transaction) -> None:
         tx.save(Plain("a", value=1))
 

@@ -295,14 +295,38 @@ def test_a_slow_commit_renews_its_lease(clock: VirtualClock, monkeypatch: pytest
     assert int(header["beat"]["N"]) >= 2
 
 
-def test_many_spilled_rows_renew_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large items are written into rows of their own before the first mark: the lease is renewed meanwhile."""
+def begin_large() -> Transaction:
+    """Begin a transaction whose changes do not fit into marks."""
     purses(10, note="x" * 200_000)
     tx = Transaction(lease=3, workers=1)
     for i in range(10):
         item = tx.get(Purse, f"p{i}")
         item.note = "y" * 200_000
         tx.save(item)
+    return tx
+
+
+@pytest.mark.parametrize("end", ["committed", "aborted", "recovered"])
+def test_large_changes_are_removed_at_the_end(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """However the transaction ends: their rows have no time of expiry, and would stay for ever."""
+    tx = begin_large()
+    if end == "committed":
+        tx.commit()
+    elif end == "aborted":
+        Purse.get("p9").touch()
+        with pytest.raises(StaleVersion):
+            tx.commit()
+    else:
+        with dying_at(monkeypatch, "decision"):
+            in_thread(lambda: survive(tx.commit))
+        recover(Transactions, tx.id)
+    left = [row["id"]["S"] for row in rows_of(Transactions) if "expires_s" not in row]
+    assert left == [], f"the transaction is {end}, and nothing will ever remove these rows"
+
+
+def test_many_spilled_rows_renew_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large items are written into rows of their own before the first mark: the lease is renewed meanwhile."""
+    tx = begin_large()
     with slow(monkeypatch, clock, 0.7) as left:
         tx.commit()
     assert min(left) > 0
