@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.campaign import histories, lists, registers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.campaign.histories import Op
     from tests.campaign.orders import Report
@@ -38,6 +39,17 @@ def check_file(path: Path, *, strict: bool = True) -> Checked:
     check = lists.check if model == "list-append" else registers.check
     report = check(itertools.chain(first, ops), strict=strict)
     return Checked(path, model, report, time.perf_counter() - began)
+
+
+def check_parts(folder: Path, name: str) -> None:
+    """What processes have noted is strictly serializable, says a reader that knows nothing but their notes.
+
+    With ``HISTORIES=DIR``, the history stays there, for other readers.
+    """
+    history = Path(os.environ.get("HISTORIES", folder)) / f"{name}.jsonl"
+    histories.merge(sorted(folder.glob("*.part")), history)
+    checked = check_file(history)
+    assert not checked.report.anomalies, describe(checked)
 
 
 def _model(ops: Iterator[Op], taken: list[Op]) -> str:

@@ -19,7 +19,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.engines.memory import TappedClient, TappedMemory, as_answer
 from tests.support import nursery
-from tests.support.proxy import Fault, Request, Storm
+from tests.support.faults import Fault, serve
+from tests.support.proxy import Request, Storm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ KINDS: Final = (
     Fault.LOST_REQUEST,
     Fault.LOST_RESPONSE,
     Fault.DUPLICATED,
-    Fault.REPEATED,
+    Fault.DOUBLED,
     Fault.LATE,
     Fault.THROTTLED,
     Fault.FAILED_BEFORE,
@@ -40,7 +41,6 @@ KINDS: Final = (
 )
 #: A late copy arrives when so many more requests have come.
 LATE_AFTER: Final = 200
-_NOT_SERVED: Final = frozenset({Fault.LOST_REQUEST, Fault.LATE, Fault.THROTTLED, Fault.FAILED_BEFORE})
 _CLOSED: Final = frozenset({Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE})
 _REFUSALS: Final = {
     Fault.THROTTLED: ("ThrottlingException", 400),
@@ -108,11 +108,8 @@ class _Server:
         return self._spoil(fault, operation, kwargs)
 
     def _spoil(self, fault: Fault, operation: str, kwargs: dict[str, Any]) -> Any:
-        if fault is Fault.REPEATED:
-            self._serve(operation, kwargs)
-        answer = None if fault in _NOT_SERVED else self._serve(operation, kwargs)
-        if fault.arrives_later:
-            self._late.append((self._number + LATE_AFTER, operation, kwargs))
+        late = (self._number + LATE_AFTER, operation, kwargs)
+        answer = serve(fault, lambda: self._serve(operation, kwargs), lambda: self._late.append(late))
         if fault in _CLOSED:
             raise _HangUp
         if fault in _REFUSALS:

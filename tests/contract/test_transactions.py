@@ -4,25 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking.certify.contract import transactions
-from tests.contract.asking import asked
 from tests.contract.helpers import CANCELED, INVALID, Table, deviates, plain_item, refused
-
-test_all_or_nothing = asked(transactions.all_or_nothing)
-test_reasons_stand_in_the_order_of_the_request = asked(transactions.reasons_stand_in_the_order_of_the_request)
-test_a_check_of_a_lock_guards_a_write_elsewhere = asked(transactions.a_check_of_a_lock_guards_a_write_elsewhere)
-test_two_actions_on_one_item_are_invalid = asked(transactions.two_actions_on_one_item_are_invalid)
-test_one_hundred_actions_are_the_limit = asked(transactions.one_hundred_actions_are_the_limit)
-test_the_same_token_applies_once = asked(transactions.the_same_token_applies_once)
-test_the_same_token_with_other_content_is_refused = asked(transactions.the_same_token_with_other_content_is_refused)
-test_a_token_is_not_used_up_by_a_cancelled_transaction = asked(
-    transactions.a_token_is_not_used_up_by_a_cancelled_transaction
-)
-test_a_resent_success_does_not_look_at_its_conditions_again = asked(
-    transactions.a_resent_success_does_not_look_at_its_conditions_again
-)
-test_transactional_reads = asked(transactions.transactional_reads)
-test_a_check_needs_no_write = asked(transactions.a_check_needs_no_write)
 
 
 def write(table: Table, *actions: dict[str, Any]) -> None:

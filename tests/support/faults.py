@@ -17,7 +17,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import botocore.endpoint
 from botocore.exceptions import ConnectionClosedError
@@ -26,11 +27,85 @@ from pynamodb.connection import Connection, TableConnection
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
 
+T = TypeVar("T")
+
 #: What is sent, as decoded JSON.
 Body = dict[str, Any]
 #: What ``_do_get_response`` returns: ((response, parsed), None) or (None, exception).
 Answer = tuple[Any, Exception | None]
 Forward = Callable[[], Answer]
+
+
+class Fault(Enum):
+    """What can happen to a request on its way."""
+
+    LOST_REQUEST = "closed before it was forwarded"
+    LOST_RESPONSE = "served, and closed without an answer"
+    CUT_RESPONSE = "served, and closed in the middle of the answer"
+    STALLED_REQUEST = "not forwarded, and silence until the client hangs up"
+    STALLED_RESPONSE = "served, and silence until the client hangs up"
+    RESET_BEFORE = "connection reset before it was forwarded"
+    RESET_AFTER = "served, and connection reset"
+    DUPLICATED = "served and answered, and a second copy arrives later"
+    DOUBLED = "served twice, and answered by the second answer"
+    LATE = "closed, and the request arrives later"
+    THROTTLED = "not forwarded: 400 ThrottlingException"
+    FAILED_BEFORE = "not forwarded: 500 InternalServerError"
+    FAILED_AFTER = "served, and answered by 500 InternalServerError"
+    UNAVAILABLE_BEFORE = "not forwarded: 503 of something that is not DynamoDB"
+    UNAVAILABLE_AFTER = "served, and answered by 503 of something that is not DynamoDB"
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the client needs its whole read timeout to notice."""
+        return self in {Fault.STALLED_REQUEST, Fault.STALLED_RESPONSE}
+
+    @property
+    def reaches_engine(self) -> bool:
+        """Whether the engine serves the spoilt request, at once or later."""
+        return self not in _NOT_FORWARDED or self is Fault.LATE
+
+    @property
+    def arrives_later(self) -> bool:
+        """Whether a copy is kept, to be forwarded later."""
+        return self in {Fault.DUPLICATED, Fault.LATE}
+
+
+#: Whose request does not go to the engine at once.
+_NOT_FORWARDED: Final = frozenset(
+    {
+        Fault.LOST_REQUEST,
+        Fault.STALLED_REQUEST,
+        Fault.RESET_BEFORE,
+        Fault.LATE,
+        Fault.THROTTLED,
+        Fault.FAILED_BEFORE,
+        Fault.UNAVAILABLE_BEFORE,
+    }
+)
+
+
+def serve(
+    fault: Fault | None,
+    forward: Callable[[], T],
+    keep: Callable[[], object],
+    between: Callable[[], object] = lambda: None,
+) -> T | None:
+    """Let an engine serve a request as often as a fault wants it; return the last answer, if it was served at all.
+
+    Args:
+        fault: what happens to the request.
+        forward: lets the engine serve it.
+        keep: keeps a copy that arrives later.
+        between: is called before the second copy of a request that is served twice.
+    """
+    if fault is Fault.DOUBLED:
+        forward()
+        between()
+    answer = None if fault in _NOT_FORWARDED else forward()
+    if fault is not None and fault.arrives_later:
+        keep()
+    return answer
 
 
 class Tap(Protocol):
@@ -40,7 +115,7 @@ class Tap(Protocol):
 
 
 class Faults:
-    """The requests that a ``lost_...`` context has dropped so far."""
+    """Chooses requests, and knows those that were hit so far; those that are late arrive when they are called."""
 
     def __init__(
         self,
@@ -50,6 +125,7 @@ class Faults:
         where: Callable[[Body], bool],
     ) -> None:
         self.bodies: list[Body] = []
+        self.late: list[Forward] = []
         self._operation = operation
         self._left = times
         self._client = None if connection is None else _client_of(connection)
@@ -103,16 +179,7 @@ def lost_responses(
     """The engine serves the next ``times`` requests of this operation; botocore gets a
     ConnectionClosedError instead of the answer, after ``meanwhile`` was called.
     """
-    faults = Faults(operation, times, connection, where)
-
-    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
-        if not faults.takes(endpoint, request, operation):
-            return forward()
-        _, error = forward()
-        meanwhile()
-        return None, error or ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    with _tapped(tap):
+    with _struck(Fault.LOST_RESPONSE, Faults(operation, times, connection, where), meanwhile) as faults:
         yield faults
 
 
@@ -128,15 +195,7 @@ def lost_requests(
     """The next ``times`` requests of this operation fail with a ConnectionClosedError before the engine
     sees them. ``meanwhile`` is called before that.
     """
-    faults = Faults(operation, times, connection, where)
-
-    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
-        if not faults.takes(endpoint, request, operation):
-            return forward()
-        meanwhile()
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    with _tapped(tap):
+    with _struck(Fault.LOST_REQUEST, Faults(operation, times, connection, where), meanwhile) as faults:
         yield faults
 
 
@@ -147,16 +206,8 @@ def delayed(
     """The next ``times`` requests of this operation fail with a ConnectionClosedError, and arrive when one of the
     yielded functions is called, which are in the order of the requests.
     """
-    faults, late = Faults(operation, times, None, where), list[Forward]()
-
-    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
-        if not faults.takes(endpoint, request, operation):
-            return forward()
-        late.append(forward)
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    with _tapped(tap):
-        yield late
+    with _struck(Fault.LATE, Faults(operation, times, None, where)) as faults:
+        yield faults.late
 
 
 @contextmanager
@@ -166,13 +217,23 @@ def doubled(
     """Something on the way sends the next ``times`` requests of this operation a second time, and passes the second
     answer on. botocore does not hear of it. ``between`` is called between the two.
     """
-    faults = Faults(operation, times, None, where)
+    with _struck(Fault.DOUBLED, Faults(operation, times, None, where), between) as faults:
+        yield faults
+
+
+@contextmanager
+def _struck(fault: Fault, faults: Faults, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Faults]:
+    """Let a fault strike what is chosen. The client hears of no answer, unless the request was repeated."""
 
     def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
-        if faults.takes(endpoint, request, operation):
-            forward()
-            between()
-        return forward()
+        if not faults.takes(endpoint, request, operation):
+            return forward()
+        answer = serve(fault, forward, lambda: faults.late.append(forward), meanwhile)
+        if fault is Fault.DOUBLED and answer is not None:
+            return answer
+        meanwhile()
+        error = None if answer is None else answer[1]
+        return None, error or ConnectionClosedError(endpoint_url=request.url, request=request)
 
     with _tapped(tap):
         yield faults

@@ -1,4 +1,4 @@
-"""Other parties: threads that hold a lock, and a clock that can be put forward."""
+"""Other parties: threads that hold a lock, a clock that can be put forward, and back-off without its pauses."""
 
 from __future__ import annotations
 
@@ -34,6 +34,22 @@ def shifted_clock() -> Iterator[ShiftedRuntime]:
     runtime.install(world)
     try:
         yield world
+    finally:
+        runtime.install(real)
+
+
+class _Hasty(runtime.Runtime):
+    def jitter(self) -> float:
+        return 0.0
+
+
+@contextmanager
+def without_pauses() -> Iterator[None]:
+    """Run the block without our pauses between attempts: the order of events stays what it is."""
+    real = runtime.current
+    runtime.install(_Hasty())
+    try:
+        yield
     finally:
         runtime.install(real)
 

@@ -30,13 +30,13 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from typing_extensions import Self, override
 
+from tests.support.faults import Fault, serve
 from tests.support.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -53,55 +53,6 @@ IDLE_LIMIT_S: Final = 120.0
 
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 """Of SO_LINGER: closing sends a reset."""
-
-
-class Fault(Enum):
-    """What can happen to a request on its way."""
-
-    LOST_REQUEST = "closed before it was forwarded"
-    LOST_RESPONSE = "served, and closed without an answer"
-    CUT_RESPONSE = "served, and closed in the middle of the answer"
-    STALLED_REQUEST = "not forwarded, and silence until the client hangs up"
-    STALLED_RESPONSE = "served, and silence until the client hangs up"
-    RESET_BEFORE = "connection reset before it was forwarded"
-    RESET_AFTER = "served, and connection reset"
-    DUPLICATED = "served and answered, and a second copy arrives later"
-    REPEATED = "served twice, and answered by the second answer"
-    LATE = "closed, and the request arrives later"
-    THROTTLED = "not forwarded: 400 ThrottlingException"
-    FAILED_BEFORE = "not forwarded: 500 InternalServerError"
-    FAILED_AFTER = "served, and answered by 500 InternalServerError"
-    UNAVAILABLE_BEFORE = "not forwarded: 503 of something that is not DynamoDB"
-    UNAVAILABLE_AFTER = "served, and answered by 503 of something that is not DynamoDB"
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether the client needs its whole read timeout to notice."""
-        return self in {Fault.STALLED_REQUEST, Fault.STALLED_RESPONSE}
-
-    @property
-    def reaches_engine(self) -> bool:
-        """Whether the engine serves the spoilt request, at once or later."""
-        return self not in _NOT_FORWARDED or self is Fault.LATE
-
-    @property
-    def arrives_later(self) -> bool:
-        """Whether a copy is kept, to be forwarded later."""
-        return self in {Fault.DUPLICATED, Fault.LATE}
-
-
-#: Whose request does not go to the engine at once.
-_NOT_FORWARDED: Final = frozenset(
-    {
-        Fault.LOST_REQUEST,
-        Fault.STALLED_REQUEST,
-        Fault.RESET_BEFORE,
-        Fault.LATE,
-        Fault.THROTTLED,
-        Fault.FAILED_BEFORE,
-        Fault.UNAVAILABLE_BEFORE,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -407,11 +358,7 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self._server.proxy
         try:
             request, fault = proxy.arrived(self.path, dict(self.headers.items()), body)
-            if fault is Fault.REPEATED:
-                proxy.forward(request)
-            answer = None if fault in _NOT_FORWARDED else proxy.forward(request)
-            if fault is not None and fault.arrives_later:
-                proxy.hold(request)
+            answer = serve(fault, lambda: proxy.forward(request), lambda: proxy.hold(request))
         except Exception as error:  # noqa: BLE001 - shown by the test
             proxy.failed(error)
             self.close_connection = True
@@ -458,4 +405,4 @@ _REPLACEMENTS: Final[dict[Fault | None, Answer]] = {
     Fault.UNAVAILABLE_AFTER: _GATEWAY,
 }
 #: Whose client gets a whole answer, and keeps the connection.
-_ANSWERED: Final = frozenset({None, Fault.DUPLICATED, Fault.REPEATED, *_REPLACEMENTS})
+_ANSWERED: Final = frozenset({None, Fault.DUPLICATED, Fault.DOUBLED, *_REPLACEMENTS})

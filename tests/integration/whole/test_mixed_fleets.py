@@ -23,10 +23,9 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._io import runtime
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.models import declare, meta
-from tests.support.parties import held_elsewhere
+from tests.support.parties import held_elsewhere, without_pauses
 
 REFUSED = (PutError, UpdateError, DeleteError, TransactWriteError)
 
@@ -70,14 +69,8 @@ def share(engine, monkeypatch, ours, stock):
 
 @pytest.fixture(autouse=True)
 def _no_pauses():
-    class Hasty(runtime.Runtime):
-        def jitter(self):
-            return 0.0
-
-    real = runtime.current
-    runtime.install(Hasty())
-    yield
-    runtime.install(real)
+    with without_pauses():
+        yield
 
 
 @pytest.fixture

@@ -332,7 +332,7 @@ def _hit(engine: Engine, proxy: Proxy, case: Case, fault: Fault, position: int) 
     proxy.release()
     if case.models:  # the late copy of a request to enter a free queue brings an entry back, until its lease is over
         counted.append(case.applied(engine, key))
-    if fault is Fault.REPEATED:
+    if fault is Fault.DOUBLED:
         is_right = {(said.partition(":")[0], count) for count in counted} == {case.repeated}
     elif case.may_be_unknown and fault is Fault.DUPLICATED:
         is_right = said == "applied" and counted == [1, 2]  # what checks nothing cannot know its second copy

@@ -20,11 +20,11 @@ from pynamo_locking import (
     OutcomeUnknown,
     TransactWrite,
 )
-from pynamo_locking._io import lock_requests, retries, runtime
+from pynamo_locking._io import lock_requests, retries
 from tests.support import faults
 from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks, declare
-from tests.support.parties import held_elsewhere, in_thread, shifted_clock
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
 from tests.support.workers import until
 
 pytestmark = pytest.mark.core
@@ -37,15 +37,8 @@ Page = declare("Page", lock=True, version=True, numbers="balance", texts="note")
 @pytest.fixture(autouse=True)
 def _no_pauses_between_attempts():
     """Back-off without the waiting: the order of events stays what it is."""
-
-    class Hasty(runtime.Runtime):
-        def jitter(self):
-            return 0.0
-
-    real = runtime.current
-    runtime.install(Hasty())
-    yield
-    runtime.install(real)
+    with without_pauses():
+        yield
 
 
 def saying(text):

@@ -24,10 +24,10 @@ from pynamodb.exceptions import DeleteError, PutError, UpdateError
 from pynamodb.models import Model
 
 from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite, VersionAttribute, VersionedMixin
-from pynamo_locking._io import runtime
 from tests.support import faults
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import meta
+from tests.support.parties import without_pauses
 
 ALL_OF_BOTOCORE = 4
 EVERYTHING = 100
@@ -66,17 +66,10 @@ class _NoTime:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """No pauses, neither botocore's nor ours, and no end to botocore's budget of retries."""
-
-    class Hasty(runtime.Runtime):
-        def jitter(self):
-            return 0.0
-
     monkeypatch.setattr(botocore.endpoint, "time", _NoTime)
     monkeypatch.setattr(RetryQuota, "acquire", lambda quota, amount: True)
-    real = runtime.current
-    runtime.install(Hasty())
-    yield
-    runtime.install(real)
+    with without_pauses():
+        yield
 
 
 def decoded(image, id_name):

@@ -6,6 +6,8 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from tests.support.partitions import READS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,7 +35,6 @@ class Fault(Enum):
     REPLICATED = "replicated"  # a write of another Region is at work on the item of a strong global table, not applied
 
 
-READS: Final = frozenset({"GetItem", "TransactGetItems", "Query", "Scan", "BatchGetItem"})
 _ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT, Fault.HOT})
 #: What there is on a global table with strong consistency; transactions are refused there, whatever they are about.
 _SINGLE_WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem"})

@@ -17,12 +17,12 @@ from pynamo_locking.testing._dynamodb.statements import refused, single_write
 from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
 from tests.simulation.engine.client import FaultyClient
 from tests.simulation.engine.expiry import Expiry
-from tests.simulation.engine.faults import READS, TIMEOUTS, Fault
+from tests.simulation.engine.faults import TIMEOUTS, Fault
 from tests.simulation.engine.native import Native, Replaced
 from tests.simulation.engine.scheduler import LATENCY_S, Dead, Landing
 from tests.simulation.engine.steps import Steps
 from tests.simulation.engine.wire import Change, Image, Place, Request, places_of, step_of_lock
-from tests.support.partitions import TRANSACTIONS, Partitions, write_units
+from tests.support.partitions import READS, TRANSACTIONS, Partitions, write_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
