@@ -20,8 +20,9 @@ from pynamo_locking._locks import heartbeat, held_entry, removal
 
 #: A thread that is about to end needs as long only on a machine that is very busy.
 PATIENCE_S: Final = 30.0
-#: These end by themselves, a moment after nothing is left for them to do.
-_IDLE: Final = frozenset({"pynamo-locking-heartbeat", "virtual-clock"})
+_LOOK_S: Final = 0.05
+#: The first two end by themselves, a moment after nothing is left for them to do; the simulator uses its threads again.
+_IDLE: Final = frozenset({"pynamo-locking-heartbeat", "virtual-clock", "simulation"})
 
 
 class Surroundings:
@@ -39,13 +40,24 @@ class Surroundings:
         new = [each for each in threading.enumerate() if each not in self._threads and each.name not in _IDLE]
         give_up = time.monotonic() + PATIENCE_S
         for each in new:
-            each.join(max(0.0, give_up - time.monotonic()))
+            while each.is_alive() and not _waits_in_a_pool(each) and time.monotonic() < give_up:
+                each.join(_LOOK_S)
         removal._unfinished.clear()
-        return [f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s" for each in new if each.is_alive()]
+        return [
+            f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s"
+            for each in new
+            if each.is_alive() and not _waits_in_a_pool(each)
+        ]
 
     def _replaced(self) -> list[str]:
         after = _replaceable()
         return [f"another {name}" for name, value in self._replaceable.items() if after[name] != value]
+
+
+def _waits_in_a_pool(thread: threading.Thread) -> bool:
+    """Tell whether it is one of a pool, without work: it ends with its pool, which the log of an error may keep."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_name == "_worker" and "ThreadPoolExecutor" in thread.name
 
 
 def _renewed() -> list[str]:
