@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import botocore.endpoint
 from pynamodb.connection import Connection
@@ -18,6 +18,7 @@ from pynamodb.connection import Connection
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._locks import heartbeat, held_entry, removal
 
+_ENDPOINT: Final[Any] = botocore.endpoint  # the stubs do not know all of it
 #: A thread that is about to end needs as long only on a machine that is very busy.
 PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 0.05
@@ -91,8 +92,8 @@ def _replaceable() -> dict[str, object]:
         "switch of the collector of garbage": gc.isenabled(),
         "handler of SIGINT": signal.getsignal(signal.SIGINT),
         "handler of SIGTERM": signal.getsignal(signal.SIGTERM),
-        "botocore.endpoint.time": botocore.endpoint.time,
-        "Endpoint._do_get_response": botocore.endpoint.Endpoint._do_get_response,
+        "botocore.endpoint.time": _ENDPOINT.time,
+        "Endpoint._do_get_response": _ENDPOINT.Endpoint._do_get_response,
         "Connection.dispatch": Connection.dispatch,
         "runtime": runtime.current,
         "method of the runtime": (runtime.current.sleep, runtime.current.jitter, runtime.current.spawn),
