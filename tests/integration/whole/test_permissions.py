@@ -193,7 +193,7 @@ class Seat(LockableModel):
 
 def enforce_locks(_: pytest.MonkeyPatch) -> None:
     """Beside a lock of another range."""
-    in_thread(Seat.locked_range("north", 10, 20).acquire)
+    in_thread(Seat.locked_range("north", 10, 20, heartbeat=False).acquire)
     Seat("north", 5).save()
     assert Seat.lock_state("north").holders
 
