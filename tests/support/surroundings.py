@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import botocore.endpoint
 from pynamodb.connection import Connection
@@ -18,10 +18,12 @@ from pynamodb.connection import Connection
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._locks import heartbeat, held_entry, removal
 
+_ENDPOINT: Final[Any] = botocore.endpoint  # the stubs do not know all of it
 #: A thread that is about to end needs as long only on a machine that is very busy.
 PATIENCE_S: Final = 30.0
-#: These end by themselves, a moment after nothing is left for them to do.
-_IDLE: Final = frozenset({"pynamo-locking-heartbeat", "virtual-clock"})
+_LOOK_S: Final = 0.05
+#: The first two end by themselves, a moment after nothing is left for them to do; the simulator uses its threads again.
+_IDLE: Final = frozenset({"pynamo-locking-heartbeat", "virtual-clock", "simulation"})
 
 
 class Surroundings:
@@ -39,13 +41,24 @@ class Surroundings:
         new = [each for each in threading.enumerate() if each not in self._threads and each.name not in _IDLE]
         give_up = time.monotonic() + PATIENCE_S
         for each in new:
-            each.join(max(0.0, give_up - time.monotonic()))
+            while each.is_alive() and not _waits_in_a_pool(each) and time.monotonic() < give_up:
+                each.join(_LOOK_S)
         removal._unfinished.clear()
-        return [f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s" for each in new if each.is_alive()]
+        return [
+            f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s"
+            for each in new
+            if each.is_alive() and not _waits_in_a_pool(each)
+        ]
 
     def _replaced(self) -> list[str]:
         after = _replaceable()
         return [f"another {name}" for name, value in self._replaceable.items() if after[name] != value]
+
+
+def _waits_in_a_pool(thread: threading.Thread) -> bool:
+    """Tell whether it is one of a pool, without work: it ends with its pool, which the log of an error may keep."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_name == "_worker" and "ThreadPoolExecutor" in thread.name
 
 
 def _renewed() -> list[str]:
@@ -79,8 +92,8 @@ def _replaceable() -> dict[str, object]:
         "switch of the collector of garbage": gc.isenabled(),
         "handler of SIGINT": signal.getsignal(signal.SIGINT),
         "handler of SIGTERM": signal.getsignal(signal.SIGTERM),
-        "botocore.endpoint.time": botocore.endpoint.time,
-        "Endpoint._do_get_response": botocore.endpoint.Endpoint._do_get_response,
+        "botocore.endpoint.time": _ENDPOINT.time,
+        "Endpoint._do_get_response": _ENDPOINT.Endpoint._do_get_response,
         "Connection.dispatch": Connection.dispatch,
         "runtime": runtime.current,
         "method of the runtime": (runtime.current.sleep, runtime.current.jitter, runtime.current.spawn),

@@ -555,7 +555,7 @@ def run(*arguments):
 def test_the_commands_for_locks(client, shop, elsewhere, monkeypatch, caplog):
     """list, show and break, as for Flask."""
     assert json.loads(run("locks", "list", "--json")) == []
-    lock = shop.Stock.lock(PRODUCT, owner="clerk")
+    lock = shop.Stock.lock(PRODUCT, owner="clerk", heartbeat=False)
     elsewhere(lock.acquire)
     [row] = json.loads(run("locks", "list", "--json"))
     assert (row["model"], row["key"], row["ticket"], row["owner"]) == ("Stock", PRODUCT, lock.ticket, "clerk")

@@ -213,7 +213,7 @@ def test_a_call_in_progress_is_waited_for_or_refused(calls):
     @idempotent(Calls, key="order_id", name="slow")
     def slow(order_id: str) -> str:
         begun.set()
-        ends.wait(10)
+        ends.wait(60)
         return order_id + "!"
 
     def wait_for_it() -> None:
@@ -221,7 +221,7 @@ def test_a_call_in_progress_is_waited_for_or_refused(calls):
 
     threads = [threading.Thread(target=wait_for_it) for _ in range(4)]
     threads[0].start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     for thread in threads[1:]:
         thread.start()
     with count_requests() as requests, pytest.raises(LockTimeout), calls.call("slow#o-1", wait=0):
@@ -284,7 +284,7 @@ def test_a_result_is_kept_longer_than_a_row_of_a_lock(clock):
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     with Calls.call("k", keep=month) as call:
         assert call.is_repeated
     thread.join()

@@ -6,6 +6,7 @@ Each of these tests fails by a mistake of one line that no other test of the rea
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.core
 def _no_pauses_between_attempts(monkeypatch):
     """Back-off without the waiting: the order of events stays what it is."""
     monkeypatch.setattr(runtime.current, "jitter", lambda: 0.0)
-    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ def test_downgrade(account_anywhere):
         lock.item.update([Account.balance.add(1)])
         lock.downgrade()
         lock.downgrade()
-        assert entered.wait(20)
+        assert entered.wait(60)
         assert lock.is_held
         assert not is_free(account_anywhere.lock("a"))
         with pytest.raises(ConfigurationError, match="acquire it exclusively"):

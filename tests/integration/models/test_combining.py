@@ -93,7 +93,7 @@ def line_of(model: Any) -> Any:
 
 
 def until_in_line(model: Any, count: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(getattr(line_of(model), "waiting", ())) < count:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -124,7 +124,7 @@ def together(
     with pytest.raises(LookupError):
         model.modify("a", gate, combine=True, create=True)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     return results
 
@@ -512,12 +512,12 @@ def test_tasks_that_are_cancelled(memory):
 
     def slow(board: Any) -> None:
         is_under_way.set()
-        go_on.wait(20)
+        go_on.wait(60)
         note("slow")(board)
 
     async def change() -> list[Any]:
         leader = asyncio.create_task(Board.amodify("a", slow, combine=True))
-        await asyncio.to_thread(is_under_way.wait, 20)
+        await asyncio.to_thread(is_under_way.wait, 60)
         tasks = [asyncio.create_task(Board.amodify("a", note(i), combine=True)) for i in range(3)]
         await asyncio.sleep(0)
         leader.cancel()
@@ -542,7 +542,7 @@ def test_a_leader_whose_event_loop_is_closed(memory):
 
     def slow(board: Any) -> None:
         is_under_way.set()
-        go_on.wait(20)
+        go_on.wait(60)
         append(board)
 
     leader.function = slow
@@ -550,13 +550,13 @@ def test_a_leader_whose_event_loop_is_closed(memory):
     other.line_up()
     threads = [threading.Thread(target=leader.line.attempt), threading.Thread(target=end_of, args=(other,))]
     threads[0].start()
-    assert is_under_way.wait(20)
+    assert is_under_way.wait(60)
     leader.leave()
     threads[1].start()
     time.sleep(0.05)
     go_on.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert log_of() == ["leader", "other"]
     assert other.result().version == 2
 

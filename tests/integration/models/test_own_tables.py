@@ -170,7 +170,7 @@ def test_several_at_once(concurrent_engine: Engine) -> None:
 
     def create() -> None:
         try:
-            barrier.wait(30)
+            barrier.wait(60)
             locks.create_table()
         except Exception as error:  # noqa: BLE001 - asserted below
             errors.append(error)

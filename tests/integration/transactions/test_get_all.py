@@ -282,7 +282,7 @@ def test_for_update_takes_the_locks_in_one_order(memory: Engine) -> None:
     def move(keys: list[str]) -> None:
         try:
             for _ in range(5):
-                together.wait(20)
+                together.wait(60)
                 with transaction(wait=20) as tx:
                     for item in tx.get_all(Purse, keys, for_update=True):
                         assert item is not None

@@ -269,15 +269,17 @@ def state_of_absent(model: type[Any]) -> Any:
 def test_readers_share_that_an_item_is_absent(cheap: Engine, model: type[Any]) -> None:
     """Two may rely on it at once; who wants to create it waits, and neither of them may do it."""
     bind(cheap)
+    other = Transaction()
     with transaction() as tx:
         assert tx.get_or_none(model, "a", for_share=True) is None
-        assert in_thread(lambda: Transaction().get_all(model, ["a"], for_share=True)) == [None]
+        assert in_thread(lambda: other.get_all(model, ["a"], for_share=True)) == [None]
         with pytest.raises(LockTimeout):
             in_thread(lambda: Transaction(wait=0).get_or_none(model, "a", for_update=True))
         with pytest.raises(ConfigurationError, match="no upgrade"):
             tx.save(model("a"))
         with pytest.raises(ConfigurationError, match="not upgraded"):
             tx.get_or_none(model, "a", for_update=True)
+    in_thread(other.rollback)
 
 
 def test_who_waits_for_an_item_that_is_deleted_gets_its_name(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ Seat = declare("Seat", hash_key="hall", range_key="number", lock_table=SlotLocks
 
 def enforce_locks(_: pytest.MonkeyPatch) -> None:
     """Beside a lock of another range."""
-    in_thread(Seat.locked_range("north", 10, 20).acquire)
+    in_thread(Seat.locked_range("north", 10, 20, heartbeat=False).acquire)
     Seat("north", 5).save()
     assert Seat.lock_state("north").holders
 

@@ -5,6 +5,7 @@ PynamoDB's own tests do it, too (tests/pynamodb_suite); here each difference tha
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timedelta, timezone
 from unittest import mock
@@ -116,10 +117,21 @@ def test_a_time_of_expiry_follows_a_patched_clock(monkeypatch):
         expires = TTLAttribute(null=True)
 
     moment = datetime(2019, 6, 5, tzinfo=timezone.utc)
-    monkeypatch.setattr(time, "time", mock.Mock(side_effect=[moment.timestamp(), moment.timestamp()]))
+    real, here, asked = time.time, threading.get_ident(), []
+
+    def now():
+        if threading.get_ident() != here:  # a thread that is not this test's
+            return real()
+        asked.append(moment)
+        return moment.timestamp()
+
+    monkeypatch.setattr(time, "time", now)
     session = Session("s", expires=timedelta(minutes=1))
+    text = TTLAttribute().serialize(timedelta(minutes=1))
+    monkeypatch.undo()
     assert session.expires == moment + timedelta(minutes=1)
-    assert TTLAttribute().serialize(timedelta(minutes=1)) == str(int(moment.timestamp()) + 60)
+    assert text == str(int(moment.timestamp()) + 60)
+    assert len(asked) == 2, "once for each"
 
 
 # Connections that tests replace
