@@ -475,7 +475,10 @@ class Actions:
             threading.Thread(target=lock.acquire, daemon=True).start()
 
     def line_up(self, model: Any, key: str, count: int, *, stops_at: int = -1, times: int = 1, **options: Any) -> None:
-        """Start so many threads that edit an item so often; that many edits are done when one stops with the lock."""
+        """Start so many threads that edit an item so often; that many edits are done when one stops with the lock.
+
+        If one stops, all others are in line behind the first by then.
+        """
         line = self._line = _Line()
 
         def work() -> None:
@@ -484,6 +487,8 @@ class Actions:
                 try:
                     with edit as item:
                         number = next(line.numbers)
+                        if number == 0 <= stops_at:
+                            until_in_line(model, key, count - 1)
                         if number == stops_at:
                             line.gate.wait(PATIENCE)
                         item.value += 1
