@@ -197,7 +197,7 @@ def test_expiry_lets_only_expired_items_be_replaced(left_s: float, is_right: boo
 
 
 @pytest.mark.parametrize(("left_s", "is_right"), [(-5, False), (30, True)])
-def test_expiry_keeps_nobody_from_a_new_item(left_s: float, is_right: bool) -> None:
+def test_expiry_does_not_keep_callers_from_a_new_item(left_s: float, is_right: bool) -> None:
     """A creation is refused only where an item lives."""
     history = History()
     place = Place("session", ("s",))

@@ -105,7 +105,7 @@ def test_choices_are_written_and_read() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy_follows_from_its_seed_and_forgets_nobody(name: str) -> None:
+def test_a_strategy_follows_from_its_seed_and_forgets_no_thread(name: str) -> None:
     """The same seed gives the same order; over many seeds, everyone is chosen at some time."""
 
     def order(seed: int) -> list[int]:
@@ -183,7 +183,7 @@ def test_preemptions_are_bounded() -> None:
     assert _orders(0) < _orders(1) < _orders(None)
 
 
-def test_time_passes_only_when_nobody_can_run() -> None:
+def test_time_passes_only_when_no_thread_can_run() -> None:
     """A sleeper wakes exactly when it wanted to, and not while anyone has something to do."""
     world = _World()
 
@@ -238,7 +238,7 @@ def test_a_paused_process_stands_still_as_a_whole() -> None:
     assert sorted(world.log[1:]) == ["back at 9", "worked at 9"]
 
 
-def test_whoever_is_stuck_is_named() -> None:
+def test_threads_that_are_stuck_are_named() -> None:
     """A wait that nothing can end is an error that says who waits for what."""
     world = _World()
     world.spawn("a", lambda: world.scheduler.block(None, "waits for Godot"))

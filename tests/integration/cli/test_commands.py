@@ -690,7 +690,7 @@ def test_recover(memory, shell, half_done):
     assert outcome(Transactions, half_done[1]) == "finished"
 
 
-def test_a_transaction_that_nobody_knows(memory, shell):
+def test_a_transaction_that_is_not_known(memory, shell):
     """Exit code 1, for `show` and `recover`."""
     memory.bind(Transactions)
     for command in ("show", "recover"):

@@ -567,7 +567,7 @@ def test_the_tickets_that_are_there_now(memory, shell, monkeypatch):
 # Creating
 
 
-def test_somebody_else_creates_the_table(memory, shell, monkeypatch):
+def test_another_process_creates_the_table(memory, shell, monkeypatch):
     """At the same time: it is waited for, and that is no problem."""
     memory.bind(Thing)
     Thing.delete_table()
@@ -609,7 +609,7 @@ def test_a_table_that_cannot_be_described(memory, shell, monkeypatch):
     assert (table["created"], table["findings"][0]["level"]) == (False, "warning")
 
 
-def test_ttl_that_somebody_else_has_enabled(memory, shell, monkeypatch):
+def test_ttl_that_another_program_has_enabled(memory, shell, monkeypatch):
     """Between our look and our request."""
     memory.bind(Locks)
     lacking = iter([True, False])
@@ -701,7 +701,7 @@ def test_modules_of_this_directory_are_for_models_only(memory, shell, monkeypatc
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e10", "0"])
-def test_pauses_that_nobody_can_make(seconds, shell):
+def test_pauses_that_cannot_be_made(seconds, shell):
     """Are refused, rather than to fail after the first look."""
     assert shell.error("locks", "watch", "--table", "t", "--every", seconds)["kind"] == "usage"
 
@@ -782,7 +782,7 @@ def test_who_leaves_the_queue_is_not_disturbed():
     assert left.is_set()
 
 
-def test_a_signal_at_a_moment_that_nobody_expects(monkeypatch, capsys):
+def test_a_signal_at_an_unexpected_moment(monkeypatch, capsys):
     """Ends with its exit code, and no traceback."""
 
     def stopped(*_: Any, **__: Any) -> None:

@@ -502,7 +502,7 @@ class Ending:
 @pytest.mark.parametrize(
     ("program", "heard", "grace", "code"), [(STUBBORN, 2, 0.3, 128 + signal.SIGKILL), (POLITE, 1, PATIENCE, 7)]
 )
-def test_a_lease_that_nobody_renews(program, heard, grace, code, ear):
+def test_a_lease_that_is_not_renewed(program, heard, grace, code, ear):
     """The program is told before the lease ends, and dead when it ends, although no loss is proven."""
     news = threading.Event()
     lock: Any = Ending(2 * PATIENCE)
@@ -625,7 +625,7 @@ def program_of(script: str, ear: Ear, count: int) -> subprocess.Popen[bytes]:
     return program
 
 
-def test_the_guardian_kills_when_nobody_renews(holder, ear):
+def test_the_guardian_kills_when_no_renewal_comes(holder, ear):
     """As when the holder of the lock was stopped: with SIGKILL, when the lease is over."""
     program = program_of(STUBBORN, ear, 2)
     holder.tell(f"{program.pid} {PATIENCE}\n{program.pid} ")

@@ -218,7 +218,7 @@ def test_if_match_with_a_request_that_is_wrapped(ours, client):
     assert (answer.status_code, answer.json()["expected"]) == (412, 7)
 
 
-def test_a_product_that_somebody_has_locked(client, shop, elsewhere, monkeypatch):
+def test_a_product_that_is_locked(client, shop, elsewhere, monkeypatch):
     """423 for a write and for who waits in vain, with the ticket and without the owner."""
     monkeypatch.setattr(shop.Stock.Meta, "lock_settings", LockSettings(wait=0))
     url, lock = f"/products/{PRODUCT}", shop.Stock.lock(PRODUCT, owner="host-17")

@@ -125,7 +125,7 @@ def test_many_write_what_they_have_read_and_one_does(client, app):
     assert Account.get("a-1", consistent_read=True).version == 2
 
 
-def test_somebody_writes_between_the_look_and_the_write(dynoxide, app, client):
+def test_a_write_between_the_look_and_the_write(dynoxide, app, client):
     """A view that has compared the ETag with what it read gets a 412 all the same; one that has not, a 409."""
     checker = Flask("checker")
     PynamoLocking(models=[Account]).init_app(checker)
@@ -186,7 +186,7 @@ def test_an_account_is_to_be_created_or_nothing(client):
     assert (created.status_code, refused.status_code) == (201, 412)
 
 
-def test_an_account_that_somebody_has_locked(client, elsewhere, monkeypatch):
+def test_an_account_that_is_locked(client, elsewhere, monkeypatch):
     """423 with the holder's ticket: for a write, and for who waits in vain. Who holds it is nobody's business."""
     monkeypatch.setattr(Account.Meta, "lock_settings", LockSettings(wait=0))
     tag = opened(client)

@@ -142,7 +142,7 @@ def test_the_same_call_again_tells(
 
 
 @pytest.mark.parametrize("name", ["save", "move in place", "update"])
-def test_somebody_else_was_faster(in_memory: None, unknown: Callable[..., None], name: str) -> None:
+def test_another_party_was_faster(in_memory: None, unknown: Callable[..., None], name: str) -> None:
     """The write was not done, and another one was: the second call says that the row is stale."""
     Slot.insert_disjoint(slots((10, 20)))
     make, call, _ = CALLS[name]

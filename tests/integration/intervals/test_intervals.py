@@ -282,7 +282,7 @@ def test_a_look_reads_a_page_of_few_rows(in_memory: None, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 5), (10, 30), (12, 15), (5, 12), (18, 30)])
-def test_a_row_moves_where_nobody_is(in_memory: None, begin: int, end: int) -> None:
+def test_a_row_moves_where_it_is_free(in_memory: None, begin: int, end: int) -> None:
     """Also over itself; with its other values; the instance is the moved row, and can be saved."""
     Slot.insert_disjoint([row := slots((10, 20), note="kept")[0], *slots((30, 40))])
 
@@ -434,7 +434,7 @@ def test_an_update_of_the_end_is_guarded(tables: None, sent: list[str]) -> None:
         (lambda: Slot.end.set(9), "begin before it ends"),
     ],
 )
-def test_updates_that_nobody_can_check_are_refused(in_memory: None, sent: list[str], action: Any, match: str) -> None:
+def test_updates_that_cannot_be_checked_are_refused(in_memory: None, sent: list[str], action: Any, match: str) -> None:
     """Before any request."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
@@ -587,7 +587,7 @@ def test_a_look_reads_what_it_returns(in_memory: None, monkeypatch: pytest.Monke
     assert (requests, read_units <= (2 * 80 + 16) / 4 + 1) == (3, True)
 
 
-def test_rows_that_expired_are_in_nobodys_way(tables: None) -> None:
+def test_rows_that_expired_are_in_no_ones_way(tables: None) -> None:
     """They are replaced under their own key, and say nothing about where others are."""
     gone = datetime.now(timezone.utc) - HOUR
     Lease.insert_disjoint([Lease("o", "c", after="e", expires=gone), Lease("o", "e", after="g", expires=gone)])

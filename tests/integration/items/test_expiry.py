@@ -454,7 +454,7 @@ def test_a_copy_that_was_read_before_the_item_expired_is_refused(engine, clock, 
     assert model.get(*key, include_expired=True).version == 1
 
 
-def test_whoever_is_not_asked_for_a_version_prolongs_an_expired_item(engine):
+def test_a_write_without_a_version_check_prolongs_an_expired_item(engine):
     """A save of an unversioned model, or without the check, replaces it; as it does an absent one."""
     engine.bind(Cached, Session)
     Cached("a", n=5, expires=PAST).save()

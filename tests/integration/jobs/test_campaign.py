@@ -215,7 +215,7 @@ def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
     assert len(elected) == 2
 
 
-def test_a_leader_that_nobody_answers_steps_down_first(clock: VirtualClock) -> None:
+def test_a_leader_without_answers_steps_down_first(clock: VirtualClock) -> None:
     """Before its lease ends, and so before another process can be elected; then it campaigns again."""
     reasons: list[tuple[str, float]] = []
     on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731

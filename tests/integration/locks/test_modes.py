@@ -143,7 +143,7 @@ def test_no_writes_under_a_shared_lock(account):
     assert (account.get("a").balance, account.get("b").balance) == (100, 1)
 
 
-def test_no_writes_from_outside_while_somebody_reads(account):
+def test_no_writes_from_outside_while_readers_hold_the_lock(account):
     """A reader is protected like a holder."""
     with held_elsewhere(account.lock("a", shared=True)), pytest.raises(ItemLocked):
         account.get("a").update([Account.balance.add(1)])
@@ -237,7 +237,7 @@ def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
     assert Document.get("f", 1).body == "old"
 
 
-def test_a_downgrade_that_nobody_answers(memory):
+def test_a_downgrade_that_is_not_answered(memory):
     """It may have arrived: nothing is written any more, and doing it again is safe."""
     account = with_account(memory)
     with account.locked("a") as lock:

@@ -185,7 +185,7 @@ def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(
 
 
 @pytest.mark.parametrize("lose", [lost_requests, lost_responses])
-def test_an_inner_edit_whose_save_nobody_answers(kind: Any, lose: Any) -> None:
+def test_an_inner_edit_whose_save_is_not_answered(kind: Any, lose: Any) -> None:
     """Nobody knows what is stored: a version tells when the outer edit saves, without one that is refused."""
 
     def work() -> None:

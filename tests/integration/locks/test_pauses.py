@@ -98,7 +98,7 @@ def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
 
 
 @all_models
-def test_holder_that_nobody_evicted(real_engine: Engine, model: Any) -> None:
+def test_holder_that_was_not_evicted(real_engine: Engine, model: Any) -> None:
     """A holder whose lease passed while nobody came goes on as if nothing had happened."""
     with crew(real_engine, 1, *bind(real_engine, model)) as [paused]:
         taken = paused.call("enter", model, "a", settings=SETTINGS)

@@ -618,7 +618,7 @@ def test_locks_of_the_caller_guard_the_writes_of_all_workers(engine, model, tran
 
 
 @MODES
-def test_an_item_that_somebody_else_has_locked(engine, transactions):
+def test_an_item_that_another_party_has_locked(engine, transactions):
     """Is refused; the others are written."""
     engine.bind(Inside)
     for key in names(3):

@@ -262,7 +262,7 @@ def test_modify_refuses_what_cannot_work_before_it_sends_anything(dynoxide):
     assert counted.total == 0
 
 
-def test_modify_of_an_item_that_somebody_else_has_locked(engine, world):
+def test_modify_of_an_item_that_another_party_has_locked(engine, world):
     """It tries again as for a conflict, reading each time, and gives up with ItemLocked."""
     engine.bind(Ledger)
     Ledger("a").save()

@@ -239,7 +239,7 @@ def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
 # Waiting
 
 
-def test_a_wait_for_somebody_alive(clock: VirtualClock, heard: Heard) -> None:
+def test_a_wait_for_a_live_holder(clock: VirtualClock, heard: Heard) -> None:
     """It begins with who is ahead, and ends with how long it took; the two stays have names of their own."""
     first = Account.lock("a", owner="first", settings=APART).acquire()
     clock.sleep(2)
@@ -356,7 +356,7 @@ def test_a_lock_that_is_broken(heard: Heard) -> None:
     assert heard.kinds == ["Acquired", "Evicted", "Lost"]
 
 
-def test_nobody_is_evicted_by_a_break_of_nothing(heard: Heard) -> None:
+def test_a_break_of_nothing_evicts_no_entry(heard: Heard) -> None:
     """Whoever is gone is not removed again."""
     assert not Account.break_lock("a", ticket=1)
     assert heard.events == []

@@ -16,7 +16,7 @@ SEEDS = range(8)
 
 
 @pytest.mark.parametrize("workload", LOCKS + OTHERS)
-def test_a_run_is_the_same_with_somebody_who_listens(workload: str) -> None:
+def test_a_run_is_the_same_with_a_listener(workload: str) -> None:
     """Every request at the same time, with the same answer: listening costs no request and no turn."""
     for seed in SEEDS:
         alone = run_seed(workload, seed, twice=False)

@@ -179,7 +179,7 @@ def test_callbacks_of_a_function_can_begin_transactions(memory: Engine) -> None:
     assert balance() == 100 + 1 + 10_000 + 1000 + 100 + 10
 
 
-def test_a_transaction_that_was_ended_in_its_block_is_in_nobodys_way(memory: Engine) -> None:
+def test_a_transaction_that_was_ended_in_its_block_is_in_no_ones_way(memory: Engine) -> None:
     """After commit() or rollback() the rest of the block can begin another one."""
     memory.bind(Purse, Transactions)
     purses(1)

@@ -433,7 +433,7 @@ def test_a_long_commit_waits_for_a_lock(memory: Engine, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("party", [party_blind, party_locked, party_transaction, party_long_transaction])
 @pytest.mark.parametrize("key", ["p0", "p5"], ids=["first", "last"])
 @pytest.mark.parametrize("statements", [1, 25], ids=["alone", "in batches"])
-def test_somebody_comes_between_any_two_requests(
+def test_another_party_comes_between_any_two_requests(
     memory: Engine,
     monkeypatch: pytest.MonkeyPatch,
     party: Callable[[str], None],

@@ -77,9 +77,7 @@ def number(item: Any) -> int:
 
 @pytest.mark.parametrize("extra", [0, 1, 9])
 @pytest.mark.parametrize("model", [Purse, Plain])
-def test_two_updates_without_a_check_lose_nobodys_write(
-    monkeypatch: pytest.MonkeyPatch, model: Any, extra: int
-) -> None:
+def test_two_updates_without_a_check_lose_no_write(monkeypatch: pytest.MonkeyPatch, model: Any, extra: int) -> None:
     """They are made of what was read, so the transaction is refused once that has changed; else both are applied."""
     make_long_from(monkeypatch)
     model("p").save()

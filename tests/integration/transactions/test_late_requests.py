@@ -324,7 +324,7 @@ def _abort(tx: Transaction) -> None:
 
 
 @pytest.mark.parametrize("is_answer_lost", [False, True], ids=["not sent", "answer lost"])
-def test_whoever_dies_during_an_abort_leaves_nothing_that_a_sweep_misses(
+def test_a_death_during_an_abort_leaves_nothing_that_a_sweep_misses(
     clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool
 ) -> None:
     """Cut after each request of a transaction that is aborted, and of a recovery that completes it."""

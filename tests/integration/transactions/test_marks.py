@@ -380,7 +380,7 @@ def test_a_writer_gets_through(
 
 
 @pytest.mark.parametrize("write", [single_update, locked, in_transaction, in_long_transaction])
-def test_versions_go_up_whoever_finishes(
+def test_versions_go_up_in_every_finish(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], None]
 ) -> None:
     """A write that comes after a committed one counts from its version, whoever has put that in its place."""

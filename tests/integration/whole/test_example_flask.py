@@ -216,7 +216,7 @@ def test_answers_that_are_lost(client, monkeypatch):
     ("error", "status"),
     [(TransactionConflict("busy"), 503), (LockTimeout("busy"), 503), (OutcomeUnknown("no answer", write_id="-"), 504)],
 )
-def test_errors_that_are_nobodys_fault(client, monkeypatch, error, status):
+def test_errors_without_a_culprit(client, monkeypatch, error, status):
     """Each has the status that tells a client what to do."""
 
     def insert(*_, **__):

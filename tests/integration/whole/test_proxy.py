@@ -432,7 +432,7 @@ def test_no_read_after_an_update_beside(engine: Engine, proxy: Proxy, caplog: py
 
 
 @pytest.mark.parametrize("fault", [Fault.STALLED_REQUEST, Fault.RESET_BEFORE, Fault.THROTTLED])
-def test_nobody_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> None:
+def test_no_request_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> None:
     """A lock that nobody answers for is not taken, in a bounded number of requests; then it can be taken."""
     Plain("a").save()
     proxy.plan = nth(0, fault, times=1000)

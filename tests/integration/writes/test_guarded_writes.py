@@ -51,7 +51,7 @@ def device(engine):
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_from_outside_is_refused_while_somebody_holds_the_lock(account, write):
+def test_a_write_from_outside_is_refused_while_the_lock_is_held(account, write):
     """The error names the holder, is PynamoDB's as well, pickles, and nothing changed."""
     item = account.get("a")
     with held_elsewhere(account.lock("a", owner="holder")) as lock:

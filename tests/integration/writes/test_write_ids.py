@@ -457,7 +457,7 @@ def test_a_create_whose_item_is_deleted_before_the_repetition(engine, between):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_somebody_writes_on_top_of_mine(doc, way):
+def test_another_party_writes_on_top_of_mine(doc, way):
     """Applied, answer lost, overwritten: unknown, and never a conflict."""
     request, write = WAYS[way]
     with between_attempts(write_on_top) as calls, lost_responses(request), pytest.raises(OutcomeUnknown) as caught:
@@ -470,7 +470,7 @@ def test_somebody_writes_on_top_of_mine(doc, way):
 
 @pytest.mark.parametrize("losing", [lost_responses, lost_requests])
 @pytest.mark.parametrize("way", WAYS)
-def test_somebody_was_first(doc, way, losing):
+def test_another_party_was_first(doc, way, losing):
     """He made the next version, and the answer with my refusal was lost: a conflict, not unknown."""
     request, write = WAYS[way]
     stale = Doc.get("a")
@@ -483,7 +483,7 @@ def test_somebody_was_first(doc, way, losing):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_somebody_deletes_and_recreates_after_mine(doc, way):
+def test_another_party_deletes_and_recreates_after_mine(doc, way):
     """The version is the old one again, and still it is neither a conflict nor written over."""
     request, write = WAYS[way]
     with between_attempts(delete_and_recreate), lost_responses(request), pytest.raises(OutcomeUnknown):
@@ -509,7 +509,7 @@ def test_deletes(doc):
 
 
 @pytest.mark.parametrize("losing", [lost_responses, lost_requests])
-def test_a_delete_of_what_somebody_has_changed(doc, losing):
+def test_a_delete_of_what_another_party_has_changed(doc, losing):
     """The refusal got lost: a conflict all the same."""
     write_on_top()
     with losing("DeleteItem"), pytest.raises(StaleVersion) as caught:
@@ -517,7 +517,7 @@ def test_a_delete_of_what_somebody_has_changed(doc, losing):
     assert caught.value.current.version == 2
 
 
-def test_a_delete_that_somebody_else_did_counts_as_done(doc):
+def test_a_delete_that_another_party_did_counts_as_done(doc):
     """My request never arrived, he deleted the same item: there is nothing left to do."""
     with between_attempts(lambda: Doc.get("a").delete()) as calls, lost_requests("DeleteItem"):
         doc.delete()
@@ -547,7 +547,7 @@ def test_a_lost_request_to_count_is_not_sent_again(doc, model):
 
 
 @COUNTED
-def test_somebody_counts_on_top_of_a_lost_answer(doc, model):
+def test_another_party_counts_on_top_of_a_lost_answer(doc, model):
     """The look no longer finds my id: unknown, counted once each."""
     with (
         between_attempts(lambda: count_up(model("a"), model)),

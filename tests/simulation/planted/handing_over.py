@@ -167,7 +167,7 @@ def who_gives_up_stays_in_line() -> Patches:
 
 
 @plants(Plan("cancelled tasks", parties=3, processes=1, rounds=2, block=32), "KeptPlace", "Quiet")
-def what_nobody_came_for_stays() -> Patches:
+def what_is_not_collected_stays() -> Patches:
     """The entry that was stored for a caller that had left stays in the queue."""
     return [
         (cohorts, "_remove_handed_over", lambda _: None),

@@ -405,7 +405,7 @@ def test_bash_completes(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_nobody_reads_on(options):
+def test_no_reader_goes_on(options):
     """As with ``| head``: the exit code of a program that SIGPIPE has killed, and no traceback."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -77,7 +77,7 @@ def test_bytes_are_unsigned():
 
 @steady
 @given(st.lists(SPANS, max_size=8))
-def test_holders_are_compatible_and_nobody_overtakes(claims):
+def test_holders_are_compatible_and_no_waiter_overtakes(claims):
     """Two holders never conflict; who waits conflicts with somebody who came before."""
     granted = list(front(claims))
     for one, other in itertools.combinations(granted, 2):

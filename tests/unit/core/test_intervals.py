@@ -89,7 +89,7 @@ def test_what_encloses_spans(spans: list[Span]) -> None:
 
 @hundred
 @given(DISJOINT, WINDOWS)
-def test_gaps_are_what_nobody_has(spans: list[Span], window: Span) -> None:
+def test_gaps_are_what_is_free(spans: list[Span], window: Span) -> None:
     """In order, none empty, and their ends are those of the window or of rows."""
     result = gaps(sorted(spans, key=begin_of), window)
 

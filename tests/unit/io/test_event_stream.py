@@ -40,7 +40,7 @@ def event(reason: str = "evicted") -> Lost:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_stays() -> Iterator[None]:
+def _no_thread_stays() -> Iterator[None]:
     yield
     assert event_stream.listeners == ()
 

@@ -101,7 +101,7 @@ def test_who_holds_goes_before_those_who_wait(few: FewThreads) -> None:
 
 
 @pytest.mark.parametrize("few", [1], indirect=True)
-def test_a_failure_that_nobody_waits_for_ends_no_thread(few: FewThreads, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_without_a_waiter_ends_no_thread(few: FewThreads, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, what comes after it is done, and the crew knows how many its threads are."""
     crew, first, done = loops.Crew(), Held(), list[int]()
     crew.do(first)
@@ -275,7 +275,7 @@ def test_a_pause_ends_by_itself() -> None:
     asyncio.run(main())
 
 
-def test_a_ring_for_a_loop_that_has_gone_hurts_nobody() -> None:
+def test_a_ring_for_a_loop_that_has_gone_does_no_harm() -> None:
     """Least of all the thread that gives back its lock."""
     mailbox = opened(row())
     loop = asyncio.new_event_loop()

@@ -55,5 +55,5 @@ def test_who_is_next(monkeypatch: Any, claims: list[Claim], holders: list[str]) 
 @pytest.mark.parametrize(
     "broken", [{}, {"lock": {"NULL": True}}, {"lock": {"M": {}}}, {"lock": {"M": {"queue": {"M": {"a": {}}}}}}]
 )
-def test_a_broken_document_names_nobody(broken: dict[str, Any]) -> None:
+def test_a_broken_document_names_no_holder(broken: dict[str, Any]) -> None:
     assert list(lock_document.holders_in(broken, "lock")) == []
