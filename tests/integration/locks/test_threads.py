@@ -194,7 +194,8 @@ def test_timeout_leaves_no_entry(dynoxide: Engine) -> None:
     with Plain.locked("a", settings=APART) as lock:
         errors = in_threads(8, too_short)
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
-        assert all(error.queue.holders[0].ticket == lock.ticket for error in errors)
+        seen = [error.queue for error in errors if error.queue]  # who leads the line in the last moment has not looked
+        assert {queue.holders[0].ticket for queue in seen} == {lock.ticket}
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(too_short)
             until_queued(Plain, "a", 2)
