@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]
 
-MACHINES: Final = short_or_long(6, 12)
-PERIODS: Final = short_or_long(5, 15)
+MACHINES: Final = short_or_long(6, 8)
+PERIODS: Final = short_or_long(5, 10)
 
 
 @pytest.mark.timeout(60 * PERIODS)

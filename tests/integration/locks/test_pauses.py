@@ -205,7 +205,7 @@ def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engin
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [Plain, Beside])
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "paused"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_block_at_any_moment(real_engine: Engine, model: Any, is_killed: bool, seed: int) -> None:
     """Whatever the callers of a process were at when it died or stood still, no increment is lost or made twice."""
     chance = random.Random(seed)
