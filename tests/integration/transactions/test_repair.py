@@ -207,6 +207,7 @@ def is_to_be_repaired() -> bool:
     return False
 
 
+@pytest.mark.long
 def test_participants(clock: VirtualClock) -> None:
     """Of an aborted transaction those that can be read stay, and their marks are dropped. Of a committed one all."""
     item = participant("p1", spill={"S": "T!00000"})
