@@ -660,7 +660,7 @@ def test_the_checks(client, shop, settings_of, monkeypatch):
             assert found() == ["pynamo_locking.E003"] * 2
         monkeypatch.setattr(conf, "models", lambda: [Brief, Fine, shop.Stock])
         assert sorted(found()) == ["pynamo_locking.W001", "pynamo_locking.W002"]
-        monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # a thread renews
+        monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # a heartbeat renews
         assert found() == ["pynamo_locking.W002"]
     assert requests.total == 0
 

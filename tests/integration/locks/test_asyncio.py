@@ -287,7 +287,7 @@ def test_an_item_elsewhere_is_read_on_demand(cheap: Engine) -> None:
 
 
 def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
-    """Also between `with` and `async with`; a task that it began is somebody else."""
+    """Also between `with` and `async with`; a task that it began is another party."""
     bind(memory, "a")
 
     async def other() -> None:
@@ -385,7 +385,7 @@ def test_the_heartbeat_renews(virtual_clock: VirtualClock, memory: Engine) -> No
 @pytest.mark.parametrize("holder", ["task", "thread"])
 @pytest.mark.parametrize("waiter", ["task", "thread"])
 def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: str, waiter: str) -> None:
-    """Task or thread, both ways: nobody polls, the release brings the image along, and no read is made."""
+    """Task or thread, both ways: no waiter polls, the release brings the image along, and no read is made."""
     bind(memory, "a")
 
     def edit() -> None:

@@ -33,7 +33,7 @@ def test_who_failed_to_release_does_not_go_on_renewing(account, error):
 
 
 def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
-    """If no thread can be started, the entry is removed again and nobody renews it."""
+    """If no thread can be started, the entry is removed again and no thread renews it."""
 
     class Crowded(runtime.Runtime):
         def spawn(self, target, name):

@@ -428,7 +428,7 @@ def _of_all(balance: int) -> Transaction:
 def test_a_recovery_leaves_the_marks_of_others_alone(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
-    """The items of a dead transaction carry the marks of a later one, which is alive, when a sweep completes it."""
+    """The items of a dead transaction carry the marks of a later one, which is alive, when recover() completes it."""
     purses(6)
     for i in range(3):
         Purse(f"p{i}").update(

@@ -137,7 +137,7 @@ def refused_as_stale(write, item):
     return caught.value
 
 
-# What stays safe: whoever read an older version is refused
+# What stays safe: a writer that read an older version is refused
 
 
 @pytest.mark.parametrize("born", [Ours, Stock])
@@ -416,7 +416,7 @@ def test_an_item_without_a_version(fleet, mine):
 
 
 def test_two_of_different_kind_give_an_item_its_version(fleet):
-    """The first writer wins, whoever it is."""
+    """The first writer wins, of whichever kind it is."""
     for first, second in ((ours, stock), (stock, ours)):
         put(fleet, n={"N": "5"})
         one, two = first(), second()
