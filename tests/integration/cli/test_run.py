@@ -56,7 +56,7 @@ echo up $$ >&3; wait
 
 
 class Ear:
-    """A named pipe by which programs are heard, and which ends when all of them are gone, whoever reaps them."""
+    """A named pipe by which programs are heard; it ends when all of them are gone, whichever process reaps them."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -613,7 +613,7 @@ class Holder:
 
 @pytest.fixture
 def holder() -> Iterator[Holder]:
-    """Whoever holds the lock."""
+    """The holder's end of the guardian's pipe."""
     with contextlib.closing(Holder()) as made:
         yield made
 

@@ -157,7 +157,7 @@ def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypa
 
 
 def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
-    """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, nobody waits for ever."""
+    """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, none waits for ever."""
     cheap.bind(Plain)
     keys = [f"k{i}" for i in range(50)]
     for key in keys:

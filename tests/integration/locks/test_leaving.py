@@ -63,7 +63,7 @@ def _interrupted(function):
 
 @pytest.mark.parametrize("name", ["open_mailbox", "close_mailbox"])
 def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
-    """Ctrl-C right before the first request, and between the grant and its use: no entry, and nobody who listens."""
+    """Ctrl-C right before the first request, and between the grant and its use: no entry, and no open mailbox."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         original = getattr(mailboxes, name)
         first = iter([_interrupted(original)])

@@ -534,7 +534,7 @@ def test_a_stock_put_wipes_the_lock_and_the_holder_notices(locked_fleet, write):
 
 
 def test_weaker_stock_updates_do_not_see_the_lock(locked_fleet):
-    """They go through while somebody holds it, keep the lock as it is, and without a version nobody notices."""
+    """They go through while it is held, keep the lock as it is, and without a version the holder does not notice."""
     with OursLocked.locked("a", heartbeat=False) as lock:
         StockLocked("a").update([StockLocked.n.set(50)])
         lock.item.n += 1

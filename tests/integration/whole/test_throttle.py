@@ -1,4 +1,4 @@
-"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that nobody else notices."""
+"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that no other notices."""
 
 from __future__ import annotations
 

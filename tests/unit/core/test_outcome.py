@@ -224,7 +224,7 @@ class World:
         return str(next(self.tokens))
 
     def begin(self, kind, checked):
-        """Somebody reads the item and makes a request: what becomes of it is open."""
+        """A writer reads the item and makes a request: what becomes of it is open."""
         before = self.item or Known()
         known = before if checked else Known()
         self.writes.append(Request(kind, before, next_write_id(known, self.token()), checked))
