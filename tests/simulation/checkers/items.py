@@ -37,7 +37,7 @@ class Truth(Checker):
 
     Where nothing has gone wrong but that other writes had an item, nothing is unknown.
 
-    Two exceptions are documented. A delete that finds no item is a success, whoever deleted it. A write that checks
+    Two exceptions are documented. A delete that finds no item is a success, whatever deleted it. A write that checks
     nothing of the past may be done again by its own late copy. What stock PynamoDB says may be wrong.
     """
 

@@ -69,7 +69,7 @@ def _is_own(request: Request, grant: Grant) -> bool:
 
 
 class Fence(Checker):
-    """A holder's write is accepted only while it holds all of the item alone, and one from outside only if nobody does.
+    """A holder's write is accepted only while it holds all of the item alone, and one from outside only if none does.
 
     Who shares a lock, has a permit, or has a range in which the item is not, cannot write under it. Only beside it:
     other items, in one transaction with the check of its entry.
