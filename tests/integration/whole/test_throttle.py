@@ -1,4 +1,4 @@
-"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that no other notices."""
+"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that others see nothing."""
 
 from __future__ import annotations
 

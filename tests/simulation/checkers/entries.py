@@ -197,7 +197,7 @@ class TrueLoss(Checker):
         for (place, ticket), own in self._owns.items():
             self.require(
                 own.possession.may_stand or own.possession.reason == "forked" or (place, ticket) in self._taken_away,
-                f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and none has taken it away",
+                f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and no request took it away",
             )
 
 

@@ -79,7 +79,7 @@ def test_a_repeated_write(image, column, kind):
 def test_a_write_sent_once(image, kind):
     """Never unknown: rejected if our entry stands, lost if it does not.
 
-    But ours if its number stands there, or if it was to remove the entry and the document knows that no other did.
+    But ours if its number stands there, or if it was to remove the entry and the document knows no other write did.
     Then something on the way has repeated it without telling us.
     """
     outcome = judge(IMAGES[image], OURS, NUMBER, kind=kind, repeated=False)
