@@ -1,6 +1,6 @@
 """DynamoDB's own transactions, step by step: prepare each item, decide, apply each item.
 
-Others can look between the steps. While an item is pending, no other writes it, and no transaction touches it; a
+Others can look between the steps. While an item is pending, others cannot write it, and no transaction touches it; a
 plain read shows it as it was, also when the transaction is decided already.
 
 Two things that no actor can observe are left out, to keep searches small. The first step is taken when the request

@@ -151,7 +151,7 @@ class Inherit(Workload):
 
 
 class Broken(Workload):
-    """An operator breaks the lock of its holder."""
+    """An operator breaks a lock that is held."""
 
     name = "break lock"
     items = ((Document, "d"), (Device, "d"))

@@ -107,7 +107,7 @@ def test_a_lease_beyond_belief_counts_as_a_day() -> None:
 
 
 def test_the_older_one_wounds_after_the_grace() -> None:
-    """Wound-wait: the older one waits for the grace, the younger one and a writer without one for a lease."""
+    """Wound-wait: the older one waits for the grace, the younger one and one that is no transaction for a lease."""
     assert reason(GRACE_S * 0.9, priority="400") is None
     assert reason(GRACE_S, priority="400") == "wounded"
     assert reason(GRACE_S, priority="400", beat_at=GRACE_S) == "wounded"  # signs of life do not help
