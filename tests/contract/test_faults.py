@@ -100,7 +100,7 @@ def test_nothing_stays_behind(table: Table) -> None:
 
 
 def test_threads_share_the_number_of_losses(concurrent_table: Table) -> None:
-    """Exactly ``times`` attempts are hit, whoever makes them, and each attempt is counted."""
+    """Exactly ``times`` attempts are hit, whichever thread makes them, and each attempt is counted."""
 
     def attempt(number: int) -> bool:
         try:

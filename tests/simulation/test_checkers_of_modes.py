@@ -85,7 +85,7 @@ def test_one_holder_counts_permits() -> None:
     ],
 )
 def test_fence_for_modes(own: Claim, ahead: Claim | None, kind: str, is_right: bool) -> None:
-    """Under a lock that others may have, too, only other items are written; and by nobody before its turn."""
+    """Under a lock that others may have, too, only other items are written; and by no party before its turn."""
     history = History()
     checker = history.checked_by("Fence")
     queue = locked(*([1, 2] if ahead else [2]), e1=ahead or WHOLE, e2=own)
@@ -150,7 +150,7 @@ def test_fence_for_transactions_in_steps(is_right: bool) -> None:
     ids=["reader", "overtakes a writer", "readers", "overtakes a large range", "adjacent", "permit", "no permit left"],
 )
 def test_fifo_for_modes(queue: dict[int, Claim], let_in: int, is_right: bool) -> None:
-    """Nobody is let in before somebody who came earlier and wants some of the same, be it held or waited for."""
+    """No party is let in before one that came earlier and wants some of the same, be it held or waited for."""
     history = History()
     checker = history.checked_by("Fifo")
     claims: dict[str, Any] = {f"e{ticket}": claim for ticket, claim in queue.items()}
@@ -187,7 +187,7 @@ def test_fifo_lets_permits_be_taken_in_any_order() -> None:
     ],
 )
 def test_unhindered(ahead: Claim, own: Claim, steps: tuple[str, ...], told: Told, is_right: bool) -> None:
-    """Who finds nobody in its way neither looks nor renews nor gives up; others do all of that."""
+    """Who finds no rival in its way neither looks nor renews nor gives up; others do all of that."""
     for fault in ("", "lost request"):
         history = History()
         checker = history.checked_by("Unhindered")
@@ -222,7 +222,7 @@ def test_unhindered_excuses(excuse: str) -> None:
 
 
 def test_steady() -> None:
-    """All that a holder sees is the same; unless somebody was allowed to take the lock over."""
+    """All that a holder sees is the same; unless another party was allowed to take the lock over."""
     history = History()
     given = grant(history, 1)
     done = history.did("steady", at=(0, 1), value=(given, [[1], [1]]))

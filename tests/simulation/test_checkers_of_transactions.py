@@ -86,7 +86,7 @@ def test_wrong_writes_and_reads(kind: str) -> None:
 
 
 def test_a_read_of_what_was_never_done_is_found() -> None:
-    """Of an unknown transaction that has left nothing: whoever saw it saw what was not committed."""
+    """Of an unknown transaction that has left nothing: a reader that saw it saw what was not committed."""
     assert kinds([T(1, outcome=UNKNOWN, appends={"x": [1]}), T(2, reads={"x": [1]})]) == ["not a prefix"]
 
 
@@ -248,7 +248,7 @@ def test_plain_reads_see_committed_states() -> None:
 
 
 def test_the_states_of_lists_are_what_transactions_have_left() -> None:
-    """Not the middle of one that appends twice, and not before it is decided or, if nobody knows when, begun."""
+    """Not the middle of one that appends twice, and not before it is decided or, if that moment is unknown, begun."""
     history = History(
         [T(1, 3, appends={"x": [1, 2]}), T(2, 4, appends={"x": [3]}), T(3, reads={"z": []})], {"x": [1, 2, 3]}
     )

@@ -1,6 +1,6 @@
 """The machinery itself: choices, scheduler, strategies, and what each fault does at the network.
 
-A simulator that quietly simulates less than it says finds nothing, and nobody notices.
+A simulator that quietly simulates less than it says finds nothing, and no developer notices.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_a_strategy_follows_from_its_seed_and_forgets_no_thread(name: str) -> No
 
 
 def test_pct_keeps_to_its_priorities_but_for_a_few_changes() -> None:
-    """Whoever is first stays first: an actor can be left behind for long, which uniform choice hardly ever does."""
+    """The first one stays first: an actor can be left behind for long, which uniform choice hardly ever does."""
     strategy = STRATEGIES["pct"](random.Random(5))
     order = [strategy.choose(["a", "b", "c"]) for _ in range(60)]
     assert sum(1 for one, other in itertools.pairwise(order) if one != other) <= 3
@@ -248,7 +248,7 @@ def test_threads_that_are_stuck_are_named() -> None:
 
 
 def test_a_run_without_end_is_cut_off() -> None:
-    """Whoever only sleeps and sleeps is stopped at the horizon."""
+    """An actor that only sleeps and sleeps is stopped at the horizon."""
     world = _World(horizon=50.0)
 
     def forever() -> None:
@@ -262,7 +262,7 @@ def test_a_run_without_end_is_cut_off() -> None:
 
 
 def test_an_error_of_an_actor_ends_the_run() -> None:
-    """What an actor raises is the result of the run, and nobody is left behind."""
+    """What an actor raises is the result of the run, and no actor is left behind."""
     world = _World()
     world.spawn("a", lambda: 1 // 0)
     world.spawn("b", world.says("b", 5), process=1)

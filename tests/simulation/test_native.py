@@ -158,7 +158,7 @@ def test_a_process_stands_still_in_the_middle_of_its_transaction() -> None:
 
 
 def test_dynamodb_leaves_nothing_half_done_for_long() -> None:
-    """However the scheduler chooses, a transaction that nobody waits for is finished a few seconds later."""
+    """However the scheduler chooses, a transaction that no caller waits for is finished a few seconds later."""
     for run in every(_writer_and(lambda bench: bench.sleep(LONGEST_S + 1.1), _read_both), Fault.LOST_RESPONSE):
         assert run.heard["other"][1] == (1, 1)
 

@@ -98,7 +98,7 @@ def test_a_fault_does_what_it_says(fault: Fault | None) -> None:
 
 
 def test_every_fault_is_tested_here() -> None:
-    """Nobody adds a fault without saying here what it does; stale reads have a test of their own."""
+    """No fault is added without saying here what it does; stale reads have a test of their own."""
     assert set(EFFECTS) == {None, *Fault} - {Fault.STALE}
 
 

@@ -120,7 +120,7 @@ def _two_parties() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("workload", "fault"), [*_two_parties()])
 def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
-    """Whoever runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
+    """Whichever party runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
     plan = Plan(workload, faults={} if fault is None else {fault: 1})
     runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
     is_complete = runs < LARGEST

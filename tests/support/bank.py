@@ -1,9 +1,9 @@
 """A bank whose clerks are killed: processes that move money in transactions of any size, and all that must stay true.
 
 Each transfer adds its label to the history of every account that it touches, and the label says how many those
-are. So whoever sees all accounts of one moment can tell whether each transfer is there whole, once, or not at all;
-and whoever sees one account can tell later whether what he saw was ever committed: it must be the beginning of what
-is there at the end. Some transfers are built to fail at the last moment, with a balance that nobody may ever see.
+are. So a reader of all accounts of one moment can tell whether each transfer is there whole, once, or not at all;
+and a reader of one account can tell later whether what it saw was ever committed: it must be the beginning of what
+is there at the end. Some transfers are built to fail at the last moment, with a balance that no reader may ever see.
 
 Clerks also note what they do in the form of Jepsen's histories: an account is a list, to which a transfer appends its
 label.
@@ -364,7 +364,7 @@ class Clerk:
         self._visited = (desk, begin) if self._commit(label, chosen, act) else None
 
     def _fail(self, least: int, most: int) -> None:
-        """Write what nobody may see, together with a condition that is never true."""
+        """Write what no reader may see, together with a condition that is never true."""
         count = self._chooser.randint(least, most)
         first = self._chooser.randint(0, ACCOUNTS - count - 1)
         label = f"{self._number}.{self._count}p{count}"

@@ -275,7 +275,7 @@ def check_history(folder: Path, seed: str, scribe: Scribe) -> None:
 
 
 def _kill_all(crew: Crew) -> None:
-    """Kill all clerks in the middle of something, which nobody but the sweep completes then."""
+    """Kill all clerks in the middle of something, which only the sweep completes then."""
     while True:
         until(lambda: any(True for _ in marked(Account)), "a transaction that is not ended")
         for number in list(crew.members):

@@ -192,7 +192,7 @@ def _cases(transactions: Any) -> Iterator[Case]:
         yield Case(name, model, way(model), _commit(model))
     model = _model("lockable")
     yield Case("transact-get", model, _by_transact_get(model, model._get_connection().connection), _commit(model))
-    # Connections of the application's own, which it gave to nobody before the fork
+    # Connections of the application's own, which it gave to no call of the library before the fork
     model, own = _model("lockable"), _connection(Versioned)
     yield Case("own-transact-get", model, _by_transact_get(model, own), _commit(model))
     model, own = _model("lockable"), _connection(Versioned)

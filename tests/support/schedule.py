@@ -176,7 +176,7 @@ class Story:
             yield f"{row} is {'said to be' if row in said else 'not said to be'} stored"
 
     def _refusals(self) -> Iterator[str]:
-        """Whoever is named was there: it overlaps, and its insert had begun when the refusal was told."""
+        """A booking that is named was there: it overlaps, and its insert had begun when the refusal was told."""
         by_name = {one.by: one for one in self.inserts if one.said == "stored"}
         for one in self.inserts:
             if one.said == "refused":

@@ -203,7 +203,7 @@ def purses(count: int, prefix: str = "p", **values: Any) -> list[Purse]:
 
 
 def stored(model: type[Model], hash_key: Any, range_key: Any = None) -> dict[str, Any] | None:
-    """The item as DynamoDB has it, without anybody's interpretation; None if there is none."""
+    """The item as DynamoDB has it, without any interpretation; None if there is none."""
     connection = model._get_connection()
     answer: dict[str, Any] = connection.connection.get_item(
         connection.table_name,
@@ -253,7 +253,7 @@ def locks_of_names() -> list[str]:
 
 
 class Dead(BaseException):
-    """The process is dead: nobody catches this."""
+    """The process is dead: no handler catches this."""
 
 
 class Process:

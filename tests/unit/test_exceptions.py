@@ -213,7 +213,7 @@ CARRIERS = [Conflict, StaleVersion, ItemLocked]
 @pytest.mark.parametrize("other", [None, *PYNAMODB])
 @pytest.mark.parametrize("kind", CARRIERS)
 def test_the_current_item_is_a_fresh_one_each_time(kind, other):
-    """Who changes what he got, changes nobody else's; also after a pickle."""
+    """A caller that changes what it got changes no other caller's; also after a pickle."""
     kind = kind if other is None else also(kind, other)
     error = kind("refused", stored=(Account, {"account_id": {"S": "a-1"}}))
 

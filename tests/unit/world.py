@@ -65,7 +65,7 @@ class Gate:
             if not self._opened.is_set():
                 self.held += 1
                 self._world.one_less_runs()
-        assert self._opened.wait(PATIENCE_S), "nobody opened the gate"
+        assert self._opened.wait(PATIENCE_S), "the gate was not opened"
 
     def open(self) -> None:
         with self._world.changed:

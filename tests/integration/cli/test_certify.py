@@ -305,6 +305,6 @@ def test_the_estimate_and_nothing_else(dynoxide: Engine, shell: Shell) -> None:
     "words", [["--only", "other"], ["--scale", "0"], ["--scale", "nan"], ["--prefix", ""], []], ids=str
 )
 def test_what_cannot_work_is_refused(shell: Shell, words: list[str]) -> None:
-    """Before any request. Without --yes, and with nobody to ask, nothing is done."""
+    """Before any request. Without --yes, and with no user to ask, nothing is done."""
     error = shell.error("certify", "--prefix", PREFIX, *words)
     assert error["kind"] == "usage"

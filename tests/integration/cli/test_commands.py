@@ -47,7 +47,7 @@ def anywhere(cheap: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 @pytest.fixture
 def clock(memory: Engine) -> Iterator[VirtualClock]:
-    """Time stands still unless somebody waits."""
+    """Time stands still unless a caller waits."""
     with VirtualClock() as clock:
         yield clock
 
@@ -731,7 +731,7 @@ def test_a_sweep_that_could_not_complete_all(memory, shell, half_done, monkeypat
 
 
 def test_a_mark_of_a_transaction_is_shown(memory, shell, half_done):
-    """On items whose lock nobody has, so that whoever looks knows why writes wait."""
+    """On items whose lock no caller has, so that an operator knows why writes wait."""
     listed = shell.answer("locks", "list", "--model", "tests.support.transaction_models:Purse")["locks"]
     marks = {each["transaction"]["id"] for each in listed}
 

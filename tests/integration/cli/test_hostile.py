@@ -185,7 +185,7 @@ def test_an_answer_that_cannot_be_written(options):
 
 
 def test_closed_streams(shell, memory, monkeypatch):
-    """As under some services: nothing is printed, and nobody is asked."""
+    """As under some services: nothing is printed, and no user is asked."""
     memory.bind(Locks)
     with Locks.locked("job") as lock:
         for name in ("stdin", "stdout", "stderr"):
@@ -208,15 +208,15 @@ def test_json_that_is_meant_for_the_program(memory, shell):
 
 
 class Hands:
-    """A standard input at which somebody presses Ctrl-C."""
+    """A standard input at which the user presses Ctrl-C."""
 
     def readline(self, *_: int) -> str:
-        """Nobody types a line."""
+        """No line is typed."""
         raise KeyboardInterrupt
 
 
 def test_ctrl_c_at_a_question(memory, shell, monkeypatch):
-    """Is Ctrl-C, and not a question that nobody was there to answer."""
+    """Is Ctrl-C, and not a question that no user was there to answer."""
     memory.bind(Locks)
     monkeypatch.setattr("sys.stdin", Hands())
     with Locks.locked("job") as lock:
@@ -322,7 +322,7 @@ GONE = EndpointConnectionError(endpoint_url="http://nowhere")
 
 @pytest.mark.parametrize("error", [GONE, refused("ThrottlingException")], ids=["gone", "throttled"])
 def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monkeypatch):
-    """Whoever watches at night wants to see that; there is one warning for each time that it goes away."""
+    """An operator who watches at night wants to see that; there is one warning for each time that it goes away."""
     memory.bind(Locks)
     outage = Outage(memory, monkeypatch, error)
     monkeypatch.setattr(watching, "_sleep", outage.sleep)
@@ -389,7 +389,7 @@ BROKEN = {
 
 
 def test_items_that_are_no_locks(memory, shell):
-    """The list says which are broken, and has all others; whoever asks for one is told."""
+    """The list says which are broken, and has all others; a command that asks for one is told."""
     memory.bind(Locks)
     put(memory, "broken", BROKEN)
     put(memory, "text", {"S": "no lock"})
@@ -417,7 +417,7 @@ def test_a_watch_that_has_seen_broken_locks_ends_with_1(memory, shell, monkeypat
 
 
 def test_a_time_that_no_calendar_has(memory, shell):
-    """Whoever can write to the table cannot hide all locks in it from people."""
+    """A program that can write to the table cannot hide all locks in it from people."""
     memory.bind(Locks)
     with Locks.locked("job"):
         stored = Locks._get_connection().get_item("job")["Item"]["lock"]
@@ -716,7 +716,7 @@ def test_pauses_that_cannot_be_made(seconds, shell):
     ],
 )
 def test_a_lease_that_cannot_be(lease, message, memory, shell):
-    """It is the lease that is blamed, and not the grace, which nobody has named."""
+    """It is the lease that is blamed, and not the grace, which the user has not named."""
     memory.bind(Locks)
     code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "--lease", lease, "--", "true")
 
@@ -825,7 +825,7 @@ def is_ignored(status: Path, number: int) -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 def test_a_guardian_that_reads_nothing():
-    """Somebody has stopped it: nobody waits until it reads again, or the lock would not be looked at any more."""
+    """It is stopped: the command does not wait until it reads again, or it would look at the lock no more."""
     child = Child(["sleep", "1000"], "/bin/sleep", dict(os.environ), 3600.0, lambda: None)
     try:
         child._guardian.send_signal(signal.SIGSTOP)

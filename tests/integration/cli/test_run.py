@@ -56,7 +56,7 @@ echo up $$ >&3; wait
 
 
 class Ear:
-    """A named pipe by which programs are heard, and which ends when all of them are gone, whoever reaps them."""
+    """A named pipe by which programs are heard; it ends when all of them are gone, whichever process reaps them."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -82,15 +82,15 @@ class Ear:
         return self._heard.decode().splitlines()
 
     def until_over(self) -> None:
-        """Wait until nobody is there any more who could say something."""
-        assert self._heard, "nobody was there yet"
+        """Wait until no program is left that could say something."""
+        assert self._heard, "no program was there yet"
         self._is_over = False
         while not self._is_over:
-            assert select.select([self._descriptor], [], [], PATIENCE)[0], "somebody is still there"
+            assert select.select([self._descriptor], [], [], PATIENCE)[0], "a program is still there"
             self._listen()
 
     def close(self) -> None:
-        """Kill whoever was heard."""
+        """Kill every program that was heard."""
         for line in self._heard.decode().splitlines():
             if line.startswith("up "):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -212,7 +212,7 @@ def test_a_leader_leads_alone(run, more):
 
 
 def test_nothing_outlives_its_holder(start, ear):
-    """The process that holds the lock is killed with SIGKILL, which nobody can handle: the tree is ended."""
+    """The process that holds the lock is killed with SIGKILL, which no program can handle: the tree is ended."""
     process = start("--lock", "job", "--", "sh", "-c", POLITE, ear.path)
     ear.lines(1)
     process.kill()
@@ -429,7 +429,7 @@ def test_a_release_that_is_refused_hides_no_exit_code(run, memory, monkeypatch):
 
 
 def test_a_lease_that_ended_for_a_while(run, monkeypatch):
-    """Also when the release gets through in the end, nobody can say that the program was alone."""
+    """Also when the release gets through in the end, the command cannot say that the program was alone."""
     monkeypatch.setattr(command, "_watch", lambda *_: "no renewal was answered.")
     code, _, err = run("--lock", "job", "--", "sh", "-c", "sleep 60; exit 3")
 
@@ -450,12 +450,12 @@ def test_a_program_that_ends_while_its_lock_is_given_up(run, monkeypatch):
 
 
 def unreachable(*_: Any) -> Any:
-    """Answer as botocore does where nobody listens."""
+    """Answer as botocore does where no server listens."""
     raise EndpointConnectionError(endpoint_url="http://nowhere")
 
 
 def test_no_answer_at_all(run, memory, monkeypatch):
-    """Is not the same as a lock that somebody else has."""
+    """Is not the same as a lock that another holder has."""
     monkeypatch.setattr(memory._memory, "handle", unreachable)
     code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "true")
     error = json.loads(err.splitlines()[-1])["error"]
@@ -613,7 +613,7 @@ class Holder:
 
 @pytest.fixture
 def holder() -> Iterator[Holder]:
-    """Whoever holds the lock."""
+    """The holder's end of the guardian's pipe."""
     with contextlib.closing(Holder()) as made:
         yield made
 
@@ -675,7 +675,7 @@ def test_the_guardian_goes_when_it_is_dismissed(holder, ear, with_program):
 
 
 def test_the_default_grace_fits_the_lease():
-    """So that nobody has to name it for a short lease."""
+    """So that no user has to name it for a short lease."""
     assert command._grace(None, 60) == 5
     assert command._grace(None, 6) == 1.5
     assert command._grace(0, 6) == 0

@@ -562,7 +562,7 @@ def test_the_commands_for_locks(client, shop, elsewhere, monkeypatch, caplog):
     assert "holds" in run("locks", "show", "Stock", PRODUCT)
 
     command = ("locks", "break", "Stock", PRODUCT, "--ticket", str(lock.ticket))
-    for said in ("no\n", ""):  # nothing: nobody is there to be asked
+    for said in ("no\n", ""):  # nothing: no user is there to be asked
         monkeypatch.setattr(sys, "stdin", io.StringIO(said))
         with pytest.raises(management.CommandError, match="Nothing was done"):
             run(*command)
@@ -660,7 +660,7 @@ def test_the_checks(client, shop, settings_of, monkeypatch):
             assert found() == ["pynamo_locking.E003"] * 2
         monkeypatch.setattr(conf, "models", lambda: [Brief, Fine, shop.Stock])
         assert sorted(found()) == ["pynamo_locking.W001", "pynamo_locking.W002"]
-        monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # somebody renews
+        monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # a heartbeat renews
         assert found() == ["pynamo_locking.W002"]
     assert requests.total == 0
 

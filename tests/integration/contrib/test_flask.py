@@ -95,7 +95,7 @@ def test_an_account_is_read_changed_and_read_again(client):
 
 
 def test_a_change_is_one_request(client):
-    """The write itself compares: nothing is read before it, and so nobody can come between."""
+    """The write itself compares: nothing is read before it, so no other writer can come between."""
     tag = opened(client)
     with faults.count_requests() as requests:
         client.put("/accounts/a-1", json={"owner": "Grace"}, headers={"If-Match": tag})
@@ -187,7 +187,7 @@ def test_an_account_is_to_be_created_or_nothing(client):
 
 
 def test_an_account_that_is_locked(client, elsewhere, monkeypatch):
-    """423 with the holder's ticket: for a write, and for who waits in vain. Who holds it is nobody's business."""
+    """423 with the holder's ticket: for a write, and for who waits in vain. No client is told who holds it."""
     monkeypatch.setattr(Account.Meta, "lock_settings", LockSettings(wait=0))
     tag = opened(client)
     lock = Account.lock("a-1", owner="host-17")
@@ -198,7 +198,7 @@ def test_an_account_that_is_locked(client, elsewhere, monkeypatch):
 
     for answer, code in ((refused, "item-locked"), (in_vain, "lock-timeout")):
         assert (answer.status_code, answer.json["code"], answer.json["ticket"]) == (423, code, lock.ticket)
-        assert "Retry-After" not in answer.headers  # it is alive, and tells nobody when it will be done
+        assert "Retry-After" not in answer.headers  # it is alive, and tells no client when it will be done
         assert "host-17" not in answer.text
     assert client.post("/accounts/a-1/deposits", json={"amount": 5}).json["balance"] == 105
 
@@ -208,7 +208,7 @@ def test_an_account_that_is_locked(client, elsewhere, monkeypatch):
     [(OutcomeUnknown("no answer", write_id="w-1"), "outcome-unknown"), (LockLost("gone", ticket=7), "lock-lost")],
 )
 def test_errors_after_which_something_may_have_happened(client, monkeypatch, caplog, error, code):
-    """500, which nobody sends again by himself, and the error is in the log."""
+    """500, which no client sends again of its own accord, and the error is in the log."""
 
     def fail(*_, **__):
         raise error

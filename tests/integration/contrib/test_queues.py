@@ -140,7 +140,7 @@ def test_the_table_of_people():
 
 
 def test_what_a_terminal_obeys_is_made_visible(memory):
-    """An owner's label, or a name, comes from whoever can write to the table."""
+    """An owner's label, or a name, comes from any program that can write to the table."""
     memory.bind(Locks)
     with Locks.locked("a\nb", owner="\x1b[2J") as lock:
         text = _queues.table(_queues.listed([Locks]))

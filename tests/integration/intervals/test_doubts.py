@@ -32,14 +32,14 @@ pytestmark = pytest.mark.core
 
 @pytest.fixture
 def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables, and nobody sleeps."""
+    """The tables, and no call sleeps."""
     monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
     memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
 
 
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make a call of which nobody hears whether it was done; it is done, unless said otherwise."""
+    """Make a call whose caller does not hear whether it was done; it is done, unless said otherwise."""
 
     def lose(call: Callable[[], Any], *, is_done: bool = True) -> None:
         original = Connection.dispatch
@@ -320,7 +320,7 @@ def test_no_write_takes_back_one_in_doubt(
 
 @pytest.mark.parametrize("new", [True, False])
 def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Callable[..., None], new: bool) -> None:
-    """The first write was done, the second one was not, and nobody knows of either: the third one tells."""
+    """The first write was done, the second one was not, and neither was answered: the third one tells."""
     if not new:
         Slot.insert_disjoint(slots((10, 20)))
     row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
@@ -333,7 +333,7 @@ def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Call
 
 @pytest.mark.parametrize("refusal", ["overlap", "condition"])
 def test_a_doubt_is_not_forgotten_for_a_refusal(in_memory: None, unknown: Callable[..., None], refusal: str) -> None:
-    """The first write was done and nobody knows, the second one is refused for good, and the third one tells."""
+    """The first write was done without an answer, the second one is refused for good, and the third one tells."""
     Slot.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
     unknown(row.save)
@@ -409,7 +409,7 @@ def test_a_row_in_doubt_that_is_not_in_its_place_yet(
 
 
 def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act: Callable[[], object]) -> None:
-    """Let somebody else act right before a request that is to come."""
+    """Let another party act right before a request that is to come."""
     original, left = Connection.dispatch, [nth]
 
     def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
@@ -426,7 +426,7 @@ def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act:
 def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(
     in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not looked at once more, when somebody may have changed it: the first call was done all the same."""
+    """It is not looked at once more, when another party may have changed it: the first call was done all the same."""
     rows = slots((10, 20))
     unknown(lambda: Slot.insert_disjoint(rows))
     right_before(monkeypatch, "GetItem", 2, lambda: Slot.get("d", 10).touch())

@@ -320,7 +320,7 @@ def test_a_row_does_not_move_where_others_are(in_memory: None, begin: int, end: 
 
 
 def test_a_stale_row_does_not_move(in_memory: None) -> None:
-    """In place or not: somebody else wrote it."""
+    """In place or not: another writer changed it."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     Slot.get("d", 10).touch()
 
@@ -654,7 +654,7 @@ class Lecture(Event, discriminator="lecture"):
 
 
 def test_rows_of_several_classes_keep_apart(memory: Engine) -> None:
-    """And whoever is in the way is shown as what it is."""
+    """And a row that is in the way is shown as what it is."""
     memory.bind(Event, SlotLocks)
     for model in (Concert, Lecture):
         model._connection = None

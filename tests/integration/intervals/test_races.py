@@ -46,13 +46,13 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 @pytest.fixture
 def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables, and nobody sleeps: what happens in between, happens in requests."""
+    """The tables, and no call sleeps: what happens in between, happens in requests."""
     monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
     memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
 
 
 def before_each(monkeypatch: pytest.MonkeyPatch, operation: str, act: Callable[[], None], times: int = 1) -> list[str]:
-    """Let somebody else act right before each request of that kind, so many times; return what is sent."""
+    """Let another party act right before each request of that kind, so many times; return what is sent."""
     original, sent, left = Connection.dispatch, list[str](), [times]
 
     def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
@@ -69,7 +69,7 @@ def before_each(monkeypatch: pytest.MonkeyPatch, operation: str, act: Callable[[
     return sent
 
 
-# Somebody else in between
+# Another party in between
 
 
 def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(
@@ -120,7 +120,7 @@ def test_a_row_that_appears_elsewhere_only_costs_another_attempt(
 
 
 def test_the_wait_is_bounded(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever always finds others faster gives up with an error that says that nothing was written."""
+    """A caller that always finds others faster gives up with an error that says that nothing was written."""
     others = iter(range(100, 1000))
 
     def other() -> None:
@@ -276,7 +276,7 @@ def test_rows_elsewhere_are_not_waited_for(in_memory: None, monkeypatch: pytest.
 
 
 def test_a_refusal_names_rows_that_are_there(in_memory: None) -> None:
-    """A row that was moved away, and deleted since, is in nobody's way, whatever the guard says."""
+    """A row that was moved away, and deleted since, is in no row's way, whatever the guard says."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     Slot.move(row, 30, 40)
     Slot.insert_disjoint(slots((10, 20)))
@@ -289,7 +289,7 @@ def test_a_refusal_names_rows_that_are_there(in_memory: None) -> None:
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, operation: str, error: BaseException | None = None) -> None:
-    """Apply each request of that kind, and let nobody know."""
+    """Apply each request of that kind, and lose its answer."""
     original = Connection.dispatch
 
     def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:

@@ -493,7 +493,7 @@ def test_an_update_of_an_expired_item_begins_afresh(engine, name):
 
 @pytest.mark.parametrize("name", ["unversioned", "without a check", "lock, no version"])
 def test_an_item_that_was_prolonged_before_the_clean_up_is_not_deleted(engine, name):
-    """Somebody gives it more time between the refusal and the delete: the update goes to the living item."""
+    """Another client gives it more time between the refusal and the delete: the update goes to the living item."""
     model, key, options = UPDATES[name]
     engine.bind(model)
     model(*key, n=5, expires=PAST).save()
@@ -546,7 +546,7 @@ def test_an_update_that_wants_an_item_is_refused_where_it_has_expired(engine):
 
 
 def test_an_expired_item_can_be_deleted(engine):
-    """By whoever has read it, by key alone where there is no version, and not by accident."""
+    """By a caller that has read it, by key alone where there is no version, and not by accident."""
     engine.bind(Session, Cached)
     Session("a", 1, expires=PAST).save()
     Session.get("a", 1, include_expired=True).delete()
@@ -664,7 +664,7 @@ def test_times_that_are_none_or_naive_or_no_times():
 
 
 def test_a_time_of_expiry_that_is_stored_with_a_fraction_counts(engine):
-    """Somebody else may have written one; DynamoDB takes any number."""
+    """Another program may have written one; DynamoDB takes any number."""
     engine.bind(Cached)
     with clock_at(2_000_000_000_500):
         for pk, end in (("past", "1999999999.9"), ("now", "2000000000.0"), ("later", "2000000002")):

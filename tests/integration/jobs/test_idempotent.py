@@ -1,4 +1,4 @@
-"""Functions that may be called twice: one result for each key, whoever calls, and however calls end."""
+"""Functions that may be called twice: one result for each key, whichever caller comes, and however calls end."""
 
 from __future__ import annotations
 

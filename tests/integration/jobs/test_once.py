@@ -418,7 +418,7 @@ Own = declare("Own", NamedLock, texts="content")
 
 
 def test_the_row_survives_until_the_next_period(clock, memory):
-    """TTL would delete it a day after its last lease: whoever writes the row after the success keeps that in mind."""
+    """TTL would delete it a day after its last lease: the writer of the row after the success keeps that in mind."""
     memory.bind(Own)
     week = {"name": "job", "period": 7 * DAY}
     with Own.once(**week) as run:

@@ -157,7 +157,7 @@ def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypa
 
 
 def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
-    """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, nobody waits for ever."""
+    """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, none waits for ever."""
     cheap.bind(Plain)
     keys = [f"k{i}" for i in range(50)]
     for key in keys:
@@ -287,7 +287,7 @@ def test_an_item_elsewhere_is_read_on_demand(cheap: Engine) -> None:
 
 
 def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
-    """Also between `with` and `async with`; a task that it began is somebody else."""
+    """Also between `with` and `async with`; a task that it began is another party."""
     bind(memory, "a")
 
     async def other() -> None:
@@ -385,7 +385,7 @@ def test_the_heartbeat_renews(virtual_clock: VirtualClock, memory: Engine) -> No
 @pytest.mark.parametrize("holder", ["task", "thread"])
 @pytest.mark.parametrize("waiter", ["task", "thread"])
 def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: str, waiter: str) -> None:
-    """Task or thread, both ways: nobody polls, the release brings the image along, and no read is made."""
+    """Task or thread, both ways: no waiter polls, the release brings the image along, and no read is made."""
     bind(memory, "a")
 
     def edit() -> None:

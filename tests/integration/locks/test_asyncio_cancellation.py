@@ -38,7 +38,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
-    """No exception was left unheard by anybody, no mailbox open, no thread at work."""
+    """No exception was left unheard, no mailbox open, no thread at work."""
     yield
     gc.collect()
     until(lambda: not loops.crew._threads, "the threads to leave")

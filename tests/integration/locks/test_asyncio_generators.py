@@ -106,7 +106,7 @@ def test_left_to_the_loop(slow: Engine, way: Callable[[], AsyncIterator[int]]) -
 
 @pytest.mark.parametrize("way", WAYS)
 def test_its_loop_has_gone(memory: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
-    """Nobody can wait: a thread gives the lock back, and nothing is raised into the collector."""
+    """No task can wait: a thread gives the lock back, and nothing is raised into the collector."""
 
     async def hold() -> None:
         async for _ in way():

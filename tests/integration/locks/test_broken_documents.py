@@ -30,7 +30,7 @@ NOTHING: Final[dict[str, Any]] = dict.fromkeys(("wait", "lease", "heartbeat", "o
 
 @pytest.fixture
 def clock(memory: Engine) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, and a database."""
+    """Virtual time, and a database."""
     memory.bind(Purse, Transactions, Locks)
     with VirtualClock() as clock:
         yield clock

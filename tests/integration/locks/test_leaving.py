@@ -33,7 +33,7 @@ def test_who_failed_to_release_does_not_go_on_renewing(account, error):
 
 
 def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
-    """If no thread can be started, the entry is removed again and nobody renews it."""
+    """If no thread can be started, the entry is removed again and no thread renews it."""
 
     class Crowded(runtime.Runtime):
         def spawn(self, target, name):
@@ -63,7 +63,7 @@ def _interrupted(function):
 
 @pytest.mark.parametrize("name", ["open_mailbox", "close_mailbox"])
 def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
-    """Ctrl-C right before the first request, and between the grant and its use: no entry, and nobody who listens."""
+    """Ctrl-C right before the first request, and between the grant and its use: no entry, and no open mailbox."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         original = getattr(mailboxes, name)
         first = iter([_interrupted(original)])

@@ -87,7 +87,7 @@ def test_tickets_of_an_item_that_is_made_anew_begin_at_its_microsecond(account, 
 
 
 def test_waiters_are_served_in_the_order_of_their_entries(account):
-    """First come, first served, whoever looks first after a release."""
+    """First come, first served, whichever waiter looks first after a release."""
     served, threads = [], []
 
     def wait_for_it(name):
@@ -198,7 +198,7 @@ def test_a_lock_object_is_for_one_context(account):
 
 
 def test_a_dead_entry_is_skipped_at_once_by_its_hint(account):
-    """Nobody waits for a process that died long ago, not even with `wait=0`."""
+    """No caller waits for a process that died long ago, not even with `wait=0`."""
     with shifted_clock() as clock:
         dead = abandoned(account.lock("a", lease=6))
         clock.shift += 6 + 10.1
@@ -365,7 +365,7 @@ def test_a_loss_never_hides_the_exception_of_the_block(account):
 
 
 def test_the_heartbeat_finds_the_loss(account):
-    """With a heartbeat nobody has to ask: the event is set by the next beat."""
+    """With a heartbeat the holder does not have to ask: the event is set by the next beat."""
     settings = LockSettings(request_timeout=0.2, poll=0.01)
     with pytest.raises(LockLost), account.locked("a", lease=1.2, settings=settings) as lock:
         account.break_lock("a", ticket=lock.ticket)
@@ -373,7 +373,7 @@ def test_the_heartbeat_finds_the_loss(account):
 
 
 def test_the_heartbeat_ends_with_the_table(account):
-    """A table that is deleted takes its locks along; nobody renews them for ever."""
+    """A table that is deleted takes its locks along; no heartbeat renews them for ever."""
     settings = LockSettings(request_timeout=0.2)
     lock = account.lock("a", lease=1.2, settings=settings).acquire()
     account.delete_table()
@@ -473,7 +473,7 @@ def test_a_waiter_learns_that_the_item_was_deleted(account):
 
 
 def test_a_full_queue_keeps_newcomers_outside(account):
-    """Beyond `max_waiters` nobody enters; who cannot wait is told, and the queue stays as it was."""
+    """Beyond `max_waiters` no caller enters; one that cannot wait is told, and the queue stays as it was."""
     settings = LockSettings(max_waiters=2, poll=0.01, block=1)
     threads = []
     with held_elsewhere(account.lock("a", settings=settings)):

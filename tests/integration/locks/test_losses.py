@@ -111,7 +111,7 @@ async def _never_awaited(reason):
 
 @pytest.mark.parametrize("on_lost", [_never_awaited, "call me"])
 def test_on_lost_can_be_called(account, on_lost):
-    """A thread calls it: a coroutine function would never run, and nobody would hear of the loss."""
+    """A thread calls it: a coroutine function would never run, and the holder would not hear of the loss."""
     with pytest.raises(ConfigurationError, match="plain function"):
         account.lock("a", on_lost=on_lost)
     with pytest.raises(ConfigurationError, match="plain function"):

@@ -314,7 +314,7 @@ def test_readers_that_are_evicted_out_of_order(account):
 
 
 def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
-    """Whoever did not know of the later trace looks again."""
+    """A party that did not know of the later trace looks again."""
     with shifted_clock() as clock:
         first = abandoned(account.lock("a", shared=True, heartbeat=False))
         image = account.lock_state("a")
@@ -586,7 +586,7 @@ def test_ranges_held_by_one_party(locks):
 
 
 def test_several_ranges_at_once(locks):
-    """As one range that spans them: between two of them somebody could wait for the one and be before the other."""
+    """As one range that spans them: in between, another party could wait for one and be ahead of the other."""
     inner, wide, apart = (locks.locked_range("x", *ends) for ends in ((2, 5), (0, 10), (20, 30)))
     with locked_all(apart, inner, wide, wait=1) as held:
         assert held == (apart, inner, wide)

@@ -186,7 +186,7 @@ def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(
 
 @pytest.mark.parametrize("lose", [lost_requests, lost_responses])
 def test_an_inner_edit_whose_save_is_not_answered(kind: Any, lose: Any) -> None:
-    """Nobody knows what is stored: a version tells when the outer edit saves, without one that is refused."""
+    """What is stored is unknown: a version tells when the outer edit saves, without one that is refused."""
 
     def work() -> None:
         with kind.edit("a") as outer:
@@ -288,7 +288,7 @@ def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
         item = lock.item
         item.w = 1
         write_through_another_copy(kind, way)
-        assert lock.item is item  # nobody's changes are replaced without a word
+        assert lock.item is item  # no other copy's changes are replaced without a word
         with pytest.raises(StaleVersion) as refused:
             item.save()
         assert isinstance(refused.value, PutError)
@@ -392,7 +392,7 @@ def _with_a_lease_that_is_over(model: Any) -> Any:
 
 
 def test_what_is_taken_again_is_held(kind: Any) -> None:
-    """A lease that is over is renewed, if nobody has come; the outer lock has it, too."""
+    """A lease that is over is renewed, if no other party has come; the outer lock has it, too."""
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
         assert not outer.is_held
@@ -404,7 +404,7 @@ def test_what_is_taken_again_is_held(kind: Any) -> None:
 
 @pytest.mark.parametrize("take", ["locked", "try_locked", "edit"])
 def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
-    """Somebody else has it by now: nobody is told that it is held."""
+    """Another party has it by now: no caller is told that it is held."""
     with shifted_clock() as world, pytest.raises(LockLost), _with_a_lease_that_is_over(kind):
         world.shift += 30
         in_thread(lambda: kind.locked("a", wait=60).acquire().release())

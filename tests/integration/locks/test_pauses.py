@@ -99,7 +99,7 @@ def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
 
 @all_models
 def test_holder_that_was_not_evicted(real_engine: Engine, model: Any) -> None:
-    """A holder whose lease passed while nobody came goes on as if nothing had happened."""
+    """A holder whose lease passed while no other party came goes on as if nothing had happened."""
     with crew(real_engine, 1, *bind(real_engine, model)) as [paused]:
         taken = paused.call("enter", model, "a", settings=SETTINGS)
         paused.pause()
@@ -147,7 +147,7 @@ def test_waiter_that_was_passed(real_engine: Engine, model: Any) -> None:
 
 
 def test_holder_that_wakes_up_before_its_lease_is_over(real_engine: Engine) -> None:
-    """A pause that is shorter than the lease costs nobody the lock."""
+    """A pause that is shorter than the lease does not cost the holder the lock."""
     settings = LockSettings(lease=30, poll=0.02)
     with crew(real_engine, 2, *bind(real_engine, Plain)) as [paused, waiter]:
         taken = paused.call("enter", Plain, "a", settings=settings)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-#: Nobody who waits for a look of its own gets through in time.
+#: No thread that waits for a look of its own gets through in time.
 LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
 #: The same with an entry for each caller, so that a thread stands for another process.
 APART = replace(LAZY, block=1)
@@ -76,7 +76,7 @@ def test_threads_take_turns(dynoxide: Engine, model: Any) -> None:
 
 
 def test_a_release_wakes_the_next_thread(dynoxide: Engine) -> None:
-    """Nobody polls in time, and yet all get through, with fewer reads than there were turns to wait for."""
+    """No thread polls in time, and yet all get through, with fewer reads than there were turns to wait for."""
     dynoxide.bind(Plain)
     Plain("a").save()
 

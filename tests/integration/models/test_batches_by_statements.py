@@ -454,7 +454,7 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory: Engine, monkeypatch
         may_end.wait(20)
 
     class Interrupted(runtime.Runtime):
-        """Interrupts whoever waits for the writes, each time, from the first one on that is applied."""
+        """Interrupts the thread that waits for the writes, each time, from the first one on that is applied."""
 
         def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
             if threading.current_thread() is not threading.main_thread():

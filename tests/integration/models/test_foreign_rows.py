@@ -94,7 +94,7 @@ def test_where_nothing_is_every_way_works(cheap: Engine, way: Way) -> None:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_refusal_costs_little(cheap: Engine, name: str) -> None:
-    """Two requests at most, whatever is asked for; and nobody stands in a queue."""
+    """Two requests at most, whatever is asked for; and no entry stands in a queue."""
     way = LOCKS[name]
     key = bind(cheap, way)
     put(cheap, way.table, key, CUSTOMERS["a customer"])
@@ -241,7 +241,7 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: 
     assert len(items) == 1
 
 
-# Rows whose names nobody else can know
+# Rows whose names no other program can know
 
 
 @pytest.mark.parametrize(

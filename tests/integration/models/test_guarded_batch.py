@@ -422,7 +422,7 @@ def test_an_instance_is_written_once(cheap, transactions):
 
 @MODES
 def test_an_instance_that_gets_another_key_is_not_written(cheap, transactions):
-    """It would be written over an item that nobody has asked for."""
+    """It would be written over an item that no caller has asked for."""
     cheap.bind(Row)
     item = Row("a", n=1)
     with pytest.raises(BatchError) as caught, Row.guarded_batch(transactions=transactions) as batch:
@@ -558,7 +558,7 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, alone, trans
             for name in names(count):
                 batch.save(Row(name))
     finally:
-        _join_workers()  # whoever still writes now is not in the results
+        _join_workers()  # what a worker still writes now is not in the results
     assert len(batch.results) == count
     applied = {result.item.pk for result in batch.results if result.is_applied}
     assert applied == set(versions(Row))

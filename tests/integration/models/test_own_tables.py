@@ -139,7 +139,7 @@ def test_items_of_others(engine: Engine, own: Any, caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("makes", [True, False], ids=["made here", "made empty by hand"])
 def test_a_new_table(engine: Engine, own: Any, makes: bool) -> None:
-    """Has TTL, whoever has made it, if nothing is in it; twice is as good as once."""
+    """Has TTL, however it was made, if nothing is in it; twice is as good as once."""
     if not makes:
         make(engine, own)
     own.create_table()

@@ -243,7 +243,7 @@ def on_duty(model):
 
 
 def test_stock_write_skew(stock):
-    """Each write is right by what its writer has read, and nobody is left on duty."""
+    """Each write is right by what its writer has read, and no doctor is left on duty."""
     for me, other in doctors(stock):
         assert other.body == "on duty"
         with StockTransactWrite(connection=connection_of(stock)) as transaction:

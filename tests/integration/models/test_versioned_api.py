@@ -91,7 +91,7 @@ def add_one(item: Any) -> None:
 
 
 def write_over(pk: str) -> None:
-    """Be the somebody else who is faster."""
+    """Be the other writer, which is faster."""
     Doc(pk).update([Doc.n.add(100)], add_version_condition=False)
 
 
@@ -183,7 +183,7 @@ def test_modify_of_an_absent_item(engine, world):
 
 
 def test_modify_that_creates_beside_another_creator(engine, world):
-    """Whoever comes second goes on from the item of the first."""
+    """The second creator goes on from the item of the first."""
     engine.bind(Doc)
     calls = []
 
@@ -321,7 +321,7 @@ def test_modify_whose_answer_is_lost_changes_once(engine, world):
 
 
 def test_touch_counts_the_version_up_and_changes_nothing_else(engine):
-    """In one write; whoever has read the item before is refused."""
+    """In one write; a writer that has read the item before is refused."""
     engine.bind(Doc)
     Doc("a", body="x").save()
     item, other = Doc.get("a"), Doc.get("a")

@@ -67,7 +67,7 @@ def behind(model):
 
 
 def test_stock_save_without_check_goes_backwards(stock):
-    """6 becomes 3, and whoever still has the old version 3 passes the check afterwards."""
+    """6 becomes 3, and a writer that still has the old version 3 passes the check afterwards."""
     second, third = behind(stock)
     second.save(add_version_condition=False)
     assert stock.get("a").version == 3

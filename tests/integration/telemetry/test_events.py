@@ -118,7 +118,7 @@ def fill() -> None:
 
 @pytest.fixture
 def clock(tables: None) -> Iterator[VirtualClock]:
-    """Time that nobody waits for."""
+    """Virtual time, for which no test really waits."""
     with VirtualClock() as clock:
         yield clock
 
@@ -169,7 +169,7 @@ def test_a_lock_that_is_free(clock: VirtualClock, heard: Heard) -> None:
 
 @pytest.mark.parametrize("name", ["new", "n"])
 def test_events_tell_of_each_engine(cheap: Engine, name: str) -> None:
-    """The requests are those on the wire, also of a lock that nobody has taken before."""
+    """The requests are those on the wire, also of a lock that no caller has taken before."""
     cheap.bind(*MODELS)
     fill()
     heard = Heard()
@@ -211,7 +211,7 @@ def test_an_edit_is_told_as_a_release_with_one_write(heard: Heard) -> None:
 
 
 def test_who_subscribes_late_hears_of_the_end(tables: None) -> None:
-    """And nobody knows how long it was held."""
+    """And the subscriber does not learn how long it was held."""
     heard = Heard()
     lock = Account.lock("a").acquire()
     with subscribe(heard):
@@ -221,7 +221,7 @@ def test_who_subscribes_late_hears_of_the_end(tables: None) -> None:
 
 
 def test_a_release_without_an_answer_is_not_confirmed(heard: Heard) -> None:
-    """Nobody knows whether the others have to wait for the lease."""
+    """The holder does not know whether the others have to wait for the lease."""
     lock = Account.lock("a", heartbeat=False).acquire()
     with lost_requests("UpdateItem", 100):
         lock.release()
@@ -324,7 +324,7 @@ def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
 
 
 def test_an_eviction_that_is_refused_is_none(heard: Heard) -> None:
-    """The entry was renewed since somebody found it dead: nobody was evicted."""
+    """The entry was renewed since a waiter found it dead: no entry was evicted."""
     with Account.locked("a", heartbeat=False) as lock:
         seen = Account.lock_state("a")
         lock.renew()
@@ -357,7 +357,7 @@ def test_a_lock_that_is_broken(heard: Heard) -> None:
 
 
 def test_a_break_of_nothing_evicts_no_entry(heard: Heard) -> None:
-    """Whoever is gone is not removed again."""
+    """An entry that is gone is not removed again."""
     assert not Account.break_lock("a", ticket=1)
     assert heard.events == []
 
@@ -374,7 +374,7 @@ def whole(key: str) -> dict[str, Any]:
 
 
 def test_a_time_out(clock: VirtualClock, heard: Heard) -> None:
-    """How long we waited, whatever it cost, and that the queue had somebody in it."""
+    """How long we waited, whatever it cost, and that the queue had an entry in it."""
     abandoned(Account.lock("a", lease=600, heartbeat=False))
     with count_requests() as counted, pytest.raises(LockTimeout):
         Account.lock("a", owner="me", wait=3).acquire()
@@ -402,7 +402,7 @@ def test_a_try_that_entered_the_queue_does_not_wait(heard: Heard) -> None:
 
 
 def test_a_full_queue_is_a_wait_without_a_ticket(clock: VirtualClock, heard: Heard, monkeypatch: Any) -> None:
-    """Whoever is not let in yet waits as well."""
+    """A caller that is not let into the queue yet waits as well."""
     monkeypatch.setattr(Account.Meta, "lock_settings", type(Account.Meta.lock_settings)(max_waiters=1, poll=0.01))
     for owner in ("first", "second"):
         in_thread(lambda owner=owner: own_place(owner))
@@ -434,7 +434,7 @@ def test_the_heartbeat_renews(clock: VirtualClock, heard: Heard) -> None:
 
 
 def test_a_late_renewal(clock: VirtualClock, heard: Heard) -> None:
-    """The process stood still for longer than a lease, and nobody took the lock."""
+    """The process stood still for longer than a lease, and no other party took the lock."""
     with Account.locked("a", lease=30, heartbeat=False) as lock:
         clock.jump(31)
         lock.renew()
@@ -712,7 +712,7 @@ def test_a_recovery(
 def test_a_mark_in_the_way(
     clock: VirtualClock, heard: Heard, monkeypatch: Any, expected: list[tuple[str, str]], *, is_decided: bool
 ) -> None:
-    """Whoever needs the item aborts the transaction if it may, and takes the mark off."""
+    """A writer that needs the item aborts the transaction if it may, and takes the mark off."""
     tx = left_open(clock, monkeypatch, is_decided=is_decided)
     heard.events.clear()
     with suppress(Conflict):
@@ -854,7 +854,7 @@ def test_a_subscriber_may_use_locks(tables: None) -> None:
 
 
 def test_an_interrupt_in_a_subscriber_leaves_no_lock(tables: None) -> None:
-    """Whoever is interrupted while the lock is being taken does not have it."""
+    """A caller that is interrupted while it takes the lock does not have it."""
 
     def interrupted(_: Acquired) -> None:
         raise KeyboardInterrupt

@@ -190,7 +190,7 @@ def test_a_level_is_a_number() -> None:
 
 def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A logger that is switched off costs a look at its level."""
-    monkeypatch.setattr(logs, "facts", lambda _: pytest.fail("made for nobody"))
+    monkeypatch.setattr(logs, "facts", lambda _: pytest.fail("made for no handler"))
     quiet = logging.getLogger("quiet")
     quiet.setLevel(logging.ERROR)
     with logs.install(quiet), Account.locked("a"):
@@ -351,7 +351,7 @@ def test_without_a_span_they_begin_a_trace(traced: Traced) -> None:
 
 
 def test_the_span_of_a_wait_is_as_long_as_the_wait(clock: VirtualClock, traced: Traced) -> None:
-    """Whoever was evicted, and that we waited, is told by events of the caller's span."""
+    """Who was evicted, and that we waited, is told by events of the caller's span."""
     abandoned(Account.lock("a", owner="dead", lease=10, heartbeat=False))
     traced.exporter.clear()
     with traced.tracer.start_as_current_span("request"), Account.locked("a", heartbeat=False):
@@ -472,7 +472,7 @@ def test_durations_are_seconds(clock: VirtualClock, traced: Traced) -> None:
 
 
 def test_what_is_held_is_counted_by_table(traced: Traced) -> None:
-    """At the moment in which somebody asks."""
+    """At the moment in which a reader of the metrics asks."""
 
     def held() -> dict[str, int]:
         return {point.attributes["db.collection.name"]: point.value for point in traced.points("lock.held")}

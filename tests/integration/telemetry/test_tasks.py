@@ -134,7 +134,7 @@ def test_a_subscriber_that_looks_is_not_counted(heard: list[Event]) -> None:
 
 
 def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows who of those who tried it was first; and everything else is told once."""
+    """No process knows which of those that tried it was first; everything else is told once."""
     lock = abandoned(Plain.lock("a", lease=600, heartbeat=False, settings=LockSettings(block=1)))
     ticket = lock.ticket
     dispatch, lost = io_dispatch.dispatch, []

@@ -23,7 +23,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clock(memory: Engine) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, in a database with the items."""
+    """Virtual time, in a database with the items."""
     memory.bind(Purse, Transactions)
     with VirtualClock() as clock:
         yield clock

@@ -1,4 +1,4 @@
-"""Transactions beside others who want the same items: nothing is lost, and whoever fails hears why."""
+"""Transactions beside others that want the same items: nothing is lost, and one that fails hears why."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ PARTIES = [
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_what_was_read_has_changed(memory: Engine, party: Callable[[str], None], path: str) -> None:
-    """Whoever changes an item after it was read makes the commit fail: written, or only read; nothing is written."""
+    """A change of an item after it was read makes the commit fail: written, or only read; nothing is written."""
     memory.bind(Purse, Transactions)
     assert_refused_after(party, "p0", path)
 
@@ -328,7 +328,7 @@ def test_a_read_only_transaction_sees_one_moment(cheap: Engine, path: str) -> No
     with pytest.raises(StaleVersion), transaction(read_only=True) as tx:
         first = tx.get(Purse, "p0").balance
         in_thread(transfer)
-        assert first + tx.get(Purse, "p1").balance == 210  # nobody may act on this, and the commit says so
+        assert first + tx.get(Purse, "p1").balance == 210  # no caller may act on this, and the commit says so
     with transaction(read_only=True) as tx:
         assert sum(tx.get(Purse, f"p{i}").balance for i in range(2)) == 200
 
@@ -402,7 +402,7 @@ def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) 
 
 
 def test_a_long_commit_waits_for_a_lock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long transaction waits for somebody who holds the lock of an item, and goes on when it is free."""
+    """A long transaction waits for the holder of an item's lock, and goes on when it is free."""
     memory.bind(Purse, Transactions)
     make_long_from(monkeypatch)
     purses(6)
@@ -440,7 +440,7 @@ def test_another_party_comes_between_any_two_requests(
     key: str,
     statements: int,
 ) -> None:
-    """Whenever somebody else writes during a long commit, both are applied, or the commit is not at all."""
+    """Whenever another party writes during a long commit, both are applied, or the commit is not at all."""
     memory.bind(Purse, Transactions)
     make_long_from(monkeypatch, statements=statements)
     results = set()
@@ -491,7 +491,7 @@ def in_other_thread(call: Callable[[], None]) -> None:
 
 
 def commit_with(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[], None]) -> str:
-    """Commit a long transaction; before its request of that number somebody else does something."""
+    """Commit a long transaction; before its request of that number another party does something."""
     tx = Transaction(workers=1)
     for i in range(6):
         tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])

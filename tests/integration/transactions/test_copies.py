@@ -1,4 +1,4 @@
-"""Several operations on one item, and several instances of it: nobody's write is lost, and nothing is written twice."""
+"""Several operations on one item, and several instances of it: no write is lost, and nothing is written twice."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_a_savepoint_asks_whether_the_transaction_is_over() -> None:
 
 @pytest.mark.parametrize("isolation", ["serializable", "read_committed"])
 def test_get_shows_what_is_stored_after_a_touch_of_a_key(isolation: str) -> None:
-    """Without the check a key is enough, and its defaults are nobody's values."""
+    """Without the check a key is enough, and its defaults are no item's values."""
     purses(1, note="n")
     with transaction(isolation=isolation) as tx:
         tx.touch(Purse("p0"), add_version_condition=False)
@@ -411,7 +411,7 @@ def test_a_save_does_not_take_an_update_back_that_it_does_not_show() -> None:
 
 @pytest.mark.parametrize("operation", ["touch", "update"])
 def test_another_copy_does_not_take_the_place_of_the_changed_one(operation: str) -> None:
-    """What get returns shows all that was done, whoever handed in what."""
+    """What get returns shows all that was done, whichever copy was handed in."""
     purses(1)
     with transaction() as tx:
         mine = tx.get(Purse, "p0")

@@ -233,7 +233,7 @@ def test_for_update_of_an_absent_item(cheap: Engine) -> None:
 
 
 def test_for_update_inside_the_lock(memory: Engine, path: str) -> None:
-    """Somebody who holds the lock already can take it again in a transaction, and still holds it afterwards."""
+    """The holder of the lock can take it again in a transaction, and still holds it afterwards."""
     memory.bind(Purse, Transactions)
     purses(1)
     with Purse.locked("p0"):
@@ -383,7 +383,7 @@ def test_all_attempts_have_one_deadline(memory: Engine, monkeypatch: pytest.Monk
 
 
 def test_the_deadline(memory: Engine, path: str) -> None:
-    """A commit waits for the lock of somebody else until its deadline at most, or refuses at once."""
+    """A commit waits for the lock of another holder until its deadline at most, or refuses at once."""
     memory.bind(Purse, Transactions)
     purses(1)
     with VirtualClock() as clock, held_elsewhere(Purse.locked("p0")):

@@ -44,7 +44,7 @@ def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sheets(clock: VirtualClock, memory: Engine) -> VirtualClock:
-    """Sheets in memory, and time that nobody waits for."""
+    """Sheets in memory, and virtual time."""
     memory.bind(Sheet, Transactions)
     return clock
 

@@ -104,7 +104,7 @@ def assert_nothing_is_late() -> None:
 
 
 def assert_swept() -> None:
-    """A sweep takes off what is left, placeholders as well; nobody has met it before."""
+    """A sweep takes off what is left, placeholders as well; no reader or writer has met it before."""
     assert LATE in {row["purse_id"]["S"] for row in marked_rows(Purse)}
     report = sweep(Transactions)
     assert (report.examined, report.aborted, report.failed) == (1, 1, {})
@@ -283,7 +283,7 @@ def test_a_second_copy_of_an_addition_is_not_applied(real_engine: Engine, count:
 def test_a_late_mark_of_the_dead_is_swept_for_a_day(
     clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows of the mark that is on its way: sweeps look for it again until it cannot arrive any more."""
+    """No process knows of the mark that is on its way: sweeps look for it again until it cannot arrive any more."""
     tx = doomed(late)
     with late_marks(monkeypatch, 1) as arrive, dying_next(monkeypatch):
         in_thread(lambda: survive(tx.commit))
@@ -428,7 +428,7 @@ def _of_all(balance: int) -> Transaction:
 def test_a_recovery_leaves_the_marks_of_others_alone(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
-    """The items of a dead transaction carry the marks of a later one, which is alive, when somebody completes it."""
+    """The items of a dead transaction carry the marks of a later one, which is alive, when recover() completes it."""
     purses(6)
     for i in range(3):
         Purse(f"p{i}").update(
@@ -587,7 +587,7 @@ def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch
 
 
 def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
-    """A renewal that was not answered arrives after the next one: whoever watches must not take that for silence."""
+    """A renewal that was not answered arrives after the next one: a watcher must not take that for silence."""
     header_table = header_table_of(Transactions)
     header_requests.begin(header_table, Header("t", State.PENDING, lease_ms=1000))
     newer = header_requests.renew(header_table, Header("t", State.PENDING, lease_ms=5000), 2)

@@ -383,7 +383,7 @@ def test_a_writer_gets_through(
 def test_versions_go_up_in_every_finish(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], None]
 ) -> None:
-    """A write that comes after a committed one counts from its version, whoever has put that in its place."""
+    """A write that comes after a committed one counts from its version, whichever process has put that in its place."""
     for k in steps():
         left = leave(monkeypatch, k)
         again(write, OLD[1])
@@ -568,7 +568,7 @@ def survive_conflict(tx: Transaction) -> None:
 
 @contextmanager
 def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
-    """A transaction with all its marks, not decided. Whoever began before is older, whoever begins now is younger."""
+    """A transaction with all its marks, not decided. One that began before is older, one that begins now is younger."""
     clock.jump(0.01)
     left = leave(monkeypatch, "decision")
     clock.jump(0.01)

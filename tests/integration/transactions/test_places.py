@@ -345,7 +345,7 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
         with monkeypatch.context() as undo:
             undo.setattr(Connection, "dispatch", original)
             if operation == "TransactWriteItems" and "committed" in str(kwargs):
-                recover(Transactions, tx.id)  # somebody else is faster
+                recover(Transactions, tx.id)  # another process is faster
             if stored(Purse, KEY) is None and not own.possession.is_over:
                 missing.append(len(missing))
             with suppress(LockLost):

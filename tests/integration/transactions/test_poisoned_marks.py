@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, a database, and long transactions of few items."""
+    """Virtual time, a database, and long transactions of few items."""
     make_long_from(monkeypatch)
     memory.bind(Purse, Session, Transactions, Foreign)
     with VirtualClock() as clock:

@@ -78,7 +78,7 @@ def test_a_limited_query_reads_what_it_returns(
 
 
 def test_guarded_queries_notice_what_appears(engine: Engine) -> None:
-    """Whoever creates or deletes an item of the hash key makes the query's transaction fail; an update does not."""
+    """To create or delete an item of the hash key makes the query's transaction fail; to update one does not."""
     engine.bind(Entry, Transactions)
     fill_entries()
 

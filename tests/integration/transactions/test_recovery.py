@@ -62,7 +62,7 @@ DEEDS = [*BEFORE_DECISION, "decision", *AFTER_DECISION]
 
 @pytest.fixture(params=sorted({1, STATEMENTS}), ids=lambda statements: f"batches of {statements}")
 def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, a database, and long transactions of few items, by statements and without."""
+    """Virtual time, a database, and long transactions of few items, by statements and without."""
     make_long_from(monkeypatch, statements=request.param)
     memory.bind(Purse, Plain, Transactions)
     with VirtualClock() as clock:
@@ -410,7 +410,7 @@ def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.Monk
 
 
 def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pending, committed, finished, aborted; None for what has no header; LockingError where nobody answers."""
+    """pending, committed, finished, aborted; None for what has no header; LockingError where no answer comes."""
     assert outcome(Transactions, "never was") is None
     with transaction() as tx:
         tx.save(Purse("a"))
@@ -548,7 +548,7 @@ def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock, monkeyp
 
 
 def test_stale_marks_without_a_header_are_dropped(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark whose header is gone, as of a late copy after the TTL, is dropped by whoever meets it."""
+    """A mark whose header is gone, as of a late copy after the TTL, is dropped by the first request that meets it."""
     tx = begin()
     with dying_at(monkeypatch, "decision"):
         in_thread(lambda: survive(tx.commit))
@@ -599,7 +599,7 @@ def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
 
 @contextmanager
 def _silence_after_the_decision():
-    """Apply what carries the idempotency key without an answer; nothing is answered then until somebody reads."""
+    """Apply what carries the idempotency key without an answer; nothing is answered then until the next read."""
     original, silent = io_dispatch.dispatch, []
 
     def dispatch(connection, operation, kwargs):

@@ -315,7 +315,7 @@ class Left:
 
 @pytest.fixture
 def left(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
-    """A transaction that is pending, of which nobody knows that it is dead."""
+    """A transaction that is pending, and dead, which no reader knows."""
     memory.bind(Purse, Transactions)
     with VirtualClock():
         yield Left(monkeypatch)

@@ -352,7 +352,7 @@ def test_a_transact_write_of_what_was_not_read() -> None:
 
 
 def test_ways_that_leave_rows_out_are_refused() -> None:
-    """PynamoDB's batches and transactions, and updates to what nobody knows."""
+    """PynamoDB's batches and transactions, and updates to a value that is not known beforehand."""
     user = User("a", email="x")
     user.save()
     with pytest.raises(ConfigurationError, match="guarded_batch"):

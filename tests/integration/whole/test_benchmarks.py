@@ -46,7 +46,7 @@ def test_tables_go_where_they_belong(tmp_path):
 
 
 def test_slow_pollers_run_with_our_interval_too():
-    """So that nobody is only slow by default; ours are as they are."""
+    """So that no contender is only slow by default; ours are as they are."""
     tuned = {each.key for each in variants(lambda _: True, tuned=True) if each.poll_s is not None}
 
     assert tuned == {key for key, kind in CONTENDERS.items() if (kind.poll_s or 0) > 0.1 and not kind.unavailable()}

@@ -135,7 +135,7 @@ def some(cases: list[Any]) -> list[Any]:
 
 @pytest.fixture
 def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
-    """Time that nobody waits for, a database, and long transactions of few items."""
+    """Virtual time, a database, and long transactions of few items."""
     make_long_from(monkeypatch)
     memory.bind(Purse, Session, Transactions, Locks)
     with VirtualClock() as clock:
@@ -338,7 +338,7 @@ def recover_one() -> None:
 def test_headers(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], state: str
 ) -> None:
-    """Whoever meets a mark of theirs, or completes them."""
+    """Each operation that meets a mark of theirs, or completes them."""
     sound = header("T", state)
     rows = [row for name in sound if name != "id" for row in broken(sound, name)]
     for row in some(rows):

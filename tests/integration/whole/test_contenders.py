@@ -99,7 +99,7 @@ def lose_no_update(contender):
 
 
 def enter_one_at_a_time(contender):
-    """Nobody is inside beside somebody else; another key is another lock."""
+    """No thread is inside beside another one; another key is another lock."""
     contender.create([KEY, "another"])
     alone, entered_alone = threading.Lock(), []
 
@@ -124,7 +124,7 @@ def test_no_update_is_lost(contend, name):
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_one_at_a_time(contend, name):
-    """Nobody is inside beside somebody else, with the lock alone; another key is another lock."""
+    """No thread is inside beside another one, with the lock alone; another key is another lock."""
     enter_one_at_a_time(contend(name))
 
 
@@ -212,7 +212,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_requests_of_a_cycle(contend, name):
-    """Nobody makes requests that its source does not make."""
+    """No contender makes requests that its source does not make."""
     contender = contend(name)
     contender.create([KEY])
     contender.add(KEY)
@@ -348,7 +348,7 @@ def test_proxy_keeps_bytes_in_order(echo):
 
 
 def test_proxy_passes_the_end_on(echo, hung_up):
-    """Who hangs up ends the server's connection, and nobody waits for a server that is gone."""
+    """Who hangs up ends the server's connection, and no client waits for a server that is gone."""
     with slowed(echo, 2) as url:
         with connect(url) as connection:
             ask(connection)

@@ -151,7 +151,7 @@ def race(app, *wanted):
 
 @contextmanager
 def both_have_looked():
-    """Let the first commit wait until there is a second one, or until somebody queues behind it."""
+    """Let the first commit wait until there is a second one, or until a request queues behind it."""
     commits, begun = [0], threading.Condition()
 
     def second_comes():

@@ -137,7 +137,7 @@ def refused_as_stale(write, item):
     return caught.value
 
 
-# What stays safe: whoever read an older version is refused
+# What stays safe: a writer that read an older version is refused
 
 
 @pytest.mark.parametrize("born", [Ours, Stock])
@@ -416,7 +416,7 @@ def test_an_item_without_a_version(fleet, mine):
 
 
 def test_two_of_different_kind_give_an_item_its_version(fleet):
-    """The first writer wins, whoever it is."""
+    """The first writer wins, of whichever kind it is."""
     for first, second in ((ours, stock), (stock, ours)):
         put(fleet, n={"N": "5"})
         one, two = first(), second()
@@ -534,7 +534,7 @@ def test_a_stock_put_wipes_the_lock_and_the_holder_notices(locked_fleet, write):
 
 
 def test_weaker_stock_updates_do_not_see_the_lock(locked_fleet):
-    """They go through while somebody holds it, keep the lock as it is, and without a version nobody notices."""
+    """They go through while it is held, keep the lock as it is, and without a version the holder does not notice."""
     with OursLocked.locked("a", heartbeat=False) as lock:
         StockLocked("a").update([StockLocked.n.set(50)])
         lock.item.n += 1

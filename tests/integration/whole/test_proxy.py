@@ -292,7 +292,7 @@ def test_one_fault_at_each_request(engine: Engine, proxy: Proxy, name: str) -> N
     """Whatever happens to whichever request of an operation: applied once, and said so.
 
     Late copies change nothing. Only a write that checks nothing, and so must not be sent twice, may say that it
-    does not know; and if the network itself duplicates it, it counts twice. And a delete whose first answer nobody has
+    does not know; and if the network itself duplicates it, it counts twice. And a delete whose first answer was not
     seen finds no item, which it says.
     """
     # One that the engine never sees, and a timeout, are the same whatever the engine is.
@@ -433,7 +433,7 @@ def test_no_read_after_an_update_beside(engine: Engine, proxy: Proxy, caplog: py
 
 @pytest.mark.parametrize("fault", [Fault.STALLED_REQUEST, Fault.RESET_BEFORE, Fault.THROTTLED])
 def test_no_request_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> None:
-    """A lock that nobody answers for is not taken, in a bounded number of requests; then it can be taken."""
+    """A lock for which no answer comes is not taken, in a bounded number of requests; then it can be taken."""
     Plain("a").save()
     proxy.plan = nth(0, fault, times=1000)
     with pytest.raises(LockTimeout, match="no answer"):
@@ -447,7 +447,7 @@ def test_no_request_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> 
 
 
 def test_a_late_request_to_enter(engine: Engine, proxy: Proxy) -> None:
-    """It arrives after we have left and brings our entry back: gone after a lease, and nobody else had it."""
+    """It arrives after we have left and brings our entry back: gone after a lease, and no other caller had it."""
     Plain("a").save()
     with Plain.locked("a"):
         pass

@@ -267,7 +267,7 @@ def changed(code, changes):
 
 
 def test_the_text_is_the_original():
-    """Nobody has mended the examples, and none of the text's code is left out."""
+    """The examples were not mended, and none of the text's code is left out."""
     assert hashlib.sha256(TEXT.encode()).hexdigest() == DIGEST
     rest = TEXT
     for code in examples():

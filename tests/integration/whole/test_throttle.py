@@ -1,4 +1,4 @@
-"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that nobody else notices."""
+"""The proxy that throttles hot keys before an engine: who is refused, what is charged, and that others see nothing."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_time_gives_units_back(dynoxide: Engine) -> None:
 
 
 def test_our_lock_gets_through(dynoxide: Engine) -> None:
-    """Turns on a hot row are slow, and all of them are taken: each thread waits, and nobody gives up."""
+    """Turns on a hot row are slow, and all of them are taken: each thread waits, and none gives up."""
     assert dynoxide.host is not None
     dynoxide.bind(Names)
     with Proxy(dynoxide.host, Partitions(20, 60)) as proxy:

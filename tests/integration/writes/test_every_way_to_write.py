@@ -165,11 +165,11 @@ PATHS = [
 
 SITUATIONS = (
     "fine",
-    "stale",  # somebody else has written since the item was read
-    "locked",  # somebody else holds the lock
+    "stale",  # another party has written since the item was read
+    "locked",  # another party holds the lock
     "inside",  # we hold it
     "lost",  # we held it
-    "stale inside",  # somebody who does not care for locks has written although we hold it
+    "stale inside",  # a writer that does not care for locks has written although we hold it
     "expired",  # the item was read, and has expired since
     "new",  # the object was made by hand, and there is an item
     "new expired",  # the same, and the item has expired

@@ -145,7 +145,7 @@ def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
 
 
 def test_a_save_leaves_waiters_alone(account):
-    """Somebody who queued after the item was read is still in the queue after it is saved."""
+    """A waiter that queued after the item was read is still in the queue after it is saved."""
     taken = []
 
     def wait_for_it():
@@ -178,7 +178,7 @@ def test_undeclared_attributes_survive_a_save(account, engine):
 
 
 def test_an_outsider_evicts_a_holder_that_died_long_ago(account):
-    """A plain save waits for nobody whose lease ended longer ago than the clock skew."""
+    """A plain save waits for no holder whose lease ended longer ago than the clock skew."""
     with shifted_clock() as clock:
         abandoned(account.lock("a", lease=6))
         item = account.get("a")
@@ -235,7 +235,7 @@ def test_a_version_never_goes_back(engine):
 
 
 def test_lock_operations_do_not_touch_the_version(engine):
-    """Whoever reads with versions and no locks is not disturbed by a lock that writes nothing."""
+    """A reader with versions and no locks is not disturbed by a lock that writes nothing."""
     engine.bind(Document)
     Document("f", 1).save()
     reader = Document.get("f", 1)
@@ -269,7 +269,7 @@ def test_condition_and_check_guard_other_items(engine):
 
 
 def test_actions_on_the_lock_itself_are_refused(account):
-    """Nobody changes the lock document through update()."""
+    """No caller changes the lock document through update()."""
     item = account.get("a")
     with pytest.raises(ConfigurationError, match="behind its back"):
         item.update([account.lock.remove()])
@@ -278,7 +278,7 @@ def test_actions_on_the_lock_itself_are_refused(account):
 
 
 def test_batch_write_has_to_be_asked_for_by_name(account):
-    """A batch has no conditions; whoever wants it anyway says so."""
+    """A batch has no conditions; a caller that wants it anyway says so."""
     with pytest.raises(ConfigurationError, match="unguarded=True"):
         account.batch_write()
     with account.batch_write(unguarded=True) as batch:

@@ -158,7 +158,7 @@ def test_a_check_that_fails_at_once_is_a_conflict():
 
 
 def test_a_create_under_a_lock_in_another_row_may_still_arrive():
-    """Somebody without the lock deletes what was in the way, and the first copy lands."""
+    """A writer without the lock deletes what was in the way, and the first copy lands."""
     with Beside.locked("k"):
         with late("TransactWriteItems") as land, pytest.raises(OutcomeUnknown):
             Beside("k", n=9).save()

@@ -68,7 +68,7 @@ WRITES = {
 @pytest.mark.parametrize("is_applied", [True, False])
 @pytest.mark.parametrize("way", ["save", "update"])
 def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lost(account, way, is_applied):
-    """Nobody hears of botocore's attempts, the lock is broken, and ours is refused: nobody knows, and it says so."""
+    """Botocore's attempts get no answer, the lock is broken, and ours is refused: unknown, and it says so."""
     broken = []
     lock = account.lock("a", heartbeat=False).acquire()
     item = lock.item
@@ -256,7 +256,7 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
 
 
 def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, monkeypatch):
-    """A thread that writes under the lock comes too late: after the release, of which nobody has heard yet."""
+    """A thread that writes under the lock comes too late: after the release, which is not answered yet."""
     lock = account.lock("a", heartbeat=False).acquire()
     item, original, refused = lock.item, lock_requests.release, []
 
@@ -278,7 +278,7 @@ def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, mo
 
 @pytest.mark.parametrize("is_made_anew", [False, True])
 def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_anew):
-    """Nobody hears of the transaction, the item is gone, perhaps another one is in its place: the entry was ours."""
+    """The transaction gets no answer, the item is gone, perhaps another one is in its place: the entry was ours."""
 
     def make_anew():
         account("a").save()
@@ -317,7 +317,7 @@ def test_an_update_in_doubt_by_a_transaction_is_not_undone_by_the_next_save(memo
 
 
 def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
-    """After a delete of which nobody knows, a copy without our entry is refused, and that is no loss."""
+    """After a delete that got no answer, a copy without our entry is refused, and that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
         with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
             lock.item.delete()

@@ -302,7 +302,7 @@ def test_save_and_release_of_an_evicted_holder(account):
 
 
 def nobody(_edit):
-    """Nobody comes between the two copies."""
+    """No party comes between the two copies."""
 
 
 def next_holder(edit):
@@ -416,7 +416,7 @@ def test_after_an_unknown_outcome_the_next_write_supersedes_it(account):
 
 
 def test_outside_a_lost_answer_is_no_false_lock_error(account):
-    """A save from outside that is repeated succeeds: nobody was in the queue."""
+    """A save from outside that is repeated succeeds: no entry was in the queue."""
     item = account.get("a")
     item.balance = 5
     with lost_responses("UpdateItem"):

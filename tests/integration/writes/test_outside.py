@@ -55,7 +55,7 @@ def test_transactions_survive_a_conflict(account):
 
 
 def test_a_write_from_outside_that_was_repeated_is_not_called_refused(account):
-    """Applied, answer lost, somebody locks, the repetition is refused: nobody knows what to call that."""
+    """Applied, answer lost, another party locks, the repetition is refused: the outcome is unknown."""
     item = account.get("a")
     item.balance = 77
     lock = account.lock("a")

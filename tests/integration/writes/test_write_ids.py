@@ -327,7 +327,7 @@ TALLIES = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def _table_of_counts():
-    """Print what was counted, for whoever runs this with -s."""
+    """Print what was counted, for a developer who runs this with -s."""
     yield
     columns = ["lost answers", "lost requests", "applied", "rejected", "unknown", "wrong"]
     lines = ["", f"{'engine':<15} {'operation':<26}" + "".join(f"{column:>14}" for column in columns)]
@@ -348,7 +348,7 @@ def outcome_of(call):
 
 
 def expected_outcome(case, losing, times):
-    """What is promised of a write that nobody else competes with."""
+    """What is promised of a write that no other writer competes with."""
     if case.once_only:
         return "unknown" if losing is lost_requests else "applied"
     return "unknown" if times == EVERYTHING else "applied"
@@ -437,7 +437,7 @@ WAYS = {
 
 @pytest.mark.parametrize("between", [lambda: Doc.get("new").delete(), None], ids=["deleted", "deleted and recreated"])
 def test_a_create_whose_item_is_deleted_before_the_repetition(engine, between):
-    """Created, answer lost, deleted by somebody: it is created again, or, if he recreated it, unknown."""
+    """Created, answer lost, deleted by another party: it is created again, or, if the other recreated it, unknown."""
     engine.bind(Doc)
 
     def delete_and_recreate():

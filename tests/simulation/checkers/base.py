@@ -49,7 +49,7 @@ class Checker:
         return Violation(f"{type(self).__name__}: {error!r} where this was looked at: {rule}; by {step}")
 
     def may_be_robbed(self, grant: Grant) -> bool:
-        """Tell whether somebody may take a lock over while its holder still believes in it.
+        """Tell whether another party may take a lock over while its holder still believes in it.
 
         An operator who breaks it may. And so may everybody if wall clocks are further apart than that lock allows.
         """

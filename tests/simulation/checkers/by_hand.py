@@ -35,7 +35,7 @@ class Process(SimpleNamespace):
 
 
 class Actor(SimpleNamespace):
-    """Somebody who acts, and is the owner of entries by that name."""
+    """A party that acts, and is the owner of entries by that name."""
 
     def __str__(self) -> str:
         return str(self.name)

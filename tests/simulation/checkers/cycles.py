@@ -46,7 +46,7 @@ class Transaction:
         end: when its caller heard of the end; None if never.
         outcome: what the caller heard.
         reads: by register, the list that it saw; what it had appended itself may be at the end of it.
-        appends: by register, the values that it appended, in order. Nobody appends a value twice.
+        appends: by register, the values that it appended, in order. No value is appended twice.
     """
 
     id: Hashable
@@ -142,7 +142,7 @@ def wrong_writes(history: History) -> Iterator[Anomaly]:
     shown = Counter(_pairs(history.final))
     for (register, value), times in shown.items():
         if (register, value) not in history.writers:
-            yield Anomaly("unknown value", f"{register} shows {value}, which nobody has appended")
+            yield Anomaly("unknown value", f"{register} shows {value}, which no transaction has appended")
         if times > 1:
             yield Anomaly("done twice", f"{register} shows {value} {times} times")
     for each in history.transactions:

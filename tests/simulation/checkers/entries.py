@@ -66,7 +66,7 @@ def _sent_s(entry: QueueEntry, request: Request) -> float:
 class KeptPlace(Checker):
     """Who waits keeps the place in the queue for which it came: it leaves it only to give up.
 
-    And where nothing has gone wrong, nobody else removes it. If others did, it may come again, under another name.
+    And where nothing has gone wrong, no other party removes it. If others did, it may come again, under another name.
     """
 
     def __init__(self, run: Run) -> None:
@@ -111,7 +111,7 @@ class KeptPlace(Checker):
 class ToldLoss(Checker):
     """Who gives a lock back hears whether it was lost: no release goes well after an eviction.
 
-    Unless nobody can know: the document that keeps the trace is gone, or no answer came to the release.
+    Unless it cannot be known: the document that keeps the trace is gone, or no answer came to the release.
     """
 
     def __init__(self, run: Run) -> None:
@@ -197,7 +197,7 @@ class TrueLoss(Checker):
         for (place, ticket), own in self._owns.items():
             self.require(
                 own.possession.may_stand or own.possession.reason == "forked" or (place, ticket) in self._taken_away,
-                f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and nobody has taken it away",
+                f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and no request took it away",
             )
 
 

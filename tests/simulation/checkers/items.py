@@ -37,7 +37,7 @@ class Truth(Checker):
 
     Where nothing has gone wrong but that other writes had an item, nothing is unknown.
 
-    Two exceptions are documented. A delete that finds no item is a success, whoever deleted it. A write that checks
+    Two exceptions are documented. A delete that finds no item is a success, whatever deleted it. A write that checks
     nothing of the past may be done again by its own late copy. What stock PynamoDB says may be wrong.
     """
 
@@ -138,7 +138,7 @@ def _is_before(first: Operation, second: Operation) -> bool:
 
 
 class Expiry(Checker):
-    """A new item replaces an expired one, and none that lives; what has expired keeps nobody from making it anew.
+    """A new item replaces an expired one, and none that lives; what has expired keeps no writer from making it anew.
 
     Expired is meant by the clocks of those who write, which may differ from the true time.
     """
@@ -169,7 +169,7 @@ class Expiry(Checker):
                 self.require(False, f"{done} was refused, but there was no item that lives")
 
     def _lives(self, done: Operation) -> bool:
-        """Tell whether the item lives by the clock of whoever creates it."""
+        """Tell whether the item lives by the clock of its creator."""
         images = [self.run.network.image(place) for place in done.places]
         with self.run.world.seen_by(done.actor.process):
             now_s = self.run.world.time_ms() // 1000
@@ -181,7 +181,7 @@ def _expires_s(image: Image | None) -> int:
 
 
 class Progress(Checker):
-    """Where nothing goes wrong, and nobody is in anybody's way by design, nothing is refused, lost or unknown."""
+    """Where nothing goes wrong, and no party is in another one's way by design, nothing is refused, lost or unknown."""
 
     def at_end(self) -> None:
         """Look at what everybody was told."""

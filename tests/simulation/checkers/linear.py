@@ -32,7 +32,7 @@ class Call:
 
     Attributes:
         called: when it began.
-        returned: when it ended; infinite if nobody knows.
+        returned: when it ended; infinite if that is unknown.
         action: what was done and what came back, as the model understands it.
         is_certain: False if it may not have happened at all.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.engine.network import Change, Place, Request
     from tests.simulation.history import Operation
 
-#: Stands for a deletion that is nobody's operation.
+#: Stands for a deletion that no operation made.
 NOBODY = 0
 
 

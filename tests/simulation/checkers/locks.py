@@ -43,7 +43,7 @@ class OneHolder(Checker):
 
 
 class NoEarlyEviction(Checker):
-    """Nobody but its owner removes an entry while its owner believes, by its own clock, to hold the lock."""
+    """No party but its owner removes an entry while its owner believes, by its own clock, to hold the lock."""
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
         """Look for the owners of the entries that were removed."""
@@ -69,7 +69,7 @@ def _is_own(request: Request, grant: Grant) -> bool:
 
 
 class Fence(Checker):
-    """A holder's write is accepted only while it holds all of the item alone, and one from outside only if nobody does.
+    """A holder's write is accepted only while it holds all of the item alone, and one from outside only if none does.
 
     Who shares a lock, has a permit, or has a range in which the item is not, cannot write under it. Only beside it:
     other items, in one transaction with the check of its entry.
@@ -170,7 +170,7 @@ class SoundQueue(Checker):
 
 
 class Fifo(Checker):
-    """Whoever entered the queue first is served first, also across deletions that set tickets back.
+    """The party that entered the queue first is served first, also across deletions that set tickets back.
 
     Of those who are in each other's way: a reader does not overtake a writer who waits, nor a small range a large one.
     """
@@ -211,7 +211,7 @@ class Fifo(Checker):
         self._looked_at = len(grants)
 
     def _require_turn(self, grant: Grant) -> None:
-        """Require that those who came earlier have left; whoever was ahead can only leave, never come."""
+        """Require that those who came earlier have left; one that was ahead can only leave, never come."""
         queue = queued_in(self.run.network.image(grant.place))
         own = next((each for each in queue if (each.id, each.ticket) == (grant.entry_id, grant.ticket)), None)
         ahead = [] if own is None else rivals_ahead(queue, own)
@@ -246,7 +246,7 @@ class Breaking(Checker):
 
 
 class Quiet(Checker):
-    """In the end nobody waits: no entry is left in any queue, no thread, no mailbox, and nothing to renew."""
+    """In the end no party waits: no entry is left in any queue, no thread, no mailbox, and nothing to renew."""
 
     def at_end(self) -> None:
         """Look at all lock documents, and into the processes that live."""

@@ -28,9 +28,9 @@ _PAUSES: Final = frozenset({Fault.PAUSE_BEFORE, Fault.PAUSE_AFTER})
 
 
 class Unhindered(Checker):
-    """Who comes and finds nobody in its way holds the lock at once: it neither waits nor gives up.
+    """Who comes and finds no rival in its way holds the lock at once: it neither waits nor gives up.
 
-    Readers beside readers, ranges that only touch, and whoever finds a permit left. Unless something goes wrong with
+    Readers beside readers, ranges that only touch, and one that finds a permit left. Unless something goes wrong with
     one of its own requests, or its entry is removed.
     """
 
@@ -39,7 +39,7 @@ class Unhindered(Checker):
         self._free: dict[Operation, tuple[str, int]] = {}
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Note who finds nobody in its way, and forget those who are removed meanwhile."""
+        """Note who finds no rival in its way, and forget those who are removed meanwhile."""
         for change in changes:
             before, after = ({each.id for each in queued_in(image)} for image in (change.before, change.after))
             for done, (name, _) in list(self._free.items()):
@@ -65,7 +65,7 @@ class Unhindered(Checker):
                 continue
             waited = any(step.step in signs for at, step in steps if at >= came)
             gave_up = done.told is Told.REFUSED and isinstance(done.error, LockTimeout)
-            self.require(not waited and not gave_up, f"{done} waited, and nobody was in its way when it came")
+            self.require(not waited and not gave_up, f"{done} waited, and no rival was in its way when it came")
 
 
 class Steady(Checker):

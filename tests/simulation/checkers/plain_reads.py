@@ -69,7 +69,7 @@ def versions_of_lists(history: History, decided: Mapping[Any, float]) -> dict[Ha
 
 
 def _registers(history: History) -> Iterator[Hashable]:
-    """Yield all registers that anybody has read or written, some more than once."""
+    """Yield all registers that any transaction has read or written, some more than once."""
     yield from history.final
     for each in history.transactions:
         yield from (*each.reads, *each.appends)

@@ -52,7 +52,7 @@ def _of(done: Operation) -> Transaction:
 
 
 class Together(Checker):
-    """Items that are always written together are the same for whoever reads them together."""
+    """Items that are always written together are the same for each reader that reads them together."""
 
     def at_end(self) -> None:
         """Look at what readers have seen."""
@@ -65,7 +65,7 @@ class Together(Checker):
                 self.require(not back, f"{place} came back after {done}")
             if done.kind == "removal" and done.told is Told.APPLIED and done.value is None:
                 for place in done.places:
-                    # What is decided may be done only later, by somebody else.
+                    # What is decided may be done only later, by another party.
                     was_absent = self.run.lives.was_absent(place, done.called, sys.maxsize)
                     self.require(was_absent, f"{done} did not remove {place}")
 
@@ -88,7 +88,7 @@ class NothingLeft(Checker):
 
 
 class PlainReads(Checker):
-    """Whoever reads an item without a transaction sees a state that was decided when the answer came."""
+    """One that reads an item without a transaction sees a state that was decided when the answer came."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

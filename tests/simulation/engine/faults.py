@@ -30,7 +30,7 @@ class Fault(Enum):
     CRASH_AFTER = "crash after"  # the process dies, applied
     PAUSE_BEFORE = "pause before"  # the process stands still for more than a lease, then sends the request
     PAUSE_AFTER = "pause after"  # the request is applied, then the process stands still
-    DOUBLED = "doubled"  # sent on twice by something on the way, which passes the second answer on: nobody knows
+    DOUBLED = "doubled"  # sent on twice by something on the way, which passes the second answer on: no sender knows
     HOT = "hot"  # others use up what a partition writes: this request and writes of a while are refused
     REPLICATED = "replicated"  # a write of another Region is at work on the item of a strong global table, not applied
 

@@ -1,9 +1,9 @@
 """DynamoDB's own transactions, step by step: prepare each item, decide, apply each item.
 
-Others can look between the steps. While an item is pending, nobody else writes it, and no transaction touches it; a
+Others can look between the steps. While an item is pending, others cannot write it, and no transaction touches it; a
 plain read shows it as it was, also when the transaction is decided already.
 
-Two things that nobody can observe are left out, to keep searches small. The first step is taken when the request
+Two things that no actor can observe are left out, to keep searches small. The first step is taken when the request
 arrives, and the decision is made with the last prepare: before either there is a step at which others can come in.
 
 Source: Idziorek et al., Distributed Transactions at Scale in Amazon DynamoDB (2023), and DynamoDB's documentation of
@@ -78,7 +78,7 @@ class Transaction:
         unapplied: numbers of the actions that are to be applied, once it is decided.
         changes: what the prepared actions are going to change.
         outcome: the answer, or the refusal; None until all is done.
-        landing: its next step, while nobody waits for it.
+        landing: its next step, while no caller waits for it.
     """
 
     request: Request

@@ -1,4 +1,4 @@
-"""Actors on real threads, of which one runs at a time, and a clock that moves only when nobody can run.
+"""Actors on real threads, of which one runs at a time, and a clock that moves only when no actor can run.
 
 An actor that comes to a point of handing over chooses its successor itself and passes the baton; there is no
 thread in between. Processes are groups of actors that share a clock and a fate: in a dead process nothing
@@ -31,7 +31,7 @@ class Dead(BaseException):
 
 
 class Stuck(Exception):  # noqa: N818 - what it is
-    """Nobody can run, and no time will change that."""
+    """No actor can run, and no time will change that."""
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class Actor:
 
 @dataclass(eq=False)
 class Landing:
-    """A request that is still on its way, although nobody waits for it any more."""
+    """A request that is still on its way, although no caller waits for it any more."""
 
     name: str
     land: Callable[[], None]
@@ -84,7 +84,7 @@ class Scheduler:
         choices: decide.
         preemptions: how often an actor that could go on may be interrupted; None for any number.
         is_fine: choose who runs at every step. Otherwise only among those who are about to send a request: what
-            an actor does before that concerns nobody else, so it is done at once.
+            an actor does before that concerns no other actor, so it is done at once.
         horizon: the longest run, in seconds of its own time.
         on_step: called before each hand-over.
     """
@@ -180,7 +180,7 @@ class Scheduler:
             self.landings.pop(0).land()
 
     def end(self) -> None:
-        """Kill whoever is left, and wait until they are gone."""
+        """Kill all actors that are left, and wait until they are gone."""
         self._end()
         if self.actors:
             self._pass_on(self._choose_next())
@@ -241,7 +241,7 @@ class Scheduler:
             successor.baton.release()
 
     def _choose_next(self) -> Actor | None:
-        """Return who runs next. None: nobody is left."""
+        """Return who runs next. None: no actor is left."""
         try:
             if not self._is_over:
                 self._on_step()
@@ -252,7 +252,7 @@ class Scheduler:
                 chosen = self._choose()
                 if isinstance(chosen, Actor):
                     return chosen
-        except Exception as error:  # noqa: BLE001 - of a checker, or nobody can run
+        except Exception as error:  # noqa: BLE001 - of a checker, or no actor can run
             self.fail(error)
             return self._choose_next()
         return None
@@ -275,7 +275,7 @@ class Scheduler:
         if wakes_at is not None:
             options.append(wakes_at)
         if not options:
-            raise Stuck(f"nobody can run: {', '.join(f'{actor} {actor.doing}' for actor in self.actors)}")
+            raise Stuck(f"no actor can run: {', '.join(f'{actor} {actor.doing}' for actor in self.actors)}")
         chosen = options[self._choices.pick(len(options), "next", [str(option) for option in options])]
         return self._do(chosen, ready)
 
@@ -305,7 +305,7 @@ class Scheduler:
         return not actor.is_blocked or (actor.wakes_at is not None and actor.wakes_at <= self.now)
 
     def _next_time(self) -> float | None:
-        """Return when somebody can run."""
+        """Return when an actor can run."""
         times = [
             max(actor.process.paused_until, self.now if actor.wakes_at is None else actor.wakes_at)
             for actor in self.actors

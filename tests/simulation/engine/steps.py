@@ -1,4 +1,4 @@
-"""Who takes the steps of DynamoDB's transactions: their callers while they wait, or nobody in particular."""
+"""Who takes the steps of DynamoDB's transactions: their callers while they wait, or no actor in particular."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.engine.scheduler import Process, Scheduler
     from tests.simulation.engine.wire import Request
 
-#: DynamoDB finishes a transaction that nobody waits for within that time, or at the next request after it.
+#: DynamoDB finishes a transaction that no caller waits for within that time, or at the next request after it.
 LONGEST_S: Final = 5.0
 
 
@@ -84,7 +84,7 @@ class Steps:
             transaction.landing = None
 
     def finish_overdue(self) -> None:
-        """Finish what nobody waits for and has taken too long: DynamoDB leaves nothing half done for ever."""
+        """Finish what no caller waits for and has taken too long: DynamoDB leaves nothing half done for ever."""
         for transaction in list(self.native.running):
             is_overdue = self._scheduler.now - transaction.begun_s > LONGEST_S
             while transaction.landing is not None and is_overdue:

@@ -38,7 +38,7 @@ class Uniform:
 
 
 class Pct:
-    """The highest priority runs; at a few random steps, whoever runs falls behind all others."""
+    """The highest priority runs; at a few random steps, the one that runs falls behind all others."""
 
     def __init__(self, random: random.Random) -> None:
         self._random = random

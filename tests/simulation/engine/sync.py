@@ -37,7 +37,7 @@ class Mutex:
         while self._depth and not (self._is_reentrant and self._owner is me):
             if not blocking:
                 return False
-            assert me is not None, "nobody can wait outside of a run"
+            assert me is not None, "no actor can wait outside of a run"
             self._waiting.append(me)
             scheduler.block(None, "waits for a mutex")
         self._owner, self._depth = me, self._depth + 1
@@ -92,7 +92,7 @@ class Condition:
         """Wait for a notification, or until so much has passed on the clock of the running process."""
         scheduler = self._world.scheduler
         me = scheduler.current
-        assert me is not None, "nobody can wait outside of a run"
+        assert me is not None, "no actor can wait outside of a run"
         depth = self._mutex.give_up()
         self._waiting.append(me)
         was_woken = scheduler.block(self._world.true(timeout), "waits")

@@ -88,7 +88,7 @@ class World(runtime.Runtime):
         return self.process_part() + self.token()[:10]
 
     def exclusive(self) -> threading.Lock:
-        """Return a mutex that nobody can take twice."""
+        """Return a mutex that no actor can take twice."""
         return cast("threading.Lock", Mutex(self, is_reentrant=False))
 
     def mutex(self) -> threading.RLock:

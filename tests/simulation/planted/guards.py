@@ -84,7 +84,7 @@ def delete_without_guard() -> Patches:
 
 @plants(Plan("outsiders"), "Fence")
 def outsider_without_guard() -> Patches:
-    """A write from outside does not ask whether anybody is in the queue."""
+    """A write from outside does not ask whether any entry is in the queue."""
     return [(guards, "unlocked", lambda _: _always())]
 
 

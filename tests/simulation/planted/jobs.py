@@ -56,7 +56,7 @@ def failed_run_counts() -> Patches:
 
 @plants(PLAN, "OneSuccess", limit=200)
 def period_not_looked_at_under_the_lock() -> Patches:
-    """Whoever has waited for a run takes it for one that has failed."""
+    """A caller that has waited for a run takes it for one that has failed."""
 
     def judge(once: Any) -> bool:
         once._ours = once.lock._must_have_taken()

@@ -120,7 +120,7 @@ def readers_overtake_a_writer() -> Patches:
 
 @plants(Plan("readers"), "OneHolder", "Fence")
 def readers_beside_a_writer() -> Patches:
-    """Who shares a lock conflicts with nobody."""
+    """Who shares a lock conflicts with no other."""
 
     def conflicts(self: Claim, other: Claim) -> bool:
         return SHARED not in (self.mode, other.mode) and self.overlaps(other)
@@ -206,5 +206,5 @@ def permits_not_compared() -> Patches:
 
 @plants(Plan("work queue"), "OnceEach")
 def jobs_as_they_were() -> Patches:
-    """Whoever has waited for a job sees it as it was when it began to wait."""
+    """A worker that has waited for a job sees it as it was when it began to wait."""
     return item_from_before_our_turn()

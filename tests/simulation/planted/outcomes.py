@@ -124,7 +124,7 @@ def unknown_told_as_applied() -> Patches:
 
 @plants(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth")
 def write_known_by_its_version() -> Patches:
-    """A repeated write takes the next version for its own, whoever wrote it."""
+    """A repeated write takes the next version for its own, whichever writer made it."""
 
     def told(seen: Any, before: Any, *rest: Any, repeated: bool, **options: Any) -> Outcome:
         if repeated and seen is not None and seen.version == (before.version or 0) + 1:

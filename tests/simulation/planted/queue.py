@@ -64,13 +64,13 @@ def eviction_without_trace() -> Patches:
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "ToldLoss")
 def release_without_condition() -> Patches:
-    """A release is accepted although our entry is gone, so nobody hears that the lock was lost."""
+    """A release is accepted although our entry is gone, so the holder does not hear that the lock was lost."""
     return other_condition(r"^attribute_exists\(#l\.#q\.#me\)$")
 
 
 @plants(Plan("long work", parties=3, processes=3, faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
 def release_of_a_stranger() -> Patches:
-    """A release removes whoever is first."""
+    """A release removes the first entry."""
     release = lock_requests.release
 
     def release_first(row: Any, entry_id: str, *, want_image: bool) -> Any:

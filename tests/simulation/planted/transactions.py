@@ -61,7 +61,7 @@ def r2_writers_do_not_look_for_marks() -> Patches:
 
 @plants(Plan("long transactions"), *_WRITE_CHECKS, limit=400)
 def r3_marks_before_the_header() -> Patches:
-    """The header is written after the marks: whoever meets one of them takes it for an orphan."""
+    """The header is written after the marks: a reader that meets one of them takes it for an orphan."""
     begin, decide = header_requests.begin, LongCommit._decide
 
     def later(self: Any) -> None:
@@ -153,7 +153,7 @@ def r8_placeholders_after_the_decision() -> Patches:
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400, first_seed=84)
 def r9_finished_before_all_items_are() -> Patches:
-    """The header says finished before the items are: whoever meets a mark then drops it."""
+    """The header says finished before the items are: a request that meets a mark then drops it."""
     finish = LongCommit._finish
 
     def early(self: Any) -> None:

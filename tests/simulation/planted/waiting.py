@@ -22,13 +22,13 @@ from tests.simulation.planted.machinery import Patches, plants
 
 @plants(Plan("embedded"), "OneHolder", "Fence")
 def nobody_is_ahead() -> Patches:
-    """Whoever enters holds the lock."""
+    """A party that enters holds the lock."""
     return [(LockState, "ahead_of", lambda self, entry: ())]
 
 
 @plants(Plan("embedded", parties=3), "Fence", "OneHolder")
 def order_of_insertion() -> Patches:
-    """Whoever is first in the stored map holds the lock, and maps have no order but that of their names."""
+    """The one that is first in the stored map holds the lock, and maps have no order but that of their names."""
     return [(LockState, "ahead_of", lambda self, entry: tuple(e for e in self.entries if e.id < entry.id))]
 
 
@@ -66,7 +66,7 @@ def old_image_without_us() -> Patches:
 
 @plants(Plan("embedded", parties=3, processes=3, has_bells=True), "Fifo", "OneHolder")
 def bell_proves_the_turn() -> Patches:
-    """Whoever is rung for holds the lock, whatever it sees."""
+    """A waiter that is rung for holds the lock, whatever it sees."""
     with_us, wake = Acquisition._with_us, mailboxes.wake
 
     def _with_us(self: Any, image: Any) -> Any:
@@ -91,14 +91,14 @@ def locks_in_any_order() -> Patches:
 
 @plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")
 def the_dead_stay() -> Patches:
-    """Nobody is ever evicted."""
+    """No entry is ever evicted."""
     nobody = lambda *_: ()  # noqa: E731
     return [(acquisition, "dead_among", nobody), (evictions, "dead_among", nobody)]
 
 
 @plants(Plan("separate row", parties=4, processes=4, faults={Fault.CRASH_AFTER: 1}), "Silence")
 def the_living_go_with_the_dead() -> Patches:
-    """Whoever finds one entry dead evicts all that are ahead."""
+    """A waiter that finds one entry dead evicts all that are ahead."""
     dead_among = queue.dead_among
 
     def all_if_any(entries: Any, *known: Any) -> Any:
@@ -129,7 +129,7 @@ def lease_from_after_the_write() -> Patches:
 
 @plants(Plan("long work"), "Progress")
 def no_heartbeat() -> Patches:
-    """Nobody renews the lock of a holder that works for longer than its lease."""
+    """No heartbeat renews the lock of a holder that works for longer than its lease."""
     return [(Heart, "add", lambda self, own: None)]
 
 

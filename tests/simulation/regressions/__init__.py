@@ -48,7 +48,7 @@ class Regression:
 
 
 def write(failure: Failure, path: Path) -> None:
-    """Write a run that failed to a file; whoever mends it adds what was wrong, and moves it to this folder."""
+    """Write a run that failed to a file; a developer who mends it adds what was wrong, and moves it to this folder."""
     assert failure.plan is not None
     fields = {"why": failure.message.partition("\n")[0], "plan": json.loads(failure.plan.to_json())}
     text = json.dumps({**fields, "choices": list(failure.choices)}, indent=2)

@@ -64,7 +64,7 @@ class Workload:
                 model(*_parts(key)).save()
 
     def clean_up(self) -> None:
-        """Do what somebody who comes by later does about what the dead have left."""
+        """Do what a party that comes by later does about what the dead have left."""
 
     def party(self, index: int, turn: int) -> None:
         """Do one turn of one party."""

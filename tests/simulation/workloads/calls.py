@@ -86,7 +86,7 @@ class Calls(Workload):
         tx.save(coin)
 
     def rows(self) -> list[Place]:
-        """Return the rows that carry locks: that of the key as well, which nobody makes beforehand."""
+        """Return the rows that carry locks: that of the key as well, which no party makes beforehand."""
         return [*super().rows(), place(Called, KEY)]
 
     def locks(self) -> Iterator[Lock[Any]]:

@@ -1,4 +1,4 @@
-"""A copy of a write is on its way while another one is refused for a reason that passes: nobody knows then."""
+"""A copy of a write is on its way while another one is refused for a reason that passes: the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _InDoubt(Workload):
 
 
 class TransactCreate(_InDoubt):
-    """A transaction creates an item that is there, and that somebody else deletes."""
+    """A transaction creates an item that is there, and that another party deletes."""
 
     name = "transact create"
     items = ((Note, "x"), (Note, "n"))
@@ -94,7 +94,7 @@ class TransactCreate(_InDoubt):
 
 
 class TransactCheck(_InDoubt):
-    """A transaction checks a condition on an item of somebody else, which becomes true later."""
+    """A transaction checks a condition on an item of another party, which becomes true later."""
 
     name = "transact check"
     items = ((Document, "a"), (Note, "n"))
@@ -117,7 +117,7 @@ class TransactCheck(_InDoubt):
 
 
 class LockedCreate(Workload):
-    """The holder of a lock in a row of its own creates an item that is there; somebody without the lock deletes it."""
+    """The holder of a lock in a row of its own creates an item that is there; a party without the lock deletes it."""
 
     name = "locked create"
     items = ((Device, "d"),)

@@ -63,7 +63,7 @@ class Intervals(Workload):
         return rows[0] if done.told is Told.APPLIED else None
 
     def _insert(self, rows: Sequence[Any]) -> None:
-        """Insert, and once more if nobody knows whether that was done: their own rows are in nobody's way."""
+        """Insert, and once more if it is unknown whether that was done: a party's own rows are not in its way."""
         try:
             self.model.insert_disjoint(rows, **self.options)
         except OutcomeUnknown as unknown:

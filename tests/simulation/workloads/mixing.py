@@ -182,7 +182,7 @@ class StockTransactions(Workload):
 
 
 class ExpiringLocks(Workload):
-    """Locked items that expire: nobody gets the lock of an expired item, and it can be made anew."""
+    """Locked items that expire: no party gets the lock of an expired item, and it can be made anew."""
 
     name = "expiring lock"
     items = ((Voucher, "v"),)

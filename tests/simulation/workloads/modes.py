@@ -211,12 +211,12 @@ class Downgrades(Sharing):
         return done.told
 
     def go_on_in_doubt(self, lock: Lock[Any]) -> None:
-        """Do what can be done while nobody knows whether the lock is shared: share it once more."""
+        """Do what can be done while it is unknown whether the lock is shared: share it once more."""
         self.downgrade(lock)
 
 
 class DowngradesInDoubt(Downgrades):
-    """As before, and whoever heard nothing of the downgrade goes on to write."""
+    """As before, and the holder that heard nothing of the downgrade goes on to write."""
 
     name = "downgrade in doubt"
     items = Downgrades.items

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Semaphores(Sharing):
-    """Two of them at once; of a name, with writes beside it, or of an item, which nobody may write then."""
+    """Two of them at once; of a name, with writes beside it, or of an item, which no party may write then."""
 
     name = "semaphore"
     items = ((Account, "a"), (Note, "n"), (Names, "pool"))
@@ -56,7 +56,7 @@ class Semaphores(Sharing):
 
 
 class Disagreements(Sharing):
-    """Some take one and the same lock alone, some as a semaphore: whoever comes later hears of it, or waits."""
+    """Some take one and the same lock alone, some as a semaphore: one that comes later hears of it, or waits."""
 
     name = "permits that differ"
     items = ((Note, "n"), (Names, "pool"))
@@ -69,7 +69,7 @@ class Disagreements(Sharing):
             if not self.taken(lock):
                 return
         except ConfigurationError:
-            return  # somebody else is there, who takes it in the other way
+            return  # another party is there, which takes it in the other way
         with self.history.held(lock, self.row(lock)):
             runtime.current.sleep(1.0)
         self.give_back(lock)

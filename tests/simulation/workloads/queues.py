@@ -1,4 +1,4 @@
-"""Work queues: whoever has time takes the next job that nobody is at."""
+"""Work queues: a worker that has time takes the next job that no other is at."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WorkQueue(Workload):
         return str(row.key[0])
 
     def do(self, lock: Lock[Any]) -> None:
-        """Do the job, unless somebody has."""
+        """Do the job, unless another worker has."""
         job = lock.item
         if job.log:
             return

@@ -98,7 +98,7 @@ class NamedRanges(_Ranges):
 
 
 class AdjacentRanges(NamedRanges):
-    """Ranges that touch each other: nobody waits for anybody."""
+    """Ranges that touch each other: no party waits for another one."""
 
     name = "adjacent ranges"
     spans = (((2, 5, False), (5, 8, False), (None, 2, True), (8, None, False)),)

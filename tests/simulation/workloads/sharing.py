@@ -151,7 +151,7 @@ class Inherit(Workload):
 
 
 class Broken(Workload):
-    """An operator breaks the lock of whoever holds it."""
+    """An operator breaks a lock that is held."""
 
     name = "break lock"
     items = ((Document, "d"), (Device, "d"))
@@ -170,7 +170,7 @@ class Broken(Workload):
         self.saves(model.lock("d"), 1.0, 0)
 
     def break_it(self, model: Any) -> None:
-        """Remove whoever is first. What was broken may believe to hold the lock until its next request."""
+        """Remove the first entry. What was broken may believe to hold the lock until its next request."""
         with self.history.operation("look at lock") as done:
             holders = model.lock_state("d").holders
         runtime.current.sleep(0.5)

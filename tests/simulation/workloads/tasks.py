@@ -30,7 +30,7 @@ TASKS: Final = 2
 
 
 class Tasks(Workload):
-    """The lock in the item; tasks take it, work, save in a thread, and give it back. Nobody is cancelled."""
+    """The lock in the item; tasks take it, work, save in a thread, and give it back. No task is cancelled."""
 
     name = "tasks"
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Account, "a"),)
@@ -114,7 +114,7 @@ class Tasks(Workload):
     def atask(self, kind: str, lock: Lock[Any]) -> Iterator[Operation]:
         """Report an operation of a task, whose requests are made by other actors that inherit its context.
 
-        What a cancelled one did, nobody has told it.
+        What a cancelled one did, it was not told.
         """
         is_write = kind == "save"
         place = self.item(lock) if is_write else self.row(lock)

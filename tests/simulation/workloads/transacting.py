@@ -28,7 +28,7 @@ class Transacting(Workload):
     is_contended = True
 
     def clean_up(self) -> None:
-        """Sweep once, after all late requests have arrived: no mark is left, before anybody meets it."""
+        """Sweep once, after all late requests have arrived: no mark is left, before any request meets it."""
         report = sweep(Headers)
         assert not report.failed, report
         connection = Coin._get_connection()
@@ -125,7 +125,7 @@ class ForgottenHeaders(MixedTransactions):
     """The headers of transactions that are over are deleted while late requests of theirs are on their way."""
 
     name = "forgotten headers"
-    #: Longer than anybody pauses or asks again: who is slower is told that nobody knows the transaction.
+    #: Longer than any party pauses or asks again: one that is slower is told that the transaction is unknown.
     final_ttl_s = 15
 
     def party(self, index: int, turn: int) -> None:
@@ -301,7 +301,7 @@ class PlainReaders(Transacting):
             self.repeatedly("", "abc")
 
     def look(self, key: str) -> None:
-        """Read a coin as anybody does."""
+        """Read a coin as any program does."""
         with self.history.operation("plain read", place(Coin, key)) as done:
             done.value = list(Coin.get(key, consistent_read=True).log)
 

@@ -11,7 +11,7 @@ from tests.simulation.workloads.base import Workload, place
 
 
 class Transact(Workload):
-    """Two versioned items without locks in one transaction; whoever is beaten tries again."""
+    """Two versioned items without locks in one transaction; the one that is beaten tries again."""
 
     name = "transact write"
     items = ((Note, "a"), (Note, "b"))

@@ -180,7 +180,7 @@ def test_a_model_that_fails_to_import(tmp_path, capsys):
 
 
 def test_a_program_that_does_not_exist(capsys):
-    """As in a shell; before anybody waits for a lock, so no table is needed."""
+    """As in a shell; before the wait for a lock, so no table is needed."""
     run = ["run", "--lock", "x", "--table", "t", "--"]
 
     assert main([*run, "no-such-program"]) == 127
@@ -329,7 +329,7 @@ def test_a_missing_region_and_missing_credentials(monkeypatch, tmp_path, capsys)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    """What nobody expected is not made short."""
+    """An unexpected error is not made short."""
     monkeypatch.setattr("pynamo_locking.cli.app.importlib.metadata.version", lambda _: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
@@ -437,7 +437,7 @@ def test_durations_for_people(seconds, text):
 
 
 def test_what_a_terminal_obeys_is_made_visible():
-    """An owner's label comes from whoever can write to the table."""
+    """An owner's label comes from any program that can write to the table."""
     assert output.plain("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\x0a\\u202e"
     assert output.plain("naïve [red]") == "naïve [red]"
 
@@ -500,7 +500,7 @@ def test_the_reference_is_complete():
 
 
 def test_a_lease_that_is_over_stands_out() -> None:
-    """Whoever watches at night sees the dead holder first, and a word tells it where there are no colours."""
+    """An operator who watches at night sees the dead holder first, and a word tells it where there are no colours."""
     entry = {
         "ticket": 1,
         "callers": 1,

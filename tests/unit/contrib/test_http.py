@@ -41,7 +41,7 @@ Locked = declare("Locked", lock=True)
 
 
 def queue(*ages_s, lease_s=60):
-    """A lock that somebody holds whose last renewal was so many seconds ago, and others who wait."""
+    """A lock whose holder's last renewal was so many seconds ago, and others who wait."""
     now_ms = 1_800_000_000_000
     entries = [
         QueueEntry(f"e-{i}", 100 + i, SECRET, WHOLE, lease_s * 1000, 0, int(now_ms + (lease_s - age) * 1000), 0, now_ms)
@@ -115,7 +115,7 @@ def test_the_type_can_lead_to_pages_of_ones_own():
 @pytest.mark.parametrize(
     ("ages", "header"),
     [
-        ((1,), {}),  # renewed a moment ago: alive, and nobody knows for how long
+        ((1,), {}),  # renewed a moment ago: alive, for an unknown time
         ((45.5,), {"Retry-After": "15"}),  # two renewals are missing: it ends with its lease
         ((45.5, 1), {"Retry-After": "15"}),  # who waits does not matter
         ((600,), {"Retry-After": "1"}),

@@ -78,7 +78,7 @@ def test_bytes_are_unsigned():
 @steady
 @given(st.lists(SPANS, max_size=8))
 def test_holders_are_compatible_and_no_waiter_overtakes(claims):
-    """Two holders never conflict; who waits conflicts with somebody who came before."""
+    """Two holders never conflict; a waiter conflicts with one that came before."""
     granted = list(front(claims))
     for one, other in itertools.combinations(granted, 2):
         assert not claims[one].conflicts(claims[other])
@@ -92,7 +92,7 @@ def test_a_reader_waits_behind_a_waiting_writer():
 
 
 def test_a_small_range_waits_behind_a_large_one():
-    """Else small ranges that keep coming would starve it. One that touches nobody is granted at once."""
+    """Else small ranges that keep coming would starve it. One that touches no other is granted at once."""
     assert list(front([span(0, 2), span(0, 10), span(5, 6), span(10, 11)])) == [0, 3]
 
 
@@ -127,7 +127,7 @@ def test_modes_and_ranges_mix(other):
 @steady
 @given(st.lists(SPANS, min_size=2, max_size=5))
 def test_the_order_of_taking_several(claims):
-    """Total, and whoever covers another one of the same place comes first."""
+    """Total, and a claim that covers another one of the same place comes first."""
     ordered = sorted(claims, key=lambda claim: claim.place)
     for earlier, later in itertools.combinations(ordered, 2):
         assert not (later.covers(earlier) and not earlier.covers(later) and later.lower == earlier.lower)
@@ -172,7 +172,7 @@ def test_all_evicted_holders_leave_a_trace():
 
 
 def test_the_younger_of_two_in_one_slot_is_remembered():
-    """Of the older one nobody knows then, which is the truth."""
+    """Whether the older one was evicted is unknown then, which is the truth."""
     readers = [entry(ticket, claim=SHARE) for ticket in (1, 9)]
     assert traces(readers, {}) == {1: 9}
     state = queue(entry(20), since=1, evicted=traces(readers, {}))

@@ -140,7 +140,7 @@ def test_poll_intervals_fit_each_other(poll, poll_max):
 
 @pytest.mark.parametrize("poll_min", [0, math.inf])
 def test_the_shortest_interval_is_above_zero_and_finite(poll_min):
-    """Nobody looks without a pause, nor never."""
+    """No waiter looks without a pause, nor never."""
     with pytest.raises(ConfigurationError, match=r"^poll_min \("):
         LockSettings(poll_min=poll_min)
 

@@ -79,7 +79,7 @@ def test_a_repeated_write(image, column, kind):
 def test_a_write_sent_once(image, kind):
     """Never unknown: rejected if our entry stands, lost if it does not.
 
-    But ours if its number stands there, or if it was to remove the entry and the document knows that nobody else did.
+    But ours if its number stands there, or if it was to remove the entry and the document knows no other write did.
     Then something on the way has repeated it without telling us.
     """
     outcome = judge(IMAGES[image], OURS, NUMBER, kind=kind, repeated=False)
@@ -224,7 +224,7 @@ class World:
         return str(next(self.tokens))
 
     def begin(self, kind, checked):
-        """Somebody reads the item and makes a request: what becomes of it is open."""
+        """A writer reads the item and makes a request: what becomes of it is open."""
         before = self.item or Known()
         known = before if checked else Known()
         self.writes.append(Request(kind, before, next_write_id(known, self.token()), checked))

@@ -92,7 +92,7 @@ def test_only_smaller_tickets_are_ahead(order):
 @steady
 @given(st.sets(st.integers(1, 50), min_size=1, max_size=10))
 def test_exactly_one_entry_has_none_ahead(tickets):
-    """In every queue the one with the smallest ticket holds the lock, and nobody else."""
+    """In every queue the one with the smallest ticket holds the lock, and no other."""
     entries = tuple(entry(ticket) for ticket in sorted(tickets))
     state = queue(*entries)
 

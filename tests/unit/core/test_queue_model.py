@@ -69,7 +69,7 @@ class Document:
         ]
         self.change(ok=ok, entries=kept)
         assert self.balance == base, "a lost update"
-        assert self.state.ahead_of(me) == (), "a write by somebody who is not first"
+        assert self.state.ahead_of(me) == (), "a write by a party that is not first"
         self.balance += 1
         self.applied.add((me.id, number))
 
@@ -197,7 +197,7 @@ class World:
         self.actors = {name: Actor(name, self) for name in "abc"}
 
     def evict(self, dead):
-        """Nobody is evicted whose lease, as it counts it itself, has not ended."""
+        """No holder is evicted whose lease, as it counts it itself, has not ended."""
         self.document.evict(dead)
         for it in dead:
             owner = self.actors[it.id[0]]

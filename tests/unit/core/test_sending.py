@@ -38,7 +38,7 @@ def test_conflicts_are_sent_again_with_pauses():
 
 
 def test_conflicts_in_doubt_repeat_the_same_request():
-    """An earlier attempt may have been applied, so the copy keeps its token; in the end nobody knows."""
+    """An earlier attempt may have been applied, so the copy keeps its token; in the end the outcome is unknown."""
     unanswered, *conflicts, last, end = steps(Policy(repeats=2), Answer.UNANSWERED, *[Answer.CONFLICT] * 10)
     assert unanswered == Step(Next.REPEAT)
     assert conflicts == [Step(Next.REPEAT, number) for number in range(1, MOST_CONFLICTS + 1)]
@@ -77,7 +77,7 @@ def test_a_failure_in_doubt_is_as_no_answer(answer):
 @pytest.mark.parametrize("repeats", [0, 1, 4])
 @pytest.mark.parametrize("first", [None, 0, 1])
 def test_no_answer(repeats, first):
-    """So many copies follow, and then nobody knows."""
+    """So many copies follow, and then the outcome is unknown."""
     found = steps(Policy(repeats, first), *[Answer.UNANSWERED] * (repeats + 1))
     pauses = [None if first is None else first + number for number in range(repeats)]
     assert found == [*(Step(Next.REPEAT, pause) for pause in pauses), Step(Next.UNKNOWN)]

@@ -107,7 +107,7 @@ def test_a_lease_beyond_belief_counts_as_a_day() -> None:
 
 
 def test_the_older_one_wounds_after_the_grace() -> None:
-    """Wound-wait: the older one waits for the grace, the younger one and whoever is no transaction for a lease."""
+    """Wound-wait: the older one waits for the grace, the younger one and one that is no transaction for a lease."""
     assert reason(GRACE_S * 0.9, priority="400") is None
     assert reason(GRACE_S, priority="400") == "wounded"
     assert reason(GRACE_S, priority="400", beat_at=GRACE_S) == "wounded"  # signs of life do not help
@@ -138,7 +138,7 @@ def test_of_two_one_is_never_wounded(one: str, other: str) -> None:
 
 
 def test_a_header_that_does_not_say_may_have_checked_early():
-    """It was written by somebody who did not know that it matters: nobody looks past it."""
+    """It was written by a process that did not know that it matters: no reader looks past it."""
     header_table, stored = header_requests.HeaderTable(None, "headers"), {}
     known = header()
     with pytest.MonkeyPatch.context() as patch:

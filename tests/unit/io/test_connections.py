@@ -53,7 +53,7 @@ def older(connection):
 
 
 def test_a_child_lets_go_of_every_connection(used):
-    """Also of its twins, whoever made it; and of one inside of PynamoDB's connection of a table."""
+    """Also of its twins, whichever call made it; and of one inside of PynamoDB's connection of a table."""
     table = TableConnection("items", region="us-east-1")
     table.connection._client = object()
     twins = [connections.single_attempt(used), connections.lock_connection(used, 1.0)]

@@ -93,13 +93,13 @@ async def never_awaited(_: Event) -> None: ...
 
 @pytest.mark.parametrize("subscriber", [None, "print", never_awaited])
 def test_what_cannot_be_called_is_refused(subscriber: Any) -> None:
-    """At once, not at the first event; so is what nobody would await."""
+    """At once, not at the first event; so is a coroutine function, which no caller would await."""
     with pytest.raises(ConfigurationError, match="function of one argument"):
         subscribe(subscriber)
 
 
 def test_a_failing_subscriber_is_logged_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """It is called for every event, the others hear everything, and nobody else gets its error."""
+    """It is called for every event, the others hear everything, and no caller gets its error."""
     calls: list[Any] = []
     heard: list[Any] = []
 
@@ -210,7 +210,7 @@ def emit_in_a_scope(heard: list[Any]) -> None:
 
 
 def test_a_scope_may_end_in_another_context() -> None:
-    """That of whoever collects the task that began it."""
+    """That of the thread that collects the task that began it."""
     with subscribe(print):
         entered = event_stream.scope(keeps=False)
         contextvars.copy_context().run(entered.__enter__)

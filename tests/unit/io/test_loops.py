@@ -80,7 +80,7 @@ def test_a_bounded_number_of_threads(few: FewThreads) -> None:
 
 @pytest.mark.parametrize("few", [0], indirect=True)
 def test_no_thread_at_all(few: FewThreads) -> None:
-    """Whoever asks hears of it, and nothing is done later, behind his back."""
+    """The caller hears of it, and nothing is done later, behind its back."""
     crew = loops.Crew()
     with pytest.raises(RuntimeError):
         crew.do(lambda: None)
@@ -153,7 +153,7 @@ def test_a_call_in_another_thread() -> None:
 
 
 def test_stop_iteration_does_not_stop_a_task_for_ever() -> None:
-    """A future of Python 3.11 refuses it: nobody would ever hear of the end of the work."""
+    """A future of Python 3.11 refuses it: no task would ever hear of the end of the work."""
 
     async def main() -> None:
         for how in (loops.call, loops.to_the_end):
@@ -185,7 +185,7 @@ def test_to_the_end_means_to_the_end(times: int) -> None:
 
 
 def test_an_error_of_who_was_cancelled_is_its_cause(caplog: pytest.LogCaptureFixture) -> None:
-    """It is not lost, and nobody complains that it was never retrieved."""
+    """It is not lost, and asyncio does not complain that it was never retrieved."""
 
     def fail() -> None:
         work()
@@ -210,7 +210,7 @@ def test_an_error_of_who_was_cancelled_is_its_cause(caplog: pytest.LogCaptureFix
 
 
 def test_a_plain_call_is_cancelled_at_once() -> None:
-    """The thread goes on, and what it returns is nobody's."""
+    """The thread goes on, and what it returns is dropped."""
 
     async def main() -> None:
         work = Held()

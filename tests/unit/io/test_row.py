@@ -34,7 +34,7 @@ def test_tables_of_two_accounts_are_not_one():
 
 
 def test_a_lock_outlives_the_session_it_was_taken_with():
-    """Whoever assumes its role anew while it holds a lock gets another key, and writes under the lock all the same."""
+    """A holder that assumes its role anew gets another key, and writes under the lock all the same."""
     model = job("A")
     before = identity(model)
     model.Meta.aws_access_key_id, model._connection = "A2", None

@@ -16,7 +16,7 @@ IMAGE = {"account_id": {"S": "a-1"}}
 
 @pytest.fixture(autouse=True)
 def _in_a_context_of_its_own(monkeypatch):
-    """Nothing is held and nobody waits when a test begins."""
+    """Nothing is held and no thread waits when a test begins."""
     token = held_entry._held.set({})
     monkeypatch.setattr(mailboxes, "_mailboxes", {})
     yield
@@ -79,7 +79,7 @@ def test_a_waiter_wakes_by_itself(world):
 
 @pytest.mark.parametrize("image", [IMAGE, None], ids=["image", "ring"])
 def test_the_first_of_the_queue_is_told(image):
-    """The one with the smallest ticket, and whoever does not know its place yet; the others sleep on."""
+    """The one with the smallest ticket, and one that does not know its place yet; the others sleep on."""
     boxes = [opened(row()) for _ in range(4)]
     boxes[0].ticket, boxes[1].ticket, boxes[2].ticket = 9, 7, 8
     mailboxes.tell_waiters(row(), image)
@@ -107,7 +107,7 @@ def test_other_locks_are_not_told():
 
 
 def test_closed_mailboxes_are_forgotten():
-    """Nothing is left of a lock nobody waits for."""
+    """Nothing is left of a lock for which no thread waits."""
     first, second = opened(row()), opened(row())
     assert mailboxes.has_waiters(row())
     mailboxes.close_mailbox(row(), first)

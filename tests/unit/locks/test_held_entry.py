@@ -6,7 +6,7 @@ from tests.unit.helpers import own_entry
 
 
 def test_a_loss_is_told_although_no_thread_can_be_started(crowded):
-    """`on_lost` is called, by the thread that finds out; what it raises keeps nobody else from being called."""
+    """`on_lost` is called, by the thread that finds out; what it raises keeps no other callback from being called."""
     own, heard = own_entry(), []
 
     def on_lost(reason):

@@ -100,7 +100,7 @@ def test_a_holder_without_heartbeat_expires(clock):
 
 
 def test_a_holder_with_heartbeat_survives_an_hour(clock):
-    """It is renewed hundreds of times meanwhile, and nobody else gets in."""
+    """It is renewed hundreds of times meanwhile, and no other caller gets in."""
     with Counter.locked("a", lease=10) as lock:
         clock.sleep(HOUR)
         assert lock.remaining > 0
@@ -230,7 +230,7 @@ def test_sleepers_wake_in_order(clock):
 
 
 def test_without_auto_jump_time_stands_still(clock):
-    """Whoever waits goes on after a jump, at the new moment."""
+    """A waiter goes on after a jump, at the new moment."""
     clock.auto_jump = False
     dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))  # as of another process
     in_thread(dead.acquire)
@@ -473,7 +473,7 @@ def test_waits_go_by_the_clock_of_the_process(clock):
 
 
 def test_the_database_has_the_true_time(clock):
-    """Whoever asks: a token of a transaction does not age because a caller's clock is wrong."""
+    """Whichever process asks: a token of a transaction does not age because a caller's clock is wrong."""
     database = MemoryDynamoDB()
     with clock.process(skew_s=3600):
         assert database.time_ms() == clock.time_ms()

@@ -133,7 +133,7 @@ with MemoryDynamoDB() as database:
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nobody forks here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks here")
 def test_a_child_has_a_database_of_its_own() -> None:
     """Also if it is forked while another thread is in the middle of a request, whose mutex it would inherit."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK]
