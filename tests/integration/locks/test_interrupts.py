@@ -458,6 +458,8 @@ class Line:
         until(lambda: not cohorts._cohorts or gc.collect() < 0, where)
 
 
+# As above, of `holders_in`, which its caller does not read to the end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("who", ["as_holder", "as_next"])
 def test_an_interrupted_caller_does_not_hold_up_those_in_line(models: None, who: str) -> None:
     """Wherever the interrupt comes: the callers before it and behind it are served, and none waits for a lease."""
