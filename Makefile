@@ -7,6 +7,9 @@ ENGINES := tests/engines/node_modules/.installed
 WORKERS := -n 4 --dist worksteal
 # What runs by itself: each with nothing beside it, or in processes that run nothing else.
 APART := alone or interrupts
+# It replaces the clocks and threads of its process, which a heartbeat of another test would go on with.
+SIMULATOR := tests/simulation
+OTHERS := --ignore $(SIMULATOR)
 # PynamoDB's own tests. No release of it has all of them, so there are three (see their comments).
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
@@ -32,19 +35,21 @@ check-tests: $(VENV)/.test engines
 	$(PYTEST) -q -n 2 --dist worksteal -m "core and not (slow or waits or other_engine)" $(ARGS)
 
 test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in ten minutes
-	$(PYTEST) $(WORKERS) -m "not (slow or $(APART))"
+	$(PYTEST) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
+	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"
 	$(PYTEST) -n 2 -m "interrupts and not slow"
 	$(PYTEST) -m "alone and not slow"
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 
 test-all: coverage ## after `make test`, what it leaves out: coverage, moto and DynamoDB Local, and the long forms of tests
-	LONG=1 $(PYTEST) $(WORKERS) -m "(slow or long) and not ($(APART))"
+	LONG=1 $(PYTEST) $(WORKERS) $(OTHERS) -m "(slow or long) and not ($(APART))"
+	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m slow
 	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts"
 	LONG=1 $(PYTEST) -m "(slow or long) and alone"
 
 coverage: $(VENV)/.test engines ## what the tests execute of the package, but for repeats on other engines and the simulator
 	$(BIN)/coverage erase
-	$(PYTEST) $(MEASURED) $(WORKERS) --ignore tests/simulation -m "not (slow or other_engine or $(APART))"
+	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or other_engine or $(APART))"
 	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow"
 	$(PYTEST) $(MEASURED) -m "alone and not slow"
 	$(BIN)/coverage report
