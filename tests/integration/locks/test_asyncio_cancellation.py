@@ -337,9 +337,10 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
             taking = locks_tasks.Taking(waiting.steps(), lambda own: own)
             assert taking.advance(None) is TO_THREADS
             assert taking.advance(None) is not None
+            before = set(loops.crew._threads)  # those of earlier tests end soon
             monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
             taking.leave_behind()
-            assert not loops.crew._threads
+            assert loops.crew._threads <= before
             taking.abandon()
             assert len(state()) == 2
             monkeypatch.undo()
