@@ -345,7 +345,7 @@ def test_a_lock_from_before_lives_in_real_time():
     with MemoryDynamoDB() as database:
         Counter.create_table()
         Counter("a").save()
-        with Counter.locked("a", lease=0.3) as lock:
+        with Counter.locked("a", lease=3) as lock:
             before = lock._held.deadline
             with VirtualClock() as clock:
                 clock.jump(HOUR)
