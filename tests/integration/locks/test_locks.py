@@ -218,6 +218,7 @@ def test_a_hint_within_the_clock_skew_proves_nothing(account):
             account.locked("a", wait=0).acquire()
 
 
+@pytest.mark.waits
 def test_without_the_hint_a_whole_lease_is_watched(account):
     """With `max_clock_skew=None` only an unchanged beat counts, from our own first look."""
     settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1)
@@ -383,6 +384,7 @@ def test_the_heartbeat_ends_with_the_table(account):
     assert caught.value.reason == "deleted"
 
 
+@pytest.mark.waits
 def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
     """Renewals go on until the block ends."""
     settings = LockSettings(request_timeout=0.2, poll=0.01)
@@ -421,6 +423,7 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
     assert reasons == []
 
 
+@pytest.mark.waits
 def test_a_waiter_renews_its_entry(account):
     """Waiting longer than the lease keeps the place in the queue, however rare the looks are."""
     settings = LockSettings(request_timeout=0.2, poll_min=60, poll=60, poll_max=60, max_clock_skew=0)

@@ -108,6 +108,7 @@ def test_renewing(account):
             assert not lock.lost.is_set()
 
 
+@pytest.mark.waits
 def test_renewing_by_heartbeat(account):
     """The heartbeat goes on through lost answers and lost requests."""
     settings = LockSettings(request_timeout=0.5)

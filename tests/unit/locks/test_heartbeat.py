@@ -248,6 +248,7 @@ def test_a_short_lease_among_idle_threads(ward, threads, last_wakes_first):
     check_renewals(ward.log, [("short", pytest.approx(added_at + due)) for due in (0.2, 0.4, 0.6)])
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_slow_renewal_leaves_the_watch_to_an_idle_thread(ward, threads):
     """An idle thread that never heard of the next entry is told when the one that did is held up."""
