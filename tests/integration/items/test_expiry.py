@@ -510,7 +510,7 @@ def test_an_item_that_was_prolonged_before_the_clean_up_is_not_deleted(engine, n
     with lost_requests("DeleteItem", where=prolong):
         model(*key).update([model.n.add(1)], **options)
     found = model.get(*key)
-    assert found.expires, "the item that was prolonged was deleted, and made anew by the update"
+    assert found.expires, "the item that was prolonged was deleted, and created again by the update"
     assert (found.n, int(found.expires.timestamp())) == (6, 4_000_000_000)
 
 

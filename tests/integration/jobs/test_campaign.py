@@ -153,7 +153,7 @@ def test_work_that_fails_lets_another_process_lead(clock: VirtualClock, caplog: 
 
 
 def test_work_that_has_failed_and_is_told_to_resign_has_failed(clock: VirtualClock) -> None:
-    """Another process may lead before it, also if `on_lost` resigns for good measure."""
+    """Another process may lead before it. That holds when `on_lost` resigns as well."""
     began, terms = list[float](), list[Any]()
 
     def fail_twice(term: Term) -> None:

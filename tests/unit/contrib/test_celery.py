@@ -81,7 +81,7 @@ def test_calls_with_the_same_arguments_send_one_message(sent):
 
 
 def test_a_claim_is_kept_for_as_long_as_it_counts(sent):
-    """DynamoDB's TTL leaves the row of a message that waits for a week, also if an earlier one has run."""
+    """DynamoDB's TTL leaves the row of a message that waits for a week, whether or not an earlier one has run."""
     task = sent.task(unique_for=7 * 86_400)
     for _ in range(2):
         task.delay("a")
