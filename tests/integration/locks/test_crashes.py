@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.waits
 
-#: Short, and still long enough that a busy machine does not make the living look dead.
-LEASE = 2.4
+#: Long enough that a busy machine does not make the living look dead: a waiter that was evicted would come back as the
+#: last one, and the test would wait for it while the next one holds the lock.
+LEASE = 4.8
 #: The silence after which an entry is dead: the lease and the margin for clocks that run unevenly.
 SILENCE = LEASE * 1.05
 SKEW = 0.1
