@@ -68,7 +68,7 @@ pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's o
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 aws: $(VENV)/.cli ## checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT, ENDPOINT)
-	$(BIN)/python -m pynamo_locking certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
+	$(BIN)/python -m certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
 	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
 
 lint: quick-lint pyright ## ruff, import-linter, mypy --strict, pyright

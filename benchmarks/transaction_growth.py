@@ -14,7 +14,7 @@ import pytest
 from pynamodb.connection import Connection
 
 from pynamo_locking import Conflict, Transaction, sweep, transaction
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
@@ -67,7 +67,7 @@ def _left(prefix: str, n: int) -> None:
     """Let a process die right after the decision of a long commit, also of few items."""
     tx = _changed(prefix, n)
     with pytest.MonkeyPatch.context() as patch:
-        make_long_from(patch, min(n // 2, limits.MOST_ACTIONS), statements=limits.MOST_STATEMENTS)
+        make_long_from(patch, min(n // 2, dynamodb.MOST_ACTIONS), statements=dynamodb.MOST_STATEMENTS)
         with dying_at(patch, "decision", is_answer_lost=True):
             in_thread(lambda: survive(tx.commit))
 

@@ -4,21 +4,18 @@ import importlib as _importlib
 import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
-from pynamo_locking._core.outcome import BatchResult
-from pynamo_locking._core.queue import LockState, QueueEntry, Success
-from pynamo_locking._jobs.campaign import Campaign, Term
-from pynamo_locking._jobs.named_lock import NamedLock
-from pynamo_locking._jobs.once import Run
+from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
+from pynamo_locking._core.write_outcome import BatchResult
 from pynamo_locking._locks.lock import Lock
-from pynamo_locking._locks.several import locked_all
+from pynamo_locking._locks.locked_all import locked_all
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
-from pynamo_locking._models.batches import GuardedBatch
-from pynamo_locking._models.expiring import ExpiringMixin
-from pynamo_locking._models.lockable import LockableMixin, LockableModel
-from pynamo_locking._models.transact_write import TransactWrite
+from pynamo_locking._models.batch_writes import GuardedBatch, TransactWrite
+from pynamo_locking._models.mixins import ExpiringMixin, LockableMixin, LockableModel, VersionedMixin
+from pynamo_locking._models.unique_audit import UniqueProblem, UniqueReport
 from pynamo_locking._models.unique_table import UniqueTable
-from pynamo_locking._models.uniqueness import UniqueProblem, UniqueReport
-from pynamo_locking._models.versioned import VersionedMixin
+from pynamo_locking._recipes.leader_election import Campaign, Term
+from pynamo_locking._recipes.named_lock import NamedLock
+from pynamo_locking._recipes.once import Run
 from pynamo_locking._transactions.recovery import SweepReport
 from pynamo_locking._transactions.transaction_table import TransactionTable, outcome, recover, sweep
 from pynamo_locking.exceptions import (
@@ -42,12 +39,11 @@ from pynamo_locking.exceptions import (
 )
 
 if _typing.TYPE_CHECKING:
-    from pynamo_locking._core.commit_paths import Plan
+    from pynamo_locking._core.transactions import Plan
     from pynamo_locking._intervals.interval_mixin import IntervalMixin
-    from pynamo_locking._jobs.calls import IdempotencyTable, IdempotentCall
-    from pynamo_locking._jobs.idempotent import idempotent
-    from pynamo_locking._transactions.running import current_transaction, transaction, transactional
-    from pynamo_locking._transactions.tasks import AsyncTransaction, atransaction, atransactional
+    from pynamo_locking._recipes.idempotency import IdempotencyTable, IdempotentCall, idempotent
+    from pynamo_locking._transactions.async_transaction import AsyncTransaction, atransaction, atransactional
+    from pynamo_locking._transactions.begin import current_transaction, transaction, transactional
     from pynamo_locking._transactions.transaction import Transaction
 
 __all__ = [
@@ -112,11 +108,11 @@ __all__ = [
 
 #: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, which most programs do not need.
 _LATER = {
-    **dict.fromkeys(("current_transaction", "transaction", "transactional"), "_transactions.running"),
-    **dict.fromkeys(("AsyncTransaction", "atransaction", "atransactional"), "_transactions.tasks"),
-    **dict.fromkeys(("IdempotencyTable", "IdempotentCall"), "_jobs.calls"),
-    "idempotent": "_jobs.idempotent",
-    "Plan": "_core.commit_paths",
+    **dict.fromkeys(("current_transaction", "transaction", "transactional"), "_transactions.begin"),
+    **dict.fromkeys(("AsyncTransaction", "atransaction", "atransactional"), "_transactions.async_transaction"),
+    **dict.fromkeys(("IdempotencyTable", "IdempotentCall"), "_recipes.idempotency"),
+    "idempotent": "_recipes.idempotency",
+    "Plan": "_core.transactions",
     "Transaction": "_transactions.transaction",
     "IntervalMixin": "_intervals.interval_mixin",
 }

@@ -40,8 +40,9 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._core.outcome import BatchResult, Resolution
-    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._core.write_outcome import BatchResult, Resolution
+
 
 __all__ = [
     "BatchError",

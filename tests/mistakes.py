@@ -36,21 +36,21 @@ class Mistake(NamedTuple):
 MISTAKES: Final = (
     Mistake(
         "a guarded write does not name the lock",
-        "_writes/inside.py",
-        "guards.standing(own, number), [guards.c",
-        "None, [guards.c",
+        "_writes/send.py",
+        "fencing.held_without_later_write(own, number), [fencing.store_write_number",
+        "None, [fencing.store_write_number",
     ),
     Mistake(
         "a number of a write is used twice",
-        "_locks/guards.py",
+        "_locks/fencing.py",
         "(_writes(held) < Stored(",
         "(_writes(held) <= Stored(",
     ),
     Mistake(
         "a write from outside does not ask for marks",
-        "_locks/guards.py",
-        "(queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))) & unmarked(attribute)",
-        "queue.does_not_exist() | (queue == Stored(lock_document.EMPTY))",
+        "_locks/fencing.py",
+        "(queue.does_not_exist() | (queue == Stored(lock_record.EMPTY))) & has_no_intent(attribute)",
+        "queue.does_not_exist() | (queue == Stored(lock_record.EMPTY))",
     ),
     Mistake(
         "the version is not checked",
@@ -59,10 +59,13 @@ MISTAKES: Final = (
         "if path is None or self.is_checked:",
     ),
     Mistake(
-        "a lost answer is taken for a refusal", "_core/sending.py", "answer is not Answer.UNANSWERED and not", "not"
+        "a lost answer is taken for a refusal", "_core/dynamodb.py", "answer is not Answer.UNANSWERED and not", "not"
     ),
     Mistake(
-        "an absent entry counts as lost", "_core/possession.py", "return Absence.UNKNOWN if in_doubt else", "return"
+        "an absent entry counts as lost",
+        "_core/lock_queue.py",
+        "return MissingEntry.UNKNOWN if in_doubt else",
+        "return",
     ),
     Mistake(
         "a lease is renewed after its end",
@@ -78,40 +81,42 @@ MISTAKES: Final = (
     ),
     Mistake(
         "a waiter waits too long",
-        "_locks/acquisition.py",
+        "_locks/acquire.py",
         "monotonic() + options.wait",
         "monotonic() + 2 * options.wait",
     ),
     Mistake(
         "locked ranges include their upper end",
-        "_core/claims.py",
+        "_core/lock_modes.py",
         "order(bound) < order(other)",
         "order(bound) <= order(other)",
     ),
-    Mistake("intervals include their end", "_core/intervals.py", "None or lower < upper", "None or lower <= upper"),
+    Mistake(
+        "intervals include their end", "_intervals/intervals.py", "None or lower < upper", "None or lower <= upper"
+    ),
     Mistake(
         "the mark of an aborted transaction stays",
-        "_io/mark_requests.py",
+        "_io/write_intents.py",
         "        drop(row, mark)",
         "        pass",
     ),
     Mistake(
         "a committed result leaves the error of an earlier call",
-        "_jobs/calls.py",
+        "_recipes/idempotency.py",
         "actions: list[Action] = [table.error.remove()]",
         "actions: list[Action] = []",
         "jobs/test_idempotent.py::test_a_committed_result_replaces_an_error_that_is_no_longer_kept",
     ),
     Mistake(
         "the read after a refusal is not consistent",
-        "_models/combining.py",
+        "_models/edit.py",
         "is_consistent = self._refusals > 0 or any(",
         "is_consistent = any(",
         "models/test_combining.py::test_after_a_refusal_the_item_is_read_consistently",
     ),
     Mistake(
         "a write that is sent alone is at rest",
-        "_models/batches.py",
+        "_models/batch_writes.py",
         "self._at_rest.difference_update(group)",
         "pass",
         "models/test_batches_by_statements.py::test_a_write_that_was_left_under_way_is_in_doubt",
@@ -126,8 +131,8 @@ MISTAKES: Final = (
     Mistake(
         "an earlier doubt is forgotten",
         "_writes/write.py",
-        "self._in_doubt = self._in_doubt or answers",
-        "self._in_doubt = answers",
+        "self._in_doubt = self._in_doubt or responses.is_ambiguous",
+        "self._in_doubt = responses.is_ambiguous",
         "unique/test_faults.py::test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled",
     ),
     Mistake(
@@ -139,7 +144,7 @@ MISTAKES: Final = (
     ),
     Mistake(
         "a release without an answer is not noted",
-        "_locks/removal.py",
+        "_locks/release.py",
         "_unfinished[entry_id] = row",
         "pass",
         "locks/test_interrupts.py::test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process",
@@ -153,7 +158,7 @@ MISTAKES: Final = (
     ),
     Mistake(
         "only the first item of a transaction meets a locked range",
-        "_writes/assembly.py",
+        "_writes/native_transaction.py",
         "setdefault(barrier.row.identity, barrier).join(barrier)",
         "setdefault(barrier.row.identity, barrier)",
         "intervals/test_enforced_ranges.py::test_each_item_of_a_transaction_meets_a_locked_range",
@@ -167,56 +172,56 @@ MISTAKES: Final = (
     ),
     Mistake(
         "a get under the lock is eventually consistent",
-        "_models/reading.py",
+        "_models/reads.py",
         "range_key, consistent_read or target is not None, names",
         "range_key, consistent_read, names",
         "models/test_reading.py::test_reads_inside_a_lock_are_consistent",
     ),
     Mistake(
         "a result of a transaction is kept as long as a row of a lock",
-        "_jobs/calls.py",
+        "_recipes/idempotency.py",
         "self._terms.keep + IDLE_TTL_S)))",
         "IDLE_TTL_S)))",
         "jobs/test_idempotent.py::test_a_result_of_a_transaction_is_kept_as_long_as_it_counts",
     ),
     Mistake(
         "a later wish replaces the first",
-        "_jobs/campaign.py",
+        "_recipes/leader_election.py",
         "self._wish = self._wish or wish",
         "self._wish = wish",
         "jobs/test_campaign.py::test_work_that_has_failed_and_is_told_to_resign_has_failed",
     ),
     Mistake(
         "a row of a unique value does not expire with its item",
-        "_models/uniqueness.py",
+        "_models/unique_audit.py",
         "row.to = Holder(table, key, image.get(str(self._expires)))",
         "row.to = Holder(table, key)",
         "unique/test_repair.py::test_a_row_expires_with_its_item",
     ),
     Mistake(
         "a refused row of another item settles a doubt",
-        "_writes/beside.py",
+        "_writes/send.py",
         'if in_doubt and (_failed(others, others) or write.may_still_be_applied(item_reason.get("Item"))):',
         'if in_doubt and write.may_still_be_applied(item_reason.get("Item")):',
         "unique/test_faults.py::test_a_refused_row_says_nothing_of_an_earlier_copy",
     ),
     Mistake(
         "a doubt of a transaction is not carried over",
-        "_writes/assembly.py",
+        "_writes/native_transaction.py",
         "                    write.note_doubt()",
         "                    pass",
         "writes/test_in_doubt_under_a_lock.py::test_an_update_in_doubt_by_a_transaction_is_not_undone_by_the_next_save",
     ),
     Mistake(
         "the look for a lost write is eventually consistent",
-        "_writes/outside.py",
+        "_writes/send.py",
         '"Key": self.kwargs["Key"], "ConsistentRead": True}',
         '"Key": self.kwargs["Key"]}',
         "writes/test_write_ids.py::test_a_lost_request_to_count_is_not_sent_again",
     ),
     Mistake(
         "a savepoint keeps a condition",
-        "_transactions/member.py",
+        "_transactions/item.py",
         "self.write = self.writer = self.condition = None",
         "self.write = self.writer = None",
         "transactions/test_copies.py::test_a_rollback_to_a_savepoint_forgets_the_condition_of_a_write",
@@ -230,7 +235,7 @@ MISTAKES: Final = (
     ),
     Mistake(
         "a record that is given up keeps its content",
-        "_io/header_requests.py",
+        "_io/transaction_record.py",
         "SET #expires = :ends, #f = :format REMOVE #content",
         "SET #expires = :ends, #f = :format",
         "transactions/test_fates.py::test_a_key_that_has_expired_and_is_given_up_is_free",

@@ -28,14 +28,7 @@ import rich
 from rich.progress import Progress
 from rich.table import Table
 
-from pynamo_locking import (
-    LockSettings,
-    LockTimeout,
-    NamedLock,
-    TransactWrite,
-    VersionedMixin,
-    locked_all,
-)
+from pynamo_locking import LockSettings, LockTimeout, NamedLock, TransactWrite, VersionedMixin, locked_all
 from tests.engines.engine import running
 from tests.engines.servers import Servers
 from tests.support.models import declare

@@ -20,8 +20,8 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
+from certify import contract
 from pynamo_locking import events, testing
-from pynamo_locking.certify import contract
 from pynamo_locking.contrib import celery, django, fastapi, flask, starlette, streams
 from tests.engines.engine import DUMMY_ENVIRONMENT, moto_one_at_a_time
 

@@ -14,7 +14,7 @@ from benchmarks.locks.many import cpu_s, memory_kb
 from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings
-from pynamo_locking._locks import cohorts
+from pynamo_locking._locks import local_queue
 from tests.support.nursery import process
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Run:
 
     def in_line(self) -> int:
         """How many wait, with the one that waits in the queue for all."""
-        cohort = cohorts._cohorts.get(self.model.lock("a")._target.row.identity)
+        cohort = local_queue._cohorts.get(self.model.lock("a")._target.row.identity)
         return 0 if cohort is None else len(cohort.waiting) + 1
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.contenders import Place
 from benchmarks.locks.tables import markdown
 from pynamo_locking import NamedLock
-from pynamo_locking._locks.held_entry import HeldEntry
+from pynamo_locking._locks.held_lock import HeldEntry
 from tests.support.nursery import process
 
 if TYPE_CHECKING:

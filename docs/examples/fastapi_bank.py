@@ -24,13 +24,8 @@ from pydantic import BaseModel, Field
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import AsyncTransaction, LockableModel, LockAttribute, Transaction, VersionAttribute
-from pynamo_locking.contrib.fastapi import (
-    PynamoLocking,
-    aif_match,
-    atransaction_dependency,
-    conditional,
-    transaction_dependency,
-)
+from pynamo_locking.contrib.fastapi import atransaction_dependency, transaction_dependency
+from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional
 
 
 class Account(LockableModel):

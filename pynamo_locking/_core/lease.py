@@ -1,4 +1,4 @@
-"""Lease arithmetic, and what durations must be to each other. In seconds unless the name says ms."""
+"""Lease arithmetic: when a lease ends, when it is renewed, and what durations must be to each other. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, Union
 
+from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.limits import MOST_WAITERS
 
 Duration = Union[float, int, timedelta]  # noqa: UP007 - evaluated at run time by Sphinx
 

@@ -1,4 +1,4 @@
-"""Attribute values: read from a request, measured, compared.
+"""Attribute values: read from a request, measured, compared; and how DynamoDB refuses them.
 
 A value is stored as boto3 sends it (``{"N": "1"}``), but canonical: numbers in one spelling, sets sorted,
 bytes as bytes. So two values are equal if and only if their stored forms are. A stored value is never
@@ -12,10 +12,45 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._expressions.refusals import SERIALIZATION, Refusal, invalid, invalid_value
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+# How DynamoDB says no to an expression or a value, in its own words.
+
+
+INVALID = "ValidationException"
+SERIALIZATION = "SerializationException"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not an error
+    """DynamoDB refuses a request.
+
+    Attributes:
+        code: the code of the error.
+        message: its message.
+        details: what the error carries besides, as ``Item`` or ``CancellationReasons``.
+    """
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.details = details
+
+
+def invalid(message: str) -> Refusal:
+    """Return the refusal of a request that cannot be served."""
+    return Refusal(INVALID, message)
+
+
+def invalid_value(message: str) -> Refusal:
+    """Return the refusal of a parameter's value."""
+    return invalid(f"One or more parameter values were invalid: {message}")
+
+
+# Attribute values: read from a request, measured, compared.
+
 
 #: One attribute value in DynamoDB's form: its type and its content.
 Value = dict[str, Any]

@@ -11,39 +11,33 @@ from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError,
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.intervals import enclosing
 from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._intervals.axis import Axis, axis_of
-from pynamo_locking._intervals.disjoint import Disjoint, behind
-from pynamo_locking._intervals.looking import LookingMixin, value_of
-from pynamo_locking._intervals.placing import (
+from pynamo_locking._intervals.disjoint_writes import (
     MOVE,
+    Disjoint,
     Placing,
+    Staged,
+    behind,
     by_guard,
     check_together,
     ends_in,
     literal_end,
     moving,
+    overlap,
     saving,
     unsure_of,
     updating,
     whole,
 )
-from pynamo_locking._intervals.staging import Staged, overlap
+from pynamo_locking._intervals.intervals import IntervalAttributes, enclosing, interval_attributes_of
+from pynamo_locking._intervals.queries import IntervalQueriesMixin, value_of
 from pynamo_locking._io import runtime
-from pynamo_locking._items import clauses, knowledge
-from pynamo_locking._jobs.named_lock import NamedLock
-from pynamo_locking._models.lockable import LockableMixin
+from pynamo_locking._items import conditions, versions
+from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
 from pynamo_locking._transactions.transaction import Transaction
-from pynamo_locking.exceptions import (
-    Conflict,
-    ItemLocked,
-    StaleVersion,
-    TransactionAborted,
-    TransactionConflict,
-    also,
-)
+from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,15 +45,16 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.intervals import Span
-    from pynamo_locking._models.writing import Placed
-    from pynamo_locking._writes.writers import PlainWriter
+    from pynamo_locking._intervals.intervals import Span
+    from pynamo_locking._models.writes import Placed
+    from pynamo_locking._writes.send import PlainWriter
+
 
 #: How long to retry, in seconds.
 _WAIT_S: Final = 10.0
 
 
-class IntervalMixin(LookingMixin):
+class IntervalMixin(IntervalQueriesMixin):
     """Keeps the rows of one hash key from overlapping each other. Put it before the model's other bases.
 
     ::
@@ -240,10 +235,10 @@ class IntervalMixin(LookingMixin):
         for row in given:
             if not isinstance(row, cls):
                 raise ConfigurationError(f"insert_disjoint() of {cls.__name__} stores rows of that model, not {row!r}.")
-            if knowledge.known(row).version is not None:
+            if versions.known_state(row).version is not None:
                 raise ConfigurationError(
-                    f"this {cls.__name__} is stored already, in version {knowledge.known(row).version}: save() it, or "
-                    f"move() it."
+                    f"this {cls.__name__} is stored already, in version {versions.known_state(row).version}: save() "
+                    f"it, or move() it."
                 )
             cls._check_same_table(row, "insert_disjoint")
         return given
@@ -251,7 +246,7 @@ class IntervalMixin(LookingMixin):
     @classmethod
     def _check_stored(cls, row: Self, method: str) -> None:
         """Refuse anything but an instance that was loaded from, or saved to, the table of this model."""
-        if not isinstance(row, cls) or knowledge.known(row).version is None:
+        if not isinstance(row, cls) or versions.known_state(row).version is None:
             raise ConfigurationError(f"{method}() needs a stored {cls.__name__}, not {row!r}: see insert_disjoint().")
         cls._check_same_table(row, method)
 
@@ -278,7 +273,7 @@ class IntervalMixin(LookingMixin):
         of `insert_disjoint`, 1 transactional read and 1 read.
         """
         axis = self._interval()
-        is_known = knowledge.known(self).version is not None or not add_version_condition
+        is_known = versions.known_state(self).version is not None or not add_version_condition
         if is_known and not unsure_of(self):
             try:
                 return super().save(condition, add_version_condition=add_version_condition)
@@ -306,7 +301,7 @@ class IntervalMixin(LookingMixin):
         axis = self._interval()
         ends = ends_in(axis, actions)
         if not ends:
-            condition = clauses.both(condition, axis.is_stored())
+            condition = conditions.both(condition, axis.is_stored())
             return super().update(actions, condition, add_version_condition=add_version_condition)
         end = literal_end(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)
@@ -314,7 +309,7 @@ class IntervalMixin(LookingMixin):
             self._place(axis, [placing], UpdateError)
         return {"Attributes": self.serialize()}
 
-    def _is_elsewhere(self, axis: Axis, refused: Conflict) -> bool:
+    def _is_elsewhere(self, axis: IntervalAttributes, refused: Conflict) -> bool:
         """Tell whether a save was refused because the stored row has another interval, or is not there."""
         if isinstance(refused, (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)):
             return False
@@ -341,15 +336,15 @@ class IntervalMixin(LookingMixin):
         if member is not None and member.write is not None and self._is_placed(axis, member, actions):
             return condition
         if actions is not None:
-            return clauses.both(condition, axis.is_stored())
-        if knowledge.known(self).version is None:
+            return conditions.both(condition, axis.is_stored())
+        if versions.known_state(self).version is None:
             raise ConfigurationError(
                 f"a transaction would store this {type(self).__name__} without a check for overlaps: use "
                 f"insert_disjoint() of the transaction, or of the model, which stores any number of rows, all or none."
             )
-        return clauses.both(condition, self._same_interval())
+        return conditions.both(condition, self._same_interval())
 
-    def _is_placed(self, axis: Axis, member: Any, actions: Sequence[Action] | None) -> bool:
+    def _is_placed(self, axis: IntervalAttributes, member: Any, actions: Sequence[Action] | None) -> bool:
         """Tell whether the transaction has checked where the row will be; refuse to bring it back, or elsewhere."""
         this = type(self).__name__
         if member.is_deleted:
@@ -384,9 +379,9 @@ class IntervalMixin(LookingMixin):
 
     @override
     @classmethod
-    def _interval(cls) -> Axis:
+    def _interval(cls) -> IntervalAttributes:
         """Return the model's axis; refuse a model that cannot keep its rows from overlapping."""
-        axis = axis_of(cls)
+        axis = interval_attributes_of(cls)
         check_model(cls)
         table = getattr(cls.Meta, "lock_table", None)
         if not (isinstance(table, type) and issubclass(table, NamedLock)):
@@ -399,7 +394,7 @@ class IntervalMixin(LookingMixin):
     @classmethod
     def _place(
         cls,
-        axis: Axis,
+        axis: IntervalAttributes,
         placings: list[Placing],
         error: type[PynamoDBException] = TransactWriteError,
         *,

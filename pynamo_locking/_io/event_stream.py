@@ -7,24 +7,35 @@ thread, while no mutex of this package is held. Events that are emitted under a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import ParamSpec
 
 from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
     from pynamo_locking._core.events import Event
+    from pynamo_locking._core.lock_queue import QueueEntry
+    from pynamo_locking._core.transactions import TransactionRecord
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.transaction_record import RecordTable
 
 logger = logging.getLogger("pynamo_locking")
+
+
+# The stream of events: who listens, and what is emitted.
+
 
 #: All subscriptions. Replaced as a whole, so that it can be read without a mutex.
 listeners: tuple[Subscription, ...] = ()
@@ -231,3 +242,70 @@ def _begin_anew_after_fork() -> None:
 
 
 runtime.after_fork(_begin_anew_after_fork)
+
+
+# Events of evictions and of recovered transactions. An event never replaces the error of what it is about.
+
+
+_P = ParamSpec("_P")
+
+
+def harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
+    @functools.wraps(tell)
+    def telling(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            tell(*args, **kwargs)
+        except Exception:
+            logger.exception("an event could not be told")
+
+    return telling
+
+
+def about_lock(row: LockRow, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
+    return {
+        **clocks(),
+        "name": row.name,
+        "table": row.table,
+        "model": row.model,
+        "owner": owner,
+        "entry_id": entry_id,
+        "ticket": ticket,
+    }
+
+
+@harmless
+def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = False) -> None:
+    for entry in entries:
+        emit(
+            events.Evicted(
+                **about_lock(row, entry.owner, entry.id, entry.ticket),
+                by=runtime.current.owner(),
+                lease_ms=entry.lease_ms,
+                is_forced=is_forced,
+                queued_ms=entry.queued_for * 1000,
+            )
+        )
+
+
+@harmless
+def recovered(
+    header_table: RecordTable,
+    header: TransactionRecord | None,
+    transaction_id: str,
+    *,
+    outcome: str,
+    by: str,
+    reason: str = "",
+) -> None:
+    """Report what we did about another party's transaction."""
+    emit(
+        events.TransactionRecovered(
+            **clocks(),
+            transaction_id=transaction_id,
+            owner="" if header is None else header.owner,
+            table=header_table.table,
+            outcome=outcome,
+            by=by,
+            reason=reason,
+        )
+    )

@@ -1,4 +1,4 @@
-"""The seam to the outside world: clocks, threads, events, randomness.
+"""The seam to the outside world: clocks, threads, events, randomness, forks.
 
 The package uses them only through `runtime.current`, so a test can `install` a virtual world.
 """
@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, Final
 
 from pynamo_locking._core.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
 try:
     from snapshot_restore_py import register_after_restore as _register  # AWS's, which the runtimes of Lambda have
 except ImportError:
     _register = None
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: So many bytes of the names of host and thread fit into the longest label of an owner.
 _LONGEST_PART: Final = 120

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import runtime
-from pynamo_locking._io.stored import Place, Stored
+from pynamo_locking._io.stored_rows import Place, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.indexes import Index
     from pynamodb.models import Model
+
 
 _M = TypeVar("_M", bound="Model")
 _I = TypeVar("_I", bound="Mapping[str, Any]")

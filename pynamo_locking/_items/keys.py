@@ -1,17 +1,17 @@
-"""Keys, bounds and names of items, checked before any request."""
+"""Keys, bounds and names of items, checked before any request; keys as people write them."""
 
 from __future__ import annotations
 
+import base64
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamodb.attributes import UTCDateTimeAttribute
+from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
+from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.limits import LARGEST_KEYS
-from pynamo_locking._core.naming import canonical_number, row_name
-from pynamo_locking._items.key_text import is_base_64, is_implied
+from pynamo_locking._core.row_keys import canonical_number, row_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +19,44 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
-    from pynamo_locking._core.claims import Bound
-    from pynamo_locking._core.own_keys import OwnKeys
+    from pynamo_locking._core.lock_modes import Bound
+    from pynamo_locking._core.row_keys import OwnKeys
+
+
+# Keys as people write and see them.
+
+
+def stored_keys(model: type[Model]) -> list[Attribute[Any]]:
+    """Return a model's hash key, and its range key if it has one."""
+    return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
+
+
+def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
+    """Return the same, as people give values for them: without a range key that follows from the hash key."""
+    return [key for key in stored_keys(model) if not is_implied(key)]
+
+
+def is_implied(range_attribute: Attribute[Any] | None) -> bool:
+    """Tell whether a range key follows from the hash key: see `OwnKeys`."""
+    return getattr(range_attribute, "is_implied", False)
+
+
+def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
+    """Return a stored key value as text for `keys_from_text`: bytes in base 64, other values as they are stored."""
+    return stored.decode() if isinstance(stored, bytes) and is_base_64(attribute) else text_of(stored)
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text: bytes in base 64."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def is_base_64(attribute: Attribute[Any]) -> bool:
+    """Tell whether the stored bytes are base 64 already, which sorts unlike the values."""
+    return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding
+
+
+# Keys, bounds and names of items, checked before any request.
 
 
 class ItemKey(NamedTuple):

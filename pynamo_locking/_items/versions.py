@@ -1,25 +1,35 @@
-"""Where a model keeps its versions, and the version's part of a write."""
+"""The version condition of a write, what an instance knows of its stored item, and entity tags."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.constants import NUMBER, STRING
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.outcome import Known, next_write_id
-from pynamo_locking._io import flaws
-from pynamo_locking._io.stored import FORMAT, FORMAT_NAME, Place, Stored, known_format
+from pynamo_locking._core.write_outcome import Freshness, Known, Why, next_write_id
+from pynamo_locking._io import responses, runtime, stored_rows
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, known_format
+from pynamo_locking._items import unique_values
+from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pynamodb.attributes import Attribute
+    from pynamodb.exceptions import PynamoDBException
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.operand import Path
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
+
+
+# Where a model keeps its versions, and the version's part of a write.
+
 
 #: Set on a model class: its `Shape`, worked out once.
 _SHAPE: Final = "_pynamo_locking_shape"
@@ -101,7 +111,7 @@ def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     names, table = [each.attr_name for each in keys if each is not None], model.Meta.table_name
     key = {name: image[name] for name in names if name in image}
     what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
-    flaws.refuse_newer(image, what, table=table, key=key)
+    stored_rows.refuse_newer(image, what, table=table, key=key)
 
 
 def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
@@ -187,3 +197,299 @@ class VersionPart:
             attributes[self.shape.write_id_name] = self._stored_id
         if self.shape.format_ is not None:
             attributes[FORMAT_NAME] = _FORMAT
+
+
+# What an instance knows of its stored item, and whether it is stale.
+
+
+#: Where an instance keeps its version, the id of the write that stored it, and the names of what a save may have to
+#: remove; no attribute of the model.
+WRITE_ID: Final = "_pynamo_locking_write_id"
+
+_UNKNOWN: Final = (None, None, None)
+
+#: Where it keeps the effect of its write until the write is applied.
+_EXPECTED: Final = "_pynamo_locking_expected"
+
+#: Where it keeps its `Freshness`, if known.
+_FRESHNESS: Final = "_pynamo_locking_freshness"
+
+_FRESH: Final = Freshness()
+
+#: Where it keeps the values of which rows are kept, and the version and write id of the item that has them.
+_VALUES: Final = "_pynamo_locking_values"
+
+
+def known_state(item: Model) -> Known:
+    """Return what an instance knows of its stored item."""
+    version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, _UNKNOWN)[:2]
+    # If the caller has assigned another version, the id does not belong to it.
+    return Known(version, write_id if version == of_version else None)
+
+
+def _version_of(item: Model) -> int | None:
+    name = item._version_attribute_name
+    version: int | None = None if name is None else item.attribute_values.get(name)
+    return version
+
+
+def removable(item: Model) -> frozenset[str] | None:
+    """Return those names in the stored item that a save may have to remove; None if they are not known.
+
+    They are those of the item with the write id that the instance knows.
+    """
+    names: frozenset[str] | None = vars(item).get(WRITE_ID, _UNKNOWN)[2]
+    return names
+
+
+def _set_write_id(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
+    """Note a write id, and the names of all attributes that the item has since that write, if they are known."""
+    vars(item).pop(WRITE_ID, None)
+    if write_id is not None:
+        left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
+        vars(item)[WRITE_ID] = (_version_of(item), write_id, left)
+
+
+def remember(item: Model, image: Mapping[str, Any]) -> None:
+    """Note the write id of the image that an instance was loaded from."""
+    name = shape_of(type(item)).write_id_name
+    vars(item).pop(_FRESHNESS, None)
+    _set_write_id(item, None if name is None else image.get(name, {}).get(STRING), image)
+    note_values(item, image)
+
+
+def note_values(item: Model, image: Mapping[str, Any]) -> None:
+    """Note what of a stored item the rows of its unique values depend on."""
+    if unique_values.unique_of(type(item)) is not None:
+        vars(item)[_VALUES] = (known_state(item), unique_values.watched(type(item), image))
+
+
+def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
+    """Return what was noted, and of which stored item."""
+    found: tuple[Known, Mapping[str, Any]] = vars(item).get(_VALUES, (Known(), {}))
+    return found
+
+
+def forget(item: Model) -> None:
+    """Note that the next writer of the item stores no write id."""
+    _set_write_id(item, None)
+
+
+def copy_knowledge(source: Model, target: Model) -> None:
+    """Copy what one instance knows of the stored item to another instance."""
+    for name in (WRITE_ID, _FRESHNESS, _VALUES):
+        vars(target).pop(name, None)
+        if name in vars(source):
+            vars(target)[name] = vars(source)[name]
+
+
+def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
+    """Set the version of an instance to the one that DynamoDB has stored."""
+    version, write_id = known_of(type(item), attributes).version, known_state(item).write_id
+    if version is not None and item._version_attribute_name is not None:
+        setattr(item, item._version_attribute_name, version)
+        _set_write_id(item, write_id)
+
+
+def set_known(item: Model, before: Known) -> None:
+    """Make an instance a copy of that stored version, whatever it was loaded from."""
+    name = item._version_attribute_name
+    if name is not None and known_state(item) != before:
+        if before.version is None:
+            item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
+        else:
+            setattr(item, name, before.version)
+        _set_write_id(item, before.write_id)
+
+
+@contextlib.contextmanager
+def planned_as(item: Model, before: Known) -> Iterator[None]:
+    """Plan the write of an instance as if it had been loaded from that stored version; restore it afterwards."""
+    name, state = str(item._version_attribute_name), vars(item)
+    if known_state(item) == before:
+        yield
+        return
+    values, noted = dict(item.attribute_values), state.get(WRITE_ID)
+    set_known(item, before)
+    try:
+        yield
+    finally:
+        item.attribute_values.pop(name, None)
+        if name in values:
+            item.attribute_values[name] = values[name]
+        state.pop(WRITE_ID, None)
+        if noted is not None:
+            state[WRITE_ID] = noted
+
+
+def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
+    """Return the version's part of a write; it is empty if the model has no versions.
+
+    If the caller has named the transaction, the write id is derived from its `token`: DynamoDB recognises a repeated
+    transaction only if all of its actions are equal.
+    """
+    shape, before = shape_of(type(item)), known_state(item)
+    nonce = "" if shape.write_id is None else _nonce(item, before, token)
+    return VersionPart(shape, before, nonce, is_checked=is_checked and shape.attribute is not None)
+
+
+def _nonce(item: Model, before: Known, token: str | None) -> str:
+    if token is None:
+        return runtime.current.token()
+    keys = item._get_serialized_keys()
+    text = repr((token, type(item).Meta.table_name, keys, before.version, before.write_id))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class _Expected:
+    write_id: str | None
+    outdates: bool
+    names: Iterable[str] | None
+
+
+def expect(
+    item: Model,
+    part: VersionPart,
+    *,
+    outdates: bool = False,
+    is_handed_out: bool = False,
+    names: Iterable[str] | None = None,
+) -> None:
+    """Note what PynamoDB's call of `update_local_version_attribute` will mean for an instance.
+
+    Args:
+        item: the instance.
+        part: of the write that was applied when PynamoDB makes the call.
+        outdates: whether the stored item will have attributes that the instance does not show.
+        is_handed_out: whether PynamoDB sends the write. If it has two writes of the instance, the call does not say
+            which of them was applied.
+        names: of all attributes that the stored item will have; None if they are not known.
+    """
+    is_second = is_handed_out and _EXPECTED in vars(item)
+    vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates, names)
+
+
+def take_expected(item: Model) -> None:
+    """Note that the expected write was applied."""
+    made: _Expected | None = vars(item).pop(_EXPECTED, None)
+    if made is None:
+        forget(item)
+        return
+    _set_write_id(item, made.write_id, made.names)
+    if made.outdates:
+        mark_old(item, is_locked=False)
+
+
+def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
+    """Mark an instance as stale: the stored item may differ from it."""
+    has_version = item._version_attribute_name is not None
+    vars(item)[_FRESHNESS] = freshness(item).marked(
+        why, known_state(item), has_version=has_version, is_locked=is_locked
+    )
+
+
+def freshness(item: Model) -> Freshness:
+    """Return whether an instance is known to be stale, and why."""
+    found: Freshness = vars(item).get(_FRESHNESS, _FRESH)
+    return found
+
+
+def is_old(item: Model) -> bool:
+    """Tell whether an instance is stale."""
+    return freshness(item).is_old(known_state(item))
+
+
+def check_current(item: Model, error: type[PynamoDBException]) -> None:
+    """Refuse to save a stale instance whose staleness DynamoDB could not notice."""
+    if freshness(item).must_not_be_saved:
+        raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
+
+
+def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
+    """Return the error for an instance that is known to be stale without a request."""
+    version = known_state(item).version
+    refused: Exception = also(StaleVersion, error)(
+        f"this {type(item).__name__} {why}",
+        expected=version,
+        actual=version,
+        cause=responses.condition_failed(error, "the copy is older than its version", item.Meta.table_name),
+    )
+    return refused
+
+
+# Entity tags: a version of an item as text, for clients that read an item and write it later.
+
+
+#: DynamoDB's numbers have at most 38 digits.
+_LONGEST_NUMBER: Final = 38
+
+
+def etag_of(item: Any) -> str:
+    """Return the entity tag of a stored item, without its quotes: its version, and the id of its last write."""
+    known = known_state(item)
+    if known.version is None:
+        raise ConfigurationError(
+            f"this {type(item).__name__} has no version that an ETag could be made of: it is not stored, or its model "
+            f"has no `version = VersionAttribute()`."
+        )
+    return f"{known.version}" if known.write_id is None else f"{known.version}-{known.write_id}"
+
+
+def _meant_by(tag: str) -> Known | None:
+    """Return what `etag_of` has made this tag from; None for any other text."""
+    version, dash, write_id = tag.partition("-")
+    is_number = version.isascii() and version.isdigit() and len(version) <= _LONGEST_NUMBER
+    if not is_number or str(int(version)) != version or bool(dash) != bool(write_id):
+        return None
+    return Known(int(version), write_id or None)
+
+
+def check_model(found: Any) -> None:
+    """Refuse a model, or an item of one, that has no version."""
+    model: Any = found if isinstance(found, type) else type(found)
+    if shape_of(model).attribute is None:
+        raise ConfigurationError(f"{model.__name__} has no version to compare: declare `version = VersionAttribute()`.")
+
+
+def item_of(tags: list[str] | None, found: Any, hash_key: Any, range_key: Any) -> Any:
+    """Return an item whose writes DynamoDB refuses unless it is in a version that one of the tags names.
+
+    Args:
+        tags: strong ones; None for any version.
+        found: the item as it was read; or its model, and the keys.
+        hash_key: of the item.
+        range_key: of the item.
+
+    Raises:
+        StaleVersion: the item is in none of these versions, or there is no such item.
+    """
+    model: Any = found if isinstance(found, type) else type(found)
+    expected = [known for known in map(_meant_by, tags or ()) if known is not None]
+    has_ids = shape_of(model).write_id_name is not None
+    is_one = tags is not None and len(expected) == len(tags) == 1
+    if found is model and is_one and (expected[0].write_id is not None or not has_ids):
+        item = model(hash_key, range_key)  # no read is needed: the write itself compares
+        set_known(item, expected[0])
+        return item
+    current: Any = _read(model, hash_key, range_key) if found is model else found
+    stored = Known(None, None) if current is None else known_state(current)
+    if current is not None and (tags is None or stored in expected):
+        return current
+    # An item that was read without its write id, as from an index: the write compares the id.
+    meant = [known for known in expected if known.version == stored.version and stored.write_id is None]
+    if current is None or len(meant) != 1:
+        raise StaleVersion(
+            "the item is not in a version that If-Match names. Nothing was written; read it again.",
+            expected=expected[0].version if expected else None,
+            actual=stored.version,
+        )
+    set_known(current, meant[0])
+    return current
+
+
+def _read(model: Any, hash_key: Any, range_key: Any) -> Any:
+    try:
+        return model.get(hash_key, range_key, consistent_read=True)
+    except model.DoesNotExist:
+        return None

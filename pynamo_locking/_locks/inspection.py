@@ -10,14 +10,13 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.naming import text_of_ms
-from pynamo_locking._io import dispatch, event_stream, lock_document, lock_requests, reports, retries, runtime
-from pynamo_locking._io.retries import Refused, Unavailable
-from pynamo_locking._io.stored import Place, Stored, known_format
-from pynamo_locking._items import key_text
+from pynamo_locking._core.row_keys import text_of_ms
+from pynamo_locking._io import client, event_stream, lock_record, lock_requests, runtime
+from pynamo_locking._io.client import Refused, Unavailable
+from pynamo_locking._io.stored_rows import Place, Stored, known_format
 from pynamo_locking._items import keys as item_keys
-from pynamo_locking._items.key_text import is_base_64, key_attributes
-from pynamo_locking._locks import cohorts, held_entry
+from pynamo_locking._items.keys import is_base_64, key_attributes
+from pynamo_locking._locks import held_lock, local_queue
 from pynamo_locking.exceptions import OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
-    from pynamo_locking._core.queue import LockState, QueueEntry, Success
-    from pynamo_locking._io.lock_document import LockRow
-    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._locks.held_lock import HeldEntry
+
+logger = logging.getLogger("pynamo_locking")
 
 
 def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
@@ -70,7 +71,6 @@ def _from_text(attribute: Attribute[Any], text: str) -> Any:
         ) from error
 
 
-logger = logging.getLogger("pynamo_locking")
 _ATTEMPTS: Final = 4
 
 #: What is shown of a lock, or of an entry.
@@ -92,28 +92,28 @@ def listed(
     """
     is_inside = model._lock_attribute() is not None
     carrier = model if is_inside else model._lock_table()
-    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in key_text.stored_keys(carrier)]
-    condition, queue = Place(lock, lock_document.NEXT).exists(), Place(lock, lock_document.QUEUE)
+    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in item_keys.stored_keys(carrier)]
+    condition, queue = Place(lock, lock_record.NEXT).exists(), Place(lock, lock_record.QUEUE)
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
-        condition = (condition | queue.exists()) & ~(queue == Stored(lock_document.EMPTY))
-    condition |= Place(lock, lock_document.TX).exists() | ~known_format(lock)
+        condition = (condition | queue.exists()) & ~(queue == Stored(lock_record.EMPTY))
+    condition |= Place(lock, lock_record.TX).exists() | ~known_format(lock)
     keys = item_keys.own_keys_of(carrier) if carrier._lock_creates_item else None
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:
         condition &= Path(names[:1]).startswith(begin if keys is None else keys.prefix + begin)
-    for image in dispatch.scan(carrier, condition, [*names, lock], is_consistent=is_consistent):
+    for image in client.scan(carrier, condition, [*names, lock], is_consistent=is_consistent):
         key, own = {name: image[name] for name in names}, "" if keys is None else keys.name_in(image)
         if own is None:
             continue
         stored = [own] if keys is not None else [next(iter(value.values())) for value in key.values()]
         texts = _key_texts(model, stored, is_inside=is_inside)
         name = own or item_keys.name_of(model, key)
-        yield shown(name, texts, lock_document.state_in(image, lock))
+        yield shown(name, texts, lock_record.state_in(image, lock))
 
 
 def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[str]:
     """Return the key of what is locked; nothing if it was too long for the name of its lock row."""
-    attributes = key_text.key_attributes(model)
+    attributes = item_keys.key_attributes(model)
     if not is_inside:
         parts = stored[0].split("/")[1:]
         attributes = [] if parts[0].startswith("#") else attributes
@@ -121,7 +121,7 @@ def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[st
             unquote_to_bytes(part) if each.attr_type == "B" else unquote(part)
             for part, each in zip(parts, attributes, strict=False)
         ]
-    return [key_text.key_to_text(each, value) for each, value in zip(attributes, stored, strict=False)]
+    return [item_keys.key_to_text(each, value) for each, value in zip(attributes, stored, strict=False)]
 
 
 def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
@@ -138,7 +138,7 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
         "last_success": None if state.success is None else shown_success(state.success),
         "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
         "unreadable": state.unreadable or None,
-        "format": lock_document.shown_format(state.raw),
+        "format": lock_record.shown_format(state.raw),
     }
 
 
@@ -161,8 +161,8 @@ def _shown_entry(entry: QueueEntry, held_s: float | None = None) -> Shown:
         "owner": entry.owner,
         "mode": entry.mode,
         "permits": claim.permits,
-        "range_lower": None if claim.lower is None else key_text.text_of(claim.lower[1]),
-        "range_upper": None if claim.upper is None else key_text.text_of(claim.upper[1]),
+        "range_lower": None if claim.lower is None else item_keys.text_of(claim.lower[1]),
+        "range_upper": None if claim.upper is None else item_keys.text_of(claim.upper[1]),
         "entered_at": text_of_ms(entry.entered_ms),
         "queued_s": entry.queued_for,
         "held_s": held_s,
@@ -196,7 +196,7 @@ def claim_of(entry: Mapping[str, Any]) -> str:
 def state(row: LockRow) -> LockState:
     """Read the lock document, which may be broken."""
     try:
-        return retries.patiently(lambda: lock_requests.look_at_document(row))
+        return client.patiently(lambda: lock_requests.look_at_document(row))
     except Unavailable as error:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 
@@ -209,13 +209,13 @@ def repair(row: LockRow) -> bool:
     was_broken = False
     for _ in range(_ATTEMPTS):
         now = state(row)
-        lock_document.refuse_newer(row, now.raw)
+        lock_record.refuse_newer(row, now.raw)
         if now.raw is None or not now.unreadable:
             return was_broken
         was_broken = True
-        sound = lock_document.mended(now.raw, runtime.current.time_us())
+        sound = lock_record.mended(now.raw, runtime.current.time_us())
         try:
-            retries.patiently(lambda old=now.raw, new=sound: lock_requests.replace(row, old, new))  # type: ignore[misc]
+            client.patiently(lambda old=now.raw, new=sound: lock_requests.replace(row, old, new))  # type: ignore[misc]
         except Refused:
             continue  # the document has changed since the look, or this was a second copy
         except Unavailable as error:
@@ -230,13 +230,13 @@ def break_entry(row: LockRow, ticket: int) -> bool:
     """Remove the entry with that ticket; return whether it was there."""
     since = 0
     for _ in range(_ATTEMPTS):
-        now = lock_document.trusted(row, state(row))
+        now = lock_record.trusted(row, state(row))
         found = tuple(entry for entry in now.entries if entry.ticket == ticket)
         if not found:  # perhaps our first copy removed it, and its answer was lost
             return now.was_evicted(ticket, since) is True
         since = now.since
         try:
-            retries.patiently(lambda found=found, now=now: lock_requests.evict(row, found, now.evicted))  # type: ignore[misc]
+            client.patiently(lambda found=found, now=now: lock_requests.evict(row, found, now.evicted))  # type: ignore[misc]
         except Refused:
             continue  # it was renewed, or left, between the look and the removal
         except Unavailable as error:
@@ -245,7 +245,7 @@ def break_entry(row: LockRow, ticket: int) -> bool:
                 cause=error.cause,
             ) from error
         if event_stream.listeners:
-            reports.evicted(row, found, is_forced=True)
+            event_stream.evicted(row, found, is_forced=True)
         _let_callers_go_on(found)
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")
@@ -254,9 +254,9 @@ def break_entry(row: LockRow, ticket: int) -> bool:
 def _let_callers_go_on(broken: tuple[QueueEntry, ...]) -> None:
     """Let the callers of this process behind a broken lock enter the queue anew, before its heartbeat learns of it."""
     ids = {entry.id for entry in broken}
-    for each in tuple(held_entry.all_held):
+    for each in tuple(held_lock.all_held):
         if each.entry.id in ids:
-            cohorts.pass_on(each.caller)
+            local_queue.let_next_lead(each.caller)
 
 
 #: The entries that a context holds, and how many times it has acquired each.
@@ -264,7 +264,7 @@ Held = dict["HeldEntry", int]
 
 
 def held() -> Held:
-    context = held_entry._held.get().values()
+    context = held_lock._held.get().values()
     return {each: each.depth for entries in context for each in entries if not each.possession.is_over}
 
 
@@ -279,7 +279,7 @@ def release_all_since(before: Held, work: str) -> None:
 
 def _give_back(held: HeldEntry, times: int) -> None:
     if [held.give_back() for _ in range(times)][-1]:  # else an outer block holds it as well
-        held_entry.forget(held)
+        held_lock.remove_from_context(held)
         try:
             held.release()
         except LockingError as error:

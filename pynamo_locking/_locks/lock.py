@@ -1,34 +1,130 @@
-"""The public lock: one object, whether the lock is in an item or in a row of its own."""
+"""The public lock: acquire, renew, release, in ``with`` and ``async with``."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import AsyncIterable
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from typing_extensions import Self
 
-from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import Duration, seconds
-from pynamo_locking._io import loops
-from pynamo_locking._locks import guards, holding, tasks
-from pynamo_locking._locks.chunks import Chunks
-from pynamo_locking._locks.taking import Taker
-from pynamo_locking._locks.target import M
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
+from pynamo_locking._io import concurrency, event_stream, runtime
+from pynamo_locking._locks import acquire, fencing, heartbeat, held_lock, lock_events
+from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.held_lock import held_by_this_context
+from pynamo_locking._locks.options import M
+from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.runtime import Event
-    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._locks.options import LockOptions, LockTarget
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# Records in lists, for work that takes long under a lock: the lease is renewed after each list.
+
 
 T = TypeVar("T")
 
 
-class Lock(Taker[M]):
+class Kept(Protocol):
+    """What chunks need of a `Lock`."""
+
+    @property
+    def remaining(self) -> float: ...
+
+    def ensure(self, remaining: Duration) -> None: ...
+
+    async def aensure(self, remaining: Duration) -> None: ...
+
+    def renew(self) -> None: ...
+
+    async def arenew(self) -> None: ...
+
+
+class Chunks:
+    """How records are put into lists.
+
+    Args:
+        lock: what is held.
+        lease: its lease, in seconds.
+        every: the most records of a list.
+        remaining: how much of the lease has to be left when a list is handed out; None for two thirds of it.
+    """
+
+    def __init__(self, lock: Kept, lease: float, every: int, remaining: Duration | None) -> None:
+        if not is_count(every):
+            raise ConfigurationError(f"every must be a whole number above 0, got {every!r}.")
+        self._lock = lock
+        self._every = every
+        self._wanted = lease * (1 - RENEW_AFTER) if remaining is None else seconds(remaining, "remaining")
+        if not self._wanted < lease:
+            raise ConfigurationError(f"remaining ({self._wanted:g} s) must be less than the lease ({lease:g} s).")
+
+    def of(self, records: Iterable[T]) -> Iterator[list[T]]:
+        source = iter(records)
+        while chunk := _collected(source, self._is_full):
+            self._lock.ensure(self._wanted)
+            yield chunk
+            self._lock.renew()
+
+    async def aof(self, records: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[list[T]]:
+        """As `of`. An iterable that is not asynchronous may make requests, so it is read in a thread."""
+        if isinstance(records, AsyncIterable):
+            collect = partial(_acollected, aiter(records), self._is_full)
+        else:
+            collect = partial(concurrency.call, partial(_collected, iter(records), self._is_full))
+        while chunk := await collect():
+            await self._lock.aensure(self._wanted)
+            yield chunk
+            await self._lock.arenew()
+
+    def _is_full(self, chunk: list[Any]) -> bool:
+        return len(chunk) >= self._every or self._lock.remaining < self._wanted
+
+
+def _collected(source: Iterator[T], is_full: Callable[[list[T]], bool]) -> list[T]:
+    chunk = list[T]()
+    for record in source:
+        chunk.append(record)
+        if is_full(chunk):
+            break
+    return chunk
+
+
+async def _acollected(source: AsyncIterator[T], is_full: Callable[[list[T]], bool]) -> list[T]:
+    chunk = list[T]()
+    async for record in source:
+        chunk.append(record)
+        if is_full(chunk):
+            break
+    return chunk
+
+
+# Acquisitions by one `Lock` object: counted so that an interrupt, wherever it comes, leaves none behind.
+
+
+if TYPE_CHECKING:
+    Before = tuple[int, HeldEntry | None, int]
+
+
+# The public lock: one object, whether the lock is in an item or in a row of its own.
+
+
+class Lock(Generic[M]):
     """A first come, first served lock on one item or one name, for threads and for tasks of asyncio.
 
     Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` or ``async with`` statement,
@@ -60,6 +156,20 @@ class Lock(Taker[M]):
     each third of the lease, for all callers of a process together. A request that is awaited also costs the start of a
     thread, some 0.1 ms.
     """
+
+    _blocks = 0  # `with` and `async with` statements that we are in
+    _is_cut_short = False
+    _is_awaited = False  # acquired with `async with` or `aacquire`
+
+    def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
+        self._target = target
+        self._options = options
+        self._on_lost = on_lost
+        self._held: HeldEntry | None = None
+        self._takes = 0
+        self._given: M | None = None  # the instance that `item` has returned since
+        self._acquiring = runtime.current.exclusive()
+        self._attempt: Acquisition | None = None
 
     # Acquiring and releasing
 
@@ -185,7 +295,7 @@ class Lock(Taker[M]):
             ConfigurationError: the lock was never acquired, or is a range; or it was acquired with ``async with`` or
                 `aacquire`, and the item has to be read. ``await lock.aitem()`` reads it.
         """
-        if self._must_read and self._is_awaited and tasks.current() is not None:
+        if self._must_read and self._is_awaited and acquire.current() is not None:
             raise self._must_await("item")
         return self._item()
 
@@ -195,13 +305,13 @@ class Lock(Taker[M]):
         Raises:
             DoesNotExist, ConfigurationError: as `item`.
         """
-        return await loops.call(self._item) if self._must_read else self._item()
+        return await concurrency.call(self._item) if self._must_read else self._item()
 
     @property
     def _must_read(self) -> bool:
         held = self._last()
         is_known = self._given is not None or held.entry.claim.is_ranged
-        return not is_known and holding.must_read(held, self._target)
+        return not is_known and held_lock.must_read(held, self._target)
 
     def _item(self) -> M:
         held = self._last()
@@ -210,7 +320,7 @@ class Lock(Taker[M]):
                 f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
             )
         if self._given is None:
-            self._given = holding.item_of(held, self._target)
+            self._given = held_lock.item_of(held, self._target)
         return self._given
 
     @property
@@ -238,11 +348,11 @@ class Lock(Taker[M]):
             OutcomeUnknown: no answer came; the lease is at least what it was.
             ConfigurationError: this object does not hold the lock.
         """
-        holding.renew(self._taken_for("renew"))
+        held_lock.renew(self._taken_for("renew"))
 
     async def arenew(self) -> None:
         """As `renew`, awaited."""
-        await loops.to_the_end(partial(holding.renew, self._must_have_taken()))
+        await concurrency.to_the_end(partial(held_lock.renew, self._must_have_taken()))
 
     def progress(self) -> None:
         """Tell that the work under the lock goes on, from any thread or task. No request.
@@ -256,7 +366,7 @@ class Lock(Taker[M]):
             LockLost: the lock is lost, so the work must stop.
             ConfigurationError: this object does not hold the lock.
         """
-        holding.progress(self._must_have_taken())
+        held_lock.progress(self._must_have_taken())
 
     def ensure(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
@@ -270,12 +380,12 @@ class Lock(Taker[M]):
             ConfigurationError: more was asked for than a lease is long, or the lock is not held.
         """
         wanted = seconds(remaining, "remaining")
-        holding.ensure(self._taken_for("ensure"), wanted)
+        held_lock.ensure(self._taken_for("ensure"), wanted)
 
     async def aensure(self, remaining: Duration) -> None:
         """As `ensure`, awaited, with the same argument `remaining`."""
         wanted = seconds(remaining, "remaining")
-        await loops.to_the_end(partial(holding.ensure, self._must_have_taken(), wanted))
+        await concurrency.to_the_end(partial(held_lock.ensure, self._must_have_taken(), wanted))
 
     def chunks(self, records: Iterable[T], every: int, *, remaining: Duration | None = None) -> Iterator[list[T]]:
         """Yield the records in lists, for long work in small parts, and renew the lease after each of them.
@@ -327,11 +437,11 @@ class Lock(Taker[M]):
 
         Cost: 1 write.
         """
-        holding.downgrade(self._taken_for("downgrade"), self._options.claim)
+        held_lock.downgrade(self._taken_for("downgrade"), self._options.claim)
 
     async def adowngrade(self) -> None:
         """As `downgrade`, awaited."""
-        await loops.to_the_end(partial(holding.downgrade, self._must_have_taken(), self._options.claim))
+        await concurrency.to_the_end(partial(held_lock.downgrade, self._must_have_taken(), self._options.claim))
 
     # Guards for writes of your own
 
@@ -341,7 +451,7 @@ class Lock(Taker[M]):
         For hand-written conditions on the row that carries the lock: the item itself for an embedded
         lock, the lock row otherwise.
         """
-        return guards.in_queue(self._must_have_taken())
+        return fencing.entry_in_queue(self._must_have_taken())
 
     def check(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.
@@ -365,3 +475,303 @@ class Lock(Taker[M]):
         if self._held is None or not self._takes:
             return f"<Lock {self._target.row.label} not held>"
         return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"
+
+    # Acquiring
+
+    def _acquire(self, wait: Duration | None) -> None:
+        options, before = self._options_for(wait), None
+        try:
+            self._begin()
+            try:
+                before = self._before(is_awaited=False)
+                held = self._take_again(before)
+                if held is None:
+                    held = self._take(options)
+                elif not held.remaining:
+                    held_lock.renew(held)
+                self._note_take(held, is_awaited=False)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:  # an interrupt that came after all that
+            self._undo(before)
+            raise
+
+    async def _aacquire(self, wait: Duration | None) -> None:
+        """As `_acquire`, but make requests in threads."""
+        options, before = self._options_for(wait), None
+        try:
+            self._begin()
+            try:
+                before = self._before(is_awaited=True)
+                held = self._take_again(before)
+                if held is None:
+                    held = await self._atake(options)
+                elif not held.remaining:
+                    await concurrency.to_the_end(partial(held_lock.renew, held))
+                self._note_take(held, is_awaited=True)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _options_for(self, wait: Duration | None) -> LockOptions:
+        return self._options if wait is None else replace(self._options, wait=seconds(wait, "wait"))
+
+    def _begin(self) -> None:
+        if not self._acquiring.acquire(blocking=False):
+            raise self._in_use()
+
+    def _before(self, *, is_awaited: bool) -> Before:
+        """Return the state to restore if the acquisition fails."""
+        runtime.check_threads()
+        if self._takes and self._is_awaited is not is_awaited:
+            raise ConfigurationError(
+                f"this Lock object holds {self._target.row.label}, which was acquired {self._way}. Acquire it so "
+                f"again, or make another Lock object."
+            )
+        held = held_by_this_context(self._target.row, self._options.claim, self._held)
+        if self._takes and (held is None or held is not self._held):
+            raise self._in_use()
+        self._attempt = None
+        return self._takes, held, 0 if held is None else held.depth
+
+    def _take_again(self, before: Before) -> HeldEntry | None:
+        """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
+        held = before[1]
+        if held is None or (held.possession.is_copied and not self._takes):
+            return None
+        if held.possession.reason:
+            raise held.loss()  # an outer block has lost it; acquiring it anew would hide that
+        if not held.take_again():
+            return None
+        if self._on_lost is not None and self._on_lost not in held.on_lost:
+            held.on_lost.append(self._on_lost)
+        return held
+
+    def _take(self, options: LockOptions) -> HeldEntry:
+        attempt = self._attempt = Acquisition(self._target.row, options)
+        if self._is_cut_short:
+            attempt.cut_short()
+        with self._reported(options):
+            return self._hold(attempt.run())
+
+    async def _atake(self, options: LockOptions) -> HeldEntry:
+        party = runtime.current.party()
+        attempt = self._attempt = Acquisition(self._target.row, options)
+        with self._reported(options):
+            held = await acquire.acquire_in_task(attempt.steps(), self._hold)
+        held.party = party  # not the thread of the last request
+        held_lock.add_to_context(held)
+        return held
+
+    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
+        return lock_events.attempt(self._target.row, options) if event_stream.listeners else contextlib.nullcontext()
+
+    def _hold(self, held: HeldEntry) -> HeldEntry:
+        try:
+            held_lock.refuse_expired(held, self._target)
+            if self._on_lost is not None:
+                held.on_lost.append(self._on_lost)
+            if event_stream.listeners:
+                lock_events.acquired(held)  # before any other event of it
+            self._begin_heartbeat(held)
+            held_lock.add_to_context(held)
+        except BaseException:
+            held.release()
+            raise
+        return held
+
+    def _begin_heartbeat(self, held: HeldEntry) -> None:
+        if self._options.heartbeat and not held.has_heartbeat:
+            held.needs_progress = self._options.heartbeat == "progress"
+            heartbeat.heartbeat_thread.add(held)
+            held.has_heartbeat = True
+
+    def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
+        self._begin_heartbeat(held)
+        if not self._takes:
+            self._given = None
+        self._held, self._is_awaited = held, is_awaited
+        self._takes += 1
+
+    def _undo(self, before: Before | None) -> None:
+        """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
+        if before is None:
+            return
+        self._takes, held, depth = before
+        if held is not None:
+            held.depth = depth
+        granted = None if self._attempt is None else self._attempt.held
+        if granted is not None and not granted.possession.is_over:
+            granted.leave_behind()
+
+    def _cut_short(self) -> None:
+        """Let an `acquire` of another thread time out now, or as soon as it begins."""
+        self._is_cut_short = True
+        if self._attempt is not None:
+            self._attempt.cut_short()
+
+    def _in_use(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"this Lock object is in use for {self._target.row.label} already: by another thread or task, by one whose "
+            f"event loop was closed before it gave the lock back, or its item was deleted in the block. Make one Lock "
+            f"object for each party, and release it before it is taken anew."
+        )
+
+    # Releasing
+
+    def _give_back(self) -> None:
+        held = self._must_have_taken()
+        takes, depth, is_last = self._takes - 1, held.depth - 1, False
+        try:
+            self._takes = takes
+            is_last = held.give_back()
+            if is_last:
+                held_lock.remove_from_context(held)
+                if not held.possession.is_over:
+                    held.release()
+        except LockingError:
+            raise
+        except BaseException:  # an interrupt, which may have come before anything was done
+            self._takes, held.depth = takes, depth
+            if depth == 0:
+                held.leave_behind()
+            raise
+        finally:
+            if is_last:  # no caller can release it any more, so nothing may renew it
+                held.end(is_confirmed=False)
+
+    # Blocks
+
+    def _enter(self, wait: Duration | None = None) -> None:
+        takes = self._takes
+        try:
+            self._blocks += 1
+            self._acquire(wait)
+        except BaseException as error:
+            self._blocks -= 1
+            self._leave_above(takes, error)
+            raise
+
+    def _leave(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
+        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
+        takes = self._takes - 1
+        try:
+            self._give_back_after(error)
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
+        finally:
+            self._blocks -= blocks
+
+    async def _aenter(self, wait: Duration | None = None) -> None:
+        self._blocks += 1
+        try:
+            await self._aacquire(wait)
+        except BaseException:
+            self._blocks -= 1
+            raise
+
+    async def _aleave(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
+        """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
+        held, is_last, left = self._held, False, [leave]
+
+        def leave_once() -> None:
+            while left:
+                left.pop()()
+
+        try:
+            held = self._must_have_taken()
+            is_last = self._is_last_take
+            if isinstance(error, GeneratorExit) and not acquire.can_wait(held):
+                if not held.possession.is_over:
+                    acquire.release_later(leave, held)
+            else:
+                await concurrency.to_the_end(leave_once)
+        except (Exception, concurrency.cancelled()):
+            raise
+        except BaseException:  # an interrupt, perhaps before a thread has begun
+            if left:
+                acquire.release_later(leave_once, held)
+            raise
+        finally:
+            if held is not None and is_last:
+                held_lock.remove_from_context(held)
+
+    def _leave_above(self, takes: int, error: BaseException) -> None:
+        """Release what an interrupt has kept from being released: more than so many acquisitions."""
+        if self._takes > max(takes, 0):
+            self._give_back_after(error)
+
+    def _give_back_after(self, error: BaseException | None) -> None:
+        try:
+            self._give_back()
+        except (LockLost, CorruptRow, UnknownFormat) as loss:
+            if error is None:
+                raise
+            is_told = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
+            if not is_told:
+                logger.warning("%s (while leaving on %r)", loss, error)
+
+    def __del__(self) -> None:
+        """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
+        held = self._held if self._blocks > 0 and self._takes else None
+        if held is not None and not held.possession.is_over:
+            held.depth -= self._takes
+            if held.depth <= 0:
+                held.leave_behind()
+
+    # What is held
+
+    def _must_have_taken(self) -> HeldEntry:
+        if self._held is None or not self._takes:
+            raise ConfigurationError(
+                f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."
+            )
+        return self._held
+
+    def _taken_for(self, method: str, instead: str = "") -> HeldEntry:
+        """Return our entry for a method that blocks; `instead` is what to write in a task.
+
+        Raises:
+            ConfigurationError: it would block the event loop of the task that has acquired the lock.
+        """
+        held = self._must_have_taken()
+        if self._is_awaited and acquire.current() is not None:
+            raise self._must_await(method, instead)
+        return held
+
+    def _must_await(self, method: str, instead: str = "") -> ConfigurationError:
+        return ConfigurationError(
+            f"the lock {self._target.row.label} was acquired {self._way}, and `lock.{method}` would block the event "
+            f"loop: use `{instead or f'await lock.a{method}()'}`."
+        )
+
+    @property
+    def _way(self) -> str:
+        return "with `async with` or aacquire()" if self._is_awaited else "with `with` or acquire()"
+
+    @property
+    def _is_last_take(self) -> bool:
+        """Whether the next release removes our entry, because the lock was acquired only once."""
+        return self._must_have_taken().depth == 1
+
+    @property
+    def _is_item_deleted(self) -> bool:
+        held = self._must_have_taken()
+        return held.possession.is_over or held.is_item_deleted
+
+    def _forget_item(self) -> None:
+        """Let `item` be read anew the next time."""
+        held = self._must_have_taken()
+        held.copies.forget()
+        held.image = self._given = None

@@ -1,12 +1,15 @@
-"""The options of a lock, checked before any request."""
+"""What a lock protects, where it is kept, and its options, checked before any request."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
 
-from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Bound, Claim, disagreement, order
+from pynamodb.models import Model
+from typing_extensions import TypeVar
+
+from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import (
     Duration,
@@ -18,18 +21,46 @@ from pynamo_locking._core.lease import (
     check_max_hold,
     seconds,
 )
-from pynamo_locking._core.limits import MOST_WAITERS
-from pynamo_locking._core.naming import checked_owner, plain
+from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, disagreement, order
+from pynamo_locking._core.row_keys import checked_owner, plain
 from pynamo_locking._io import runtime
 from pynamo_locking._items.keys import check_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamodb.models import Model
+    from pynamo_locking._core.lock_queue import QueueEntry
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
 
-    from pynamo_locking._core.queue import QueueEntry
-    from pynamo_locking._io.stored import Image
+
+# What a lock protects, and where it is kept.
+
+
+M = TypeVar("M", bound=Model, default=Any)
+
+
+@dataclass(frozen=True)
+class LockTarget(Generic[M]):
+    """What a lock protects: the item of a model, and the row that carries the lock.
+
+    Attributes:
+        carrier: the model of that row, and its key as given by the caller.
+        read: reads the item as it is now.
+    """
+
+    model: type[M]
+    row: LockRow
+    carrier: tuple[type[Model], Any, Any]
+    read: Callable[[], M]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the lock is in another row than the item."""
+        return self.carrier[0] is not self.model
+
+
+# The options of a lock, checked before any request.
 
 
 class RangeKeywords(TypedDict, total=False):
@@ -69,7 +100,7 @@ class LockOptions:
     owner: str
     settings: LockSettings
     not_found: type[Exception]
-    claim: Claim = WHOLE
+    claim: LockMode = WHOLE
     peek: Callable[[Image], object] | None = None
 
     @property
@@ -119,7 +150,7 @@ def make_options(
     owner: str | None,
     settings: LockSettings | None,
     max_hold: Duration | None = None,
-    claim: Claim = WHOLE,
+    claim: LockMode = WHOLE,
 ) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
     check_place(model)
@@ -145,7 +176,7 @@ def make_options(
     )
 
 
-def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> Claim:
+def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> LockMode:
     """Return what a lock is to claim, or raise a `ConfigurationError`."""
     if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
         raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
@@ -168,7 +199,7 @@ def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upp
             raise ConfigurationError(
                 f"lower ({lower[1]!r}) must be before upper ({upper[1]!r}): the range would be empty."
             )
-    return Claim(SHARED if shared else EXCLUSIVE, permits, lower, upper)
+    return LockMode(SHARED if shared else EXCLUSIVE, permits, lower, upper)
 
 
 def checked_settings(*candidates: object) -> LockSettings:

@@ -1,23 +1,351 @@
-"""Read, change and save one item under its lock, as a context manager."""
+"""Read, change and save one item: under its lock (`edit`), or combined with other callers (`modify`).
+
+The first caller leads: it reads the item, applies the functions of all callers in line, in the order in which they
+came, and saves the item once. Callers that come meanwhile line up. When the leader knows the result of its own change,
+the next caller leads. A change stays in line until its caller was told how it ended, so an interrupt of the leader, at
+any place, leaves it to the next leader.
+
+An idea of flat combining (Hendler, Incze, Shavit, Tzafrir: SPAA 2010).
+"""
 
 from __future__ import annotations
 
+import copy
+import itertools
+import weakref
+from collections import deque
+from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from pynamodb.exceptions import DoesNotExist, PutError, PynamoDBException
 from typing_extensions import TypeVar
 
-from pynamo_locking._core.outcome import EntryEffect
-from pynamo_locking._locks.instances import EditUndo
-from pynamo_locking.exceptions import LockLost
+from pynamo_locking._core.dynamodb import INVALID
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import backoff
+from pynamo_locking._core.write_outcome import EntryEffect
+from pynamo_locking._io import concurrency, responses, runtime
+from pynamo_locking._io.concurrency import Pause
+from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking._items import keys
+from pynamo_locking._locks.held_lock import EditUndo
+from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking.exceptions import (
+    ItemLocked,
+    LockLost,
+    NotUnique,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+    also,
+    gave_up,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from pynamo_locking._locks.lock import Lock
-    from pynamo_locking._models.writing import GuardedMixin
+    from pynamo_locking.exceptions import Conflict
 
-G = TypeVar("G", bound="GuardedMixin")
+
+# Changes of one item by many callers of a process, in one write: what `modify(combine=True)` does.
+
+
+G = TypeVar("G", bound=GuardedMixin)
+
+#: The most changes that one write makes.
+MOST: Final = 1_000
+
+#: How often a caller in line looks whether there is a leader, in seconds: an interrupt may have come before it led.
+_LOOK_S: Final = 1.0
+
+#: Whether a function of another caller may be running: it must not wait in a line itself.
+_is_applying: ContextVar[bool] = ContextVar("pynamo_locking_is_applying", default=False)
+
+
+class QueuedChange(Generic[G]):
+    """One caller's change of one item.
+
+    Args:
+        model: of the item.
+        key: its hash key and its range key.
+        function: changes an instance.
+        attempts: how many refusals end it.
+        create: whether to begin with a new instance if there is no item.
+        consistent_read: whether the first read must be consistent.
+    """
+
+    def __init__(
+        self,
+        model: type[G],
+        key: tuple[Any, Any],
+        function: Callable[[G], object],
+        *,
+        attempts: int,
+        create: bool,
+        consistent_read: bool,
+    ) -> None:
+        self.model = model
+        self.key = key
+        self.function = function
+        self.attempts = attempts
+        self.create = create
+        self.consistent_read = consistent_read
+        self.refusals = 0
+        self.mailbox = Mailbox()
+        self.is_told = False
+        self._context = copy_context()
+        self._error: BaseException | None = None
+        self._saved: G | None = None
+        self._line_key = model, keys.ItemKey.of(model.Meta.table_name, keys.key_of(model, *key))
+        self.line: CombiningQueue[G] = CombiningQueue(model, key)
+
+    def apply(self, item: G) -> None:
+        """Call the function with the context variables of its caller."""
+        self._context.run(self._apply, item)
+
+    def _apply(self, item: G) -> None:
+        _is_applying.set(True)
+        self.function(item)
+
+    def tell(self, error: BaseException | None, saved: G | None = None) -> None:
+        """Tell the caller how it ended."""
+        self._error, self._saved, self.is_told = error, saved, True
+        self.mailbox.put(None)
+
+    def result(self) -> G:
+        """Return an instance of the caller's own, or raise."""
+        if self._error is not None:
+            raise self._error
+        assert self._saved is not None  # noqa: S101 - no error
+        return copy.deepcopy(self._saved)
+
+    # In line
+
+    def line_up(self) -> None:
+        if _is_applying.get():
+            raise ConfigurationError(
+                f"a function that modify(combine=True) applies must not call it again, of {self.model.__name__} or of "
+                f"another model: callers would wait for each other. Let it change its instance only."
+            )
+        with _mutex:
+            self.line = _lines.setdefault(self._line_key, self.line)
+            self.line.waiting.append(self)
+
+    def leads(self) -> bool:
+        """Tell whether it is the caller's turn to make an attempt for all in line."""
+        with _mutex:
+            if not self.line.is_led:
+                self.line.leader = weakref.ref(self)
+            return self.line.leader() is self
+
+    def leave(self) -> None:
+        """Leave the line, wherever the caller is in it, and let the next one lead."""
+        with _mutex:
+            if self in self.line.waiting:
+                self.line.waiting.remove(self)
+            if self.line.leader() is self:
+                self.line.leader = _no_leader
+            following = None if self.line.is_led else next(iter(self.line.waiting), None)
+            if not self.line.waiting and _lines.get(self._line_key) is self.line:
+                del _lines[self._line_key]
+        if following is not None:
+            following.mailbox.put(None)
+
+
+class CombiningQueue(Generic[G]):
+    """The callers of this process that wait for a change of one item.
+
+    Attributes:
+        waiting: their changes, in the order in which they came.
+        leader: returns the caller that makes the attempts.
+    """
+
+    def __init__(self, model: type[G], key: tuple[Any, Any]) -> None:
+        self.waiting: deque[QueuedChange[G]] = deque()
+        self.leader: Callable[[], QueuedChange[G] | None] = _no_leader
+        self._model = model
+        self._key = key
+        self._attempting = runtime.current.exclusive()
+        self._forks = runtime.forks
+        self._in_doubt: Sequence[QueuedChange[G]] = ()  # a save with these changes may have been applied
+        self._refusals = 0  # since the last write
+        self._current: G | None = None  # the item that came with the first refusal
+        self._most = MOST
+        names = (model._hash_keyname, model._range_keyname, model._version_attribute_name)
+        self._fixed = [name for name in names if name is not None]
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the leader will make attempts: not if an interrupt kept it from leaving."""
+        leader = self.leader()
+        return leader is not None and not leader.is_told
+
+    def attempt(self) -> float:
+        """Make one write for the callers in line; return the seconds to pause before the next attempt."""
+        with self._attempting:  # by a thread whose task is gone, perhaps
+            self._settle()  # what an interrupt has left
+            with _mutex:
+                taken = list(itertools.islice(self.waiting, self._most))
+            try:
+                return self._attempt(taken)
+            except Exception as error:  # noqa: BLE001 - raised again in the callers
+                self._most = MOST
+                _tell_all(taken, error)
+                return 0.0
+            finally:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Tell the callers of a save that was interrupted, and let those leave that were told."""
+        if self._in_doubt:
+            unknown = also(OutcomeUnknown, PutError)(
+                f"the save of {self._model.__name__}{self._key!r} may or may not have been applied: the caller that "
+                f"made it for several callers was interrupted. Read the item again before you decide what to do."
+            )
+            _tell_all(self._in_doubt, unknown)
+            self._in_doubt = ()
+        with _mutex:
+            self.waiting = deque(change for change in self.waiting if not change.is_told)
+
+    def _attempt(self, taken: Sequence[QueuedChange[G]]) -> float:
+        item = self._apply(self._read(taken), taken)
+        applied = [change for change in taken if not change.is_told]
+        if item is None or not applied:
+            return 0.0
+        try:
+            self._in_doubt = applied
+            item.save()
+        except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
+            self._in_doubt = ()
+            return self._refused(applied, conflict)
+        except Exception as error:
+            self._in_doubt = ()
+            if not _may_be_of_one(applied, error):
+                raise
+            self._most = len(applied) // 2
+            return 0.0
+        for change in applied:
+            change.tell(None, item)
+        self._refusals, self._most = 0, MOST
+        return 0.0
+
+    def _read(self, taken: Sequence[QueuedChange[G]]) -> G | None:
+        current, self._current = self._current, None
+        is_consistent = self._refusals > 0 or any(change.consistent_read for change in taken)
+        try:
+            return current or self._model.get(*self._key, consistent_read=is_consistent)
+        except DoesNotExist:
+            return None
+
+    def _apply(self, item: G | None, taken: Sequence[QueuedChange[G]]) -> G | None:
+        """Return the item with the changes of all functions that do not raise; tell the others what they raised."""
+        for change in taken:
+            try:
+                item = self._changed(self._begun(change) if item is None else item, change)
+            except KeyboardInterrupt:  # not of the function
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again in its caller
+                change.tell(error)
+            if self._forks != runtime.forks:
+                raise ConfigurationError("a function has forked: its change is made by the parent process.")
+        return item
+
+    def _begun(self, change: QueuedChange[G]) -> G:
+        """Return a new instance of an item that does not exist."""
+        if not change.create:
+            raise self._model.DoesNotExist("There is no such item.")
+        return self._model(*self._key)
+
+    def _changed(self, item: G, change: QueuedChange[G]) -> G:
+        """Return a copy of an item with one more change. No function keeps an instance that another one changes."""
+        mine = copy.deepcopy(item)
+        change.apply(mine)
+        if any(getattr(mine, name) != getattr(item, name) for name in self._fixed):
+            raise ConfigurationError(
+                f"a function of modify(combine=True) has saved its {self._model.__name__}, or changed the key or the "
+                f"version. It may change other attributes only."
+            )
+        return copy.deepcopy(mine)
+
+    def _refused(self, applied: Sequence[QueuedChange[G]], conflict: Conflict) -> float:
+        """Note a refusal, tell those whose attempts are used up, and return the pause that `modify` makes."""
+        for change in applied:
+            change.refusals += 1
+            if change.refusals == change.attempts:
+                error = copy.copy(conflict)
+                gave_up(error, "modify()", change.attempts)
+                change.tell(error)
+        self._refusals += 1
+        if self._refusals == 1 and isinstance(conflict, StaleVersion):
+            self._current = conflict.current
+            if self._current is not None:
+                return 0.0
+        return backoff(self._refusals - 1, runtime.current.jitter())
+
+
+def combined(change: QueuedChange[G]) -> G:
+    """Make a change together with those of other callers."""
+    try:
+        change.line_up()
+        while not change.is_told:
+            if change.leads():
+                Pause(change.line.attempt()).sleep()
+            else:
+                change.mailbox.wait(_LOOK_S)
+    finally:
+        change.leave()
+    return change.result()
+
+
+async def acombined(change: QueuedChange[G]) -> G:
+    """Make a change together with those of other callers, while other tasks go on."""
+    try:
+        change.line_up()
+        while not change.is_told:
+            if change.leads():
+                await concurrency.spend(Pause(await concurrency.to_the_end(change.line.attempt)))
+            else:
+                await concurrency.spend(Pause(_LOOK_S, change.mailbox))
+    finally:
+        change.leave()
+    return change.result()
+
+
+def _tell_all(changes: Sequence[QueuedChange[Any]], error: Exception) -> None:
+    """Tell an error to all callers that know nothing yet, to each its own."""
+    untold = [change for change in changes if not change.is_told]
+    for change in untold:
+        change.tell(error if len(untold) == 1 else copy.copy(error))
+
+
+def _may_be_of_one(applied: Sequence[QueuedChange[Any]], error: Exception) -> bool:
+    """Tell whether nothing was saved, and the change of a single caller may be the reason."""
+    is_of_dynamodb = isinstance(error, PynamoDBException) and responses.code_of(error.cause) != INVALID
+    may_be = isinstance(error, NotUnique) or not (is_of_dynamodb or isinstance(error, OutcomeUnknown))
+    return len(applied) > 1 and may_be
+
+
+def _no_leader() -> None:
+    return None
+
+
+_lines: dict[Any, CombiningQueue[Any]] = {}
+_mutex = runtime.current.mutex()
+
+
+def _forget_after_fork() -> None:
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
+    _lines.clear()
+
+
+runtime.after_fork(_forget_after_fork)
+
+
+# Read, change and save one item under its lock, as a context manager.
 
 
 class Edit(Generic[G]):

@@ -1,37 +1,112 @@
-"""Reads of items that transactions may be about to change."""
+"""Isolation levels of reads outside transactions: committed, or what transactions intend."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pynamodb.exceptions import GetError, TransactWriteError
+from pynamodb.pagination import PageIterator, ResultIterator
 
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import Fate, fate, shows_committed
-from pynamo_locking._io import answers, dispatch, lock_document, mark_requests, trust
-from pynamo_locking._io.resolver import Resolver, conflicts
-from pynamo_locking._io.transactional_reads import get_batch
-from pynamo_locking._items import versions
+from pynamo_locking._core.transactions import IntentResolution, resolution_of_intent, shows_committed
+from pynamo_locking._io import client, lock_record, responses, transaction_record, write_intents
+from pynamo_locking._io.batch_requests import get_batch
+from pynamo_locking._io.stored_rows import Image, Place
+from pynamo_locking._io.write_intents import Resolver, conflicts
+from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pynamodb.expressions.condition import Condition
 
     from pynamo_locking._core.lease import Deadline
-    from pynamo_locking._core.queue import Mark
-    from pynamo_locking._core.transaction import Header
-    from pynamo_locking._io.lock_document import LockRow
-    from pynamo_locking._io.stored import Image
-    from pynamo_locking._models.placement import PlacedMixin
+    from pynamo_locking._core.lock_queue import WriteIntent
+    from pynamo_locking._core.transactions import TransactionRecord
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._models.attributes import PlacedMixin
+
+
+# Pages of queries and scans that grow, so that what is read is bounded by what is returned.
+
+
+_T = TypeVar("_T")
+
+#: More rows than DynamoDB returns in one page, which has 1 MB.
+_MOST_ROWS: Final = 1 << 20
+
+
+class Pages:
+    """The pages of PynamoDB, one by one."""
+
+    def __init__(self, pages: PageIterator[Any]) -> None:
+        self._pages = pages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pages, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._pages)
+
+
+class _Growing(Pages):
+    """Pages of which each is at most twice as large as the one before."""
+
+    def __next__(self) -> Any:
+        page = super().__next__()
+        if self._pages.page_size is not None:
+            self._pages.page_size = min(2 * self._pages.page_size, _MOST_ROWS)
+        return page
+
+
+def growing(found: ResultIterator[_T]) -> ResultIterator[_T]:
+    """Let the pages of a query grow. The size of the first page is that of its `page_size`."""
+    found.page_iter = cast("PageIterator[Any]", _Growing(found.page_iter))
+    return found
+
+
+def stored_pages(
+    model: type[Any], hash_key: Any, *, grows: bool, rate_limit: float | None = None, **how: Any
+) -> Iterator[list[Image]]:
+    """Query the stored items of a hash key consistently, page by page, without the filters of models."""
+    operation, serialized = model._get_connection().query, model._serialize_keys(hash_key)[0]
+    pages: PageIterator[Any] = PageIterator(operation, (serialized,), {"consistent_read": True, **how}, rate_limit)
+    return (page["Items"] for page in (_Growing(pages) if grows else pages))
+
+
+def stored_rows(model: type[Any], at_most: int) -> list[Image]:
+    """Scan the stored items of a table consistently; refuse more than so many, of which one more is read at most."""
+    pages: PageIterator[Any] = PageIterator(
+        model._get_connection().scan, (), {"consistent_read": True, "limit": at_most + 1}
+    )
+    rows = list[Image]()
+    for page in pages:
+        rows += page["Items"]
+        pages.page_size = at_most + 1 - len(rows)
+        if len(rows) > at_most:
+            raise ConfigurationError(
+                f"{model.Meta.table_name} has more than at_most={at_most} items, and a scan in a transaction relies on "
+                f"each of them: query a hash key of it, or scan outside, and get() what matters."
+            )
+    return rows
+
+
+# Reads of items that transactions may be about to change.
+
 
 #: Wait for undecided transactions; wait only where `validate` would; show committed values; show intended values.
 LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
 
 
-class Reader:
+class IsolatedReader:
     """Reads items consistently.
 
     Args:
@@ -100,7 +175,7 @@ class Reader:
         marked = seen.marked(first)
         assert marked is not None  # noqa: S101 - it is in the way
         header = seen.header(*marked)
-        same = [first] if fate(header) is Fate.WAIT else seen.of_the_same(first, marked[1])
+        same = [first] if resolution_of_intent(header) is IntentResolution.WAIT else seen.of_the_same(first, marked[1])
         seen.resolver.act(header, [one for i in same if (one := seen.marked(i)) is not None])
         seen.replace(same, self._read_again(seen.model, [seen.keys[i] for i in same]))
 
@@ -113,13 +188,13 @@ class Reader:
                 raise
             return [self._stored(model, [key])[0] for key in keys]
 
-    def _is_in_the_future(self, header: Header | None, mark: Mark) -> bool:
+    def _is_in_the_future(self, header: TransactionRecord | None, mark: WriteIntent) -> bool:
         """Tell whether the mark belongs to an undecided transaction, which comes after everything read here."""
         if self._level == "snapshot":
             self._ghosts += mark.is_ghost  # placeholders and their headers must fit into the one read that checks them
-            if not shows_committed(header) or self._ghosts > limits.MOST_ACTIONS // 2:
+            if not shows_committed(header) or self._ghosts > dynamodb.MOST_ACTIONS // 2:
                 return False
-        return fate(header) is Fate.WAIT
+        return resolution_of_intent(header) is IntentResolution.WAIT
 
     def _stored(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
         connection = model._get_connection()
@@ -127,14 +202,14 @@ class Reader:
         try:
             if len(keys) == 1:
                 kwargs = {"TableName": table, "Key": keys[0], "ConsistentRead": True}
-                return [dispatch.dispatch(ask, "GetItem", kwargs).get("Item")]
+                return [client.dispatch(ask, "GetItem", kwargs).get("Item")]
             found: dict[ItemKey, Image] = {}
-            for start in range(0, len(keys), limits.MOST_KEYS):
-                some = keys[start : start + limits.MOST_KEYS]
-                for image in get_batch(dispatch.dispatch, ask, table, some, self._deadline):
+            for start in range(0, len(keys), dynamodb.MOST_KEYS):
+                some = keys[start : start + dynamodb.MOST_KEYS]
+                for image in get_batch(client.dispatch, ask, table, some, self._deadline):
                     found[ItemKey.of(table, {name: image[name] for name in keys[0]})] = image
-        except answers.BOTOCORE_EXCEPTIONS as error:
-            raise GetError(f"Error getting item: {error}", answers.readable(error)) from error
+        except responses.BOTOCORE_EXCEPTIONS as error:
+            raise GetError(f"Error getting item: {error}", responses.readable(error)) from error
         return [found.get(ItemKey.of(table, key)) for key in keys]
 
 
@@ -149,9 +224,9 @@ class _Seen:
         self.keys = [key for key, _ in found]
         self.images = [image for _, image in found]
         self.resolver = resolver
-        self._headers: dict[str, Header | None] = {}
+        self._headers: dict[str, TransactionRecord | None] = {}
 
-    def marked(self, i: int) -> tuple[LockRow, Mark] | None:
+    def marked(self, i: int) -> tuple[LockRow, WriteIntent] | None:
         """Return the row and the mark of an item, None if it has no mark."""
         row = self.model._row_of_key(self.keys[i])
         if row is None:
@@ -159,15 +234,15 @@ class _Seen:
         mark = row.state(self.images[i]).mark
         return None if mark is None else (row, mark)
 
-    def header(self, row: LockRow, mark: Mark) -> Header | None:
+    def header(self, row: LockRow, mark: WriteIntent) -> TransactionRecord | None:
         if mark.id not in self._headers:
             self._headers[mark.id] = self.resolver.header(row, mark)
         return self._headers[mark.id]
 
-    def of_the_same(self, first: int, mark: Mark) -> list[int]:
+    def of_the_same(self, first: int, mark: WriteIntent) -> list[int]:
         """Return which items have a mark of that transaction, from the first one on."""
         name = self.model._lock_attribute().attr_name
-        marks = [lock_document.state_in(image, name).mark for image in self.images[first:]]
+        marks = [lock_record.state_in(image, name).mark for image in self.images[first:]]
         return [first + i for i, each in enumerate(marks) if each and (each.table, each.id) == (mark.table, mark.id)]
 
     def replace(self, some: Sequence[int], images: Sequence[Image | None]) -> None:
@@ -177,14 +252,14 @@ class _Seen:
         self._headers.clear()
 
 
-def _intended(row: LockRow, image: Image, mark: Mark) -> Image | None:
+def _intended(row: LockRow, image: Image, mark: WriteIntent) -> Image | None:
     """Return the item as it will be if the transaction that has marked it is committed."""
-    header_table = trust.header_table_of(row, mark)
+    header_table = transaction_record.declared_record_table(row, mark)
     if mark.op == "delete":
         return None
     if mark.op == "keep":
         return None if mark.is_ghost else image
-    mark = mark_requests.whole(header_table, mark) or mark
+    mark = write_intents.whole(header_table, mark) or mark
     return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
 
 
@@ -195,9 +270,106 @@ def for_commit() -> Iterator[None]:
         yield
     except GetError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
-        if isinstance(error, TransactionConflict) or answers.is_transient(cause):
+        if isinstance(error, TransactionConflict) or responses.is_transient(cause):
             raise also(TransactionConflict, TransactWriteError)(
                 f"an item could not be read for the commit, and nothing was written: {error}. A retry is safe.",
                 cause=cause,
             ) from error
-        raise TransactWriteError("Failed to read an item for the commit", answers.readable(cause)) from error
+        raise TransactWriteError("Failed to read an item for the commit", responses.readable(cause)) from error
+
+
+# Queries, scans and batches outside transactions that show committed items, or what transactions intend.
+
+
+_M = TypeVar("_M", bound="PlacedMixin")
+_LEVELS: Final = ("read_committed", "read_uncommitted")
+
+
+def reader_of(isolation: str, **in_part: Any) -> IsolatedReader:
+    """Return what reads whole items with an isolation; refuse others, and what cannot be combined with them."""
+    if isolation not in _LEVELS or any(value is not None for value in in_part.values()):
+        raise ConfigurationError(
+            f"reads outside transactions know the isolations {' and '.join(_LEVELS)}, of whole items, and of no index, "
+            f"which lags behind its table: not {isolation!r}"
+            + "".join(f" with {name}={value!r}" for name, value in in_part.items() if value is not None)
+            + ". Query the index without it, and get() the items with it."
+        )
+    return IsolatedReader(isolation)
+
+
+def pages_of(
+    model: type[_M],
+    operation: Any,
+    arguments: tuple[Any, ...],
+    wanted: Condition | None,
+    reader: IsolatedReader,
+    *,
+    limit: int | None,
+    page_size: int | None,
+    rate_limit: float | None,
+    **how: Any,
+) -> ResultIterator[_M]:
+    """Return the items of a query or scan that a filter wants, judged by what the isolation shows of them.
+
+    DynamoDB judges the items without a mark, and returns all that have one.
+    """
+    classes = model._get_discriminator_attribute()
+    if classes is not None:
+        wanted = conditions.both(wanted, classes.is_in(*classes.get_registered_subclasses(model)))
+    lock = model._lock_attribute()
+    sent = wanted
+    if lock is not None and wanted is not None:
+        sent = wanted | Place(lock.attr_name, lock_record.TX).exists()
+    first = limit if page_size is None else page_size
+    kwargs = {**how, "filter_condition": sent, "consistent_read": True, "limit": first}
+    found: ResultIterator[_M] = ResultIterator(
+        operation, arguments, kwargs, map_fn=model.from_raw_data, limit=limit, rate_limit=rate_limit
+    )
+    found = found if page_size is not None else growing(found)
+    found.page_iter = cast("PageIterator[Any]", _Shown(found.page_iter, model, wanted, reader))
+    return found
+
+
+class _Shown(Pages):
+    """Pages with what an isolation shows of their items."""
+
+    def __init__(self, pages: Any, model: type[PlacedMixin], wanted: Condition | None, reader: IsolatedReader) -> None:
+        super().__init__(pages)
+        self._model = model
+        self._wanted = wanted
+        self._reader = reader
+        names = (str(model._hash_keyname), model._range_keyname)
+        self._names = [model.get_attributes()[name].attr_name for name in names if name is not None]
+
+    def __next__(self) -> Any:
+        page = super().__next__()
+        found = [({name: image[name] for name in self._names}, image) for image in page["Items"]]
+        shown = self._reader.committed(self._model, found, self._reader.resolver())
+        items = [
+            image
+            for (key, stored), image in zip(found, shown, strict=True)
+            if image is not None and (not self._is_marked(stored) or self._is_wanted(key, image))
+        ]
+        return {**page, "Items": items, "Count": len(items)}
+
+    def _is_marked(self, stored: Image) -> bool:
+        lock = self._model._lock_attribute()
+        return lock is not None and lock_record.TX in stored.get(lock.attr_name, {}).get("M", {})
+
+    def _is_wanted(self, key: Image, image: Image) -> bool:
+        values = [next(iter(value.values())) for value in key.values()]
+        range_key = values[1] if len(values) > 1 else None
+        asked = self._model._get_connection().get_operation_kwargs(values[0], range_key, condition=self._wanted)
+        return conditions.holds(image, asked)
+
+
+def batch_of(model: type[_M], items: Iterable[Any], reader: IsolatedReader, *, include_expired: bool) -> Iterator[_M]:
+    """Yield the items of some keys that the isolation shows, a hundred by each request."""
+    has_range = model._range_keyname is not None
+    table = model._get_connection().table_name
+    found = (keys.key_of(model, *(item if has_range else (item, None))) for item in items)
+    asked = iter({keys.ItemKey.of(table, key): key for key in found}.values())
+    while some := list(islice(asked, dynamodb.MOST_KEYS)):
+        for image in reader.read_all(model, some):
+            if image is not None and (include_expired or not expiry.is_expired(model, image)):
+                yield model.from_raw_data(image)

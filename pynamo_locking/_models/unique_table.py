@@ -10,14 +10,13 @@ from pynamodb.models import Model
 from typing_extensions import override
 
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
-from pynamo_locking._models.expiring import ExpiringMixin
-from pynamo_locking._models.own_table import OwnTable
-from pynamo_locking._models.versioned import VersionedMixin
+from pynamo_locking._models.mixins import ExpiringMixin, VersionedMixin
+from pynamo_locking._models.tables import OwnTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pynamo_locking._writes.claims import Holder
+    from pynamo_locking._writes.unique_rows import Holder
 
 
 class _HolderAttribute(Attribute["Mapping[str, Any]"]):

@@ -1,59 +1,569 @@
-"""Chooses the path of a commit, and commits on it."""
+"""Commit: in one request, or with a record, intents, one decision and roll-forward; and how its outcome is known.
+
+Each is written by the native transaction that decides, and so exists exactly if the transaction was applied. Its place
+can be taken for good instead: then no copy of that transaction, however late, is applied any more.
+
+The row of a suspended transaction is deleted by it instead.
+
+1. DynamoDB acknowledges the *pending* header before anything else is sent.
+2. Every item except the direct ones gets a mark, which says what the item will be. Its values stay as they are.
+3. One native transaction changes the header to *committed* and writes the direct items. This is the decision.
+4. This process, or the next reader or writer of a marked item, finishes it.
+
+If anything fails or the process dies before step 3, a compare-and-set changes the header to *aborted*, and the marks
+are dropped. /docs/explanation/transactions.md has the argument.
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking._core import commit_paths, limits
-from pynamo_locking._core.commit_paths import (
+from pynamo_locking._core import dynamodb, transactions
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import next_renewal
+from pynamo_locking._core.row_keys import plain
+from pynamo_locking._core.transactions import (
     CannotBeStaged,
     CommitPath,
+    IntentFacts,
     MemberFacts,
     OwnRows,
     Plan,
-    choose,
+    TransactionRecord,
+    TransactionStatus,
+    choose_path,
+    keys_in_rows,
+    placeholders,
+    row_of_changes,
+    row_of_key,
+    row_of_participants,
     with_costs,
 )
-from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import State, row_of_changes
-from pynamo_locking._io import event_stream
-from pynamo_locking._io.resolver import Resolver, conflicts
-from pynamo_locking._items import images
+from pynamo_locking._expressions.values import item_size
+from pynamo_locking._io import batch_requests, event_stream, lock_record, runtime, transaction_record, write_intents
+from pynamo_locking._io.batch_requests import StatementWrite, transact_get
+from pynamo_locking._io.client import Unavailable, persistently
+from pynamo_locking._io.concurrency import Pool
+from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
+from pynamo_locking._items import conditions
+from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._models import isolation
-from pynamo_locking._transactions import fates
-from pynamo_locking._transactions.long_commit import LongCommit, assemble, facts_if_read, facts_of, new_header, own_rows
-from pynamo_locking._transactions.marking import can_be_marked, needs_read, plan_mark, stored_size
-from pynamo_locking._transactions.member_writes import Unread, check_key
-from pynamo_locking._transactions.validation import item_size, validate
-from pynamo_locking._writes import reports
-from pynamo_locking._writes.assembly import Assembly
-from pynamo_locking._writes.native import Commit
-from pynamo_locking._writes.write import DELETE
-from pynamo_locking._writes.writers import BesideWriter
-from pynamo_locking.exceptions import Conflict, OutcomeUnknown
+from pynamo_locking._transactions.item import Unread, check_key
+from pynamo_locking._transactions.prepare import (
+    IntentWrite,
+    IntentWriter,
+    can_be_marked,
+    needs_read,
+    plan_intent,
+    stored_size,
+)
+from pynamo_locking._transactions.transaction_table import TransactionTable
+from pynamo_locking._transactions.validation import size_of_member, validate
+from pynamo_locking._writes import write
+from pynamo_locking._writes.native_transaction import NativeCommit, TransactAction, TransactionActions, note_applied
+from pynamo_locking._writes.send import SeparateLockWriter
+from pynamo_locking._writes.write import DELETE, OutcomeQuery
+from pynamo_locking.exceptions import (
+    Conflict,
+    CorruptRow,
+    OutcomeUnknown,
+    TransactionAborted,
+    TransactionConflict,
+    UnknownFormat,
+    also,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from pynamodb.connection import Connection
 
-    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._core.write_outcome import Resolution
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.options import TransactionOptions
 
+logger = logging.getLogger("pynamo_locking")
 
-class Committing:
+
+# The rows by which the fate of a transaction is known: its idempotency key and its record.
+
+
+#: What the name of the row of a suspended transaction begins with.
+SUSPENDED: Final = "suspended#"
+
+
+def is_own_row(member: TransactionItem) -> bool:
+    """Tell whether an item is a row of the transactions' own table."""
+    return issubclass(member.model, TransactionTable)
+
+
+def suspended_id(member: TransactionItem) -> str:
+    """Return the id of the suspended transaction whose row this is; empty for any other item."""
+    name = (own_keys_of(member.model).name_in(member.key) or "") if is_own_row(member) else ""
+    return name.removeprefix(SUSPENDED) if name.startswith(SUSPENDED) else ""
+
+
+def needs_table(options: TransactionOptions) -> bool:
+    """Tell whether a transaction of any size writes such a row."""
+    return options.record or options.idempotency_key is not None
+
+
+def check_table(options: TransactionOptions) -> RecordTable:
+    """Return where the rows are; `ConfigurationError` if there is no table for them."""
+    if options.header_table is None:
+        raise ConfigurationError(
+            "a transaction of more than 100 actions, or with an idempotency key or a record, needs a TransactionTable: "
+            "pass it to transaction(), or name it in Meta.transaction_table of a model."
+        )
+    return options.header_table
+
+
+def key_action(options: TransactionOptions) -> list[TransactAction]:
+    """Return the action that stores the idempotency key, and fails if the key is stored."""
+    if options.idempotency_key is None:
+        return []
+    row = row_of_key(options.idempotency_key)
+    return [TransactAction(transaction_record.once(check_table(options), row, options.id))]
+
+
+def record_action(options: TransactionOptions) -> list[TransactAction]:
+    """Return the action that stores the record of a native transaction, which is a header that is finished."""
+    if not options.record:
+        return []
+    return [
+        TransactAction(transaction_record.record(check_table(options), _header(options, TransactionStatus.FINISHED)))
+    ]
+
+
+def _header(options: TransactionOptions, state: TransactionStatus, by: str = "") -> TransactionRecord:
+    return TransactionRecord(options.id, state, options.priority, options.owner, by=by)
+
+
+def recorded_outcome(options: TransactionOptions, path: CommitPath, error: Exception) -> str | None:
+    """Return the id of the transaction that was committed although this one got an error: an earlier one, or itself."""
+    if not needs_table(options):
+        return None
+    try:
+        if options.idempotency_key is not None:
+            return transaction_record.key_holder(check_table(options), row_of_key(options.idempotency_key))
+        if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown):
+            header = persistently(partial(transaction_record.read, check_table(options), options.id))
+            return None if header is None or not header.state.is_committed else options.id
+    except Unavailable:
+        pass
+    return None
+
+
+def is_done(options: TransactionOptions) -> bool:
+    """Tell whether a transaction with this idempotency key was committed, also if its rows show before its key does."""
+    table, row = check_table(options), row_of_key(str(options.idempotency_key))
+    transact_get(table.connection, [{"Get": {"TableName": table.table, "Key": table.key(row)}}])  # settles it
+    return transaction_record.key_holder(table, row) is not None
+
+
+def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -> None:
+    """Let `OutcomeUnknown.resolve` ask the row of a native transaction: it tells where its items may not.
+
+    Of several attempts with one key, the key tells of all, and so does the error of the last one.
+    """
+    has_key = options.idempotency_key is not None
+    is_told = (path is CommitPath.NATIVE and needs_table(options)) or (has_key and bool(options.earlier))
+    if is_told and isinstance(error, OutcomeUnknown):
+        error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
+        ask = _by_key if has_key else _by_record
+        error._question = OutcomeQuery(partial(ask, options, check_table(options), runtime.current.monotonic()))
+
+
+def _may_have_expired(since: float, keep_s: int) -> bool:
+    """Tell whether a row of that time may be gone by now. Half of the time is for clocks that differ."""
+    return runtime.current.monotonic() - since > keep_s / 2
+
+
+def _by_record(options: TransactionOptions, table: RecordTable, since: float) -> Resolution:
+    if _may_have_expired(since, table.keep.keep_finished_s):
+        stored = persistently(partial(transaction_record.read, table, options.id))
+        return "unknown" if stored is None else _said_by(stored)
+    return _said_by(transaction_record.give_up(table, _header(options, TransactionStatus.ABORTED, by="itself")))
+
+
+def _said_by(header: TransactionRecord) -> Resolution:
+    return "applied" if header.state.is_committed else "not applied"
+
+
+def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Resolution:
+    row = row_of_key(str(options.idempotency_key))
+    attempts = (*options.earlier, options.id)
+    if _may_have_expired(since, table.keep.keep_keys_s):
+        return "applied" if transaction_record.key_holder(table, row) in attempts else "unknown"
+    return "applied" if transaction_record.abandon(table, row, attempts) in attempts else "not applied"
+
+
+# Commits more items than a native transaction holds: header, marks, one decision, finish.
+
+
+class MultiRequestCommit:
+    """One commit of the long path; `extra` are more actions of its decision."""
+
+    def __init__(
+        self,
+        members: Sequence[TransactionItem],
+        plan: Plan,
+        options: TransactionOptions,
+        extra: Sequence[TransactAction],
+    ) -> None:
+        assert options.header_table is not None  # noqa: S101 - `Committing.plan` checks it
+        self._members = members
+        self._plan = plan
+        self._options = options
+        self._header_table = options.header_table
+        self._header = new_header(options, is_early=bool(plan.validated))
+        self._extra = extra
+        self._done = 0
+        self._beat = 0
+        self._renewed = 0.0
+        self._renewing = runtime.current.mutex()
+        self._failure: BaseException | None = None
+        self._marked: list[IntentWrite] = []
+        self._is_begun = False
+        self._is_sent = False
+        self.is_decided = False
+        self._assembly = TransactionActions()
+        self._marker = IntentWriter(
+            self._header_table, self._header, options.deadline, self.pulse, lambda: self._failure is not None
+        )
+
+    def run(self) -> None:
+        """Commit, or leave nothing behind; `OutcomeUnknown` if the header cannot be reached after the decision."""
+        self._marked = self._plan_marks()
+        participants = [participant(one.row, one.mark.spill) for one in self._marked]
+        rows = keys_in_rows([key_size(stored) for stored in participants])
+        self._header = replace(self._header, items=len(self._marked), rows=len(rows))
+        self._renewed = runtime.current.monotonic()
+        interrupt: BaseException | None = None
+        try:
+            transaction_record.begin(self._header_table, self._header)
+            self._is_begun = True
+            self._write_changes()
+            self._write_participants([[participants[i] for i in row] for row in rows])
+            self._run_in_batches(self._marked, self._marker.mark_all, self._batches_of_marks())
+            validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
+            self._decide()
+        except BaseException as error:
+            if not self._give_up(error):
+                if isinstance(error, (Unavailable, StillPending, OutcomeUnknown)):
+                    raise self._given_up(error) from error
+                raise
+            interrupt = None if isinstance(error, Exception) else error
+        self.conclude()
+        if interrupt is not None:
+            raise interrupt
+
+    def conclude(self) -> None:
+        """Finish the instances and the marked items of the committed transaction."""
+        self.is_decided = True
+        self._note_commit()
+        self._finish()
+
+    # Before the decision
+
+    def _plan_marks(self) -> list[IntentWrite]:
+        """Work out all marks, and refuse what cannot be stored before anything is sent."""
+        id_, staged, name = self._header.id, set(self._plan.staged), row_of_changes
+        with isolation.for_commit():
+            return [
+                plan_intent(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
+                for i in self._plan.marked
+            ]
+
+    def _write_changes(self) -> None:
+        """Store, before the first mark, the changes that do not fit into marks."""
+        for one in self._marked:
+            if one.mark.spill:
+                self.pulse()
+                content = lock_record.stored_changes(one.mark)
+                transaction_record.put_row(self._header_table, one.mark.spill, content, expires=False)
+
+    def _write_participants(self, rows: Sequence[Sequence[dict[str, Any]]]) -> None:
+        """Store, before the first mark, the keys of the items that will be marked."""
+        for i, row in enumerate(rows):
+            self.pulse()
+            name, content = row_of_participants(self._header.id, i), {"items": {"L": list(row)}}
+            transaction_record.put_row(self._header_table, name, content, expires=True)
+
+    def _batches_of_marks(self) -> list[list[int]]:
+        """Return which marks are sent together. Placeholders come last, since they are created in turn."""
+        there, new = list[int](), list[int]()
+        for i, one in enumerate(self._marked):
+            (new if one.mark.is_ghost else there).append(i)
+        ghosts = placeholders([self._marked[i].size for i in new])
+        batches = self._batches_of([self._marked[i] for i in there])
+        return [[there[i] for i in batch] for batch in batches] + [[new[i] for i in part] for part in ghosts]
+
+    @staticmethod
+    def _batches_of(marked: Sequence[IntentWrite]) -> list[list[int]]:
+        return batch_requests.batches((one.row.connection, one.row.table) for one in marked)
+
+    def pulse(self) -> None:
+        """Renew the lease of the header if a renewal is due; `TransactionAborted` if the header is not pending."""
+        with self._renewing:
+            now = runtime.current.monotonic()
+            if now < next_renewal(self._renewed, self._header.lease):
+                return
+            self._beat += 1
+            self._renewed = now
+            stored = transaction_record.renew(self._header_table, self._header, self._beat)
+        if stored.state is not TransactionStatus.PENDING:
+            raise self._aborted(stored)
+
+    def _aborted(self, stored: TransactionRecord) -> TransactionAborted:
+        return also(TransactionAborted, TransactWriteError)(
+            f"the transaction {self._header.id} was aborted by another process ({plain(stored.by or 'expired')}); "
+            f"nothing was written. Run it again from the start.",
+            by=stored.by or "expired",
+        )
+
+    def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None]) -> None:
+        """Run jobs in parallel; after the first failure start no further job, wait for the others, and raise it."""
+
+        def guarded(job: Callable[[], object]) -> None:
+            if self._failure is None:
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                    self._failure = error
+
+        Pool([partial(guarded, job) for job in jobs], self._options.workers, on_done).run()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run_in_batches(
+        self,
+        marked: Sequence[IntentWrite],
+        act: Callable[[Sequence[IntentWrite]], None],
+        groups: Sequence[Sequence[int]],
+    ) -> None:
+        """Run a job for each batch of marked items, in parallel; see `_run`."""
+        jobs = [partial(act, [marked[i] for i in group]) for group in groups]
+
+        def on_done(index: int) -> None:
+            for _ in groups[index]:
+                self._progress()
+
+        self._run(jobs, on_done)
+
+    def _progress(self) -> None:
+        self._done += 1
+        if self._options.on_progress is not None:
+            staged = len(self._plan.staged)
+            self._options.on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
+
+    # The decision
+
+    def _decide(self) -> None:
+        self.pulse()
+        self._assemble()
+        to = TransactionStatus.COMMITTED if self._plan.staged else TransactionStatus.FINISHED
+        flip = TransactAction(transaction_record.decision(self._header_table, self._header.id, to))
+        self._assembly.before_commit()
+        with self._assembly.last_under_locks():
+            commit = NativeCommit(
+                self._header_table.connection,
+                list(self._assembly.actions.values()),
+                [flip, *self._assembly.guards, *self._extra],
+                self._header.id,
+                may_change_token=True,  # the header is decided once
+                options={},
+                resolver=self._marker.resolver(),
+            )
+            self._is_sent = True
+            commit.send()
+
+    def _assemble(self) -> None:
+        marked = {id(one.member): one for one in self._marked}
+        deleted = [one.held for one in self._marked if one.member.is_deleted]
+        self._assembly.deleted_locks += [held for held in deleted if held is not None]
+        for i in (*self._plan.direct, *self._plan.checked):
+            one = marked.get(id(self._members[i]))
+            if one is None:
+                assemble(self._assembly, i, self._members[i])
+            else:
+                self._assembly.actions[i] = one.decided_by()
+
+    def _give_up(self, error: BaseException) -> bool:
+        """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
+        try:
+            stored = transaction_record.abort(self._header_table, self._header.id, "itself")
+        except (Unavailable, CorruptRow, UnknownFormat) as silence:
+            if self._is_sent:
+                raise self._unknown(silence) from error
+            logger.warning("transaction %s could not be aborted, and will expire: %s", self._header.id, silence)
+            return False
+        if stored.state.is_committed:
+            return True
+        aborted = self._aborted(stored)
+        self._assembly.note_refusal(aborted)  # unlike `error`, it leaves no doubt
+        self._drop_marks()
+        if self._is_begun and stored.by not in ("itself", ""):
+            raise aborted from error
+        return False
+
+    def _given_up(self, error: Exception) -> TransactionConflict:
+        return also(TransactionConflict, TransactWriteError)(
+            f"the transaction {self._header.id} was given up: {error}. Nothing was written, and a retry is safe."
+        )
+
+    def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
+        return also(OutcomeUnknown, TransactWriteError)(
+            f"the transaction {self._header.id} may or may not have been committed: its header could not be read "
+            f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
+            write_id=self._header.id,
+            cause=silence.cause,
+            question=OutcomeQuery(self._fate),
+        )
+
+    def _fate(self) -> Resolution:
+        """Return what the header says; an undecided transaction is aborted, so that no late decision is applied."""
+        stored = transaction_record.abort(self._header_table, self._header.id, "itself")
+        if stored.state.is_committed:
+            return "applied"
+        return "not applied" if stored.priority else "unknown"  # the header may be gone, a day after the end
+
+    def _drop_marks(self) -> None:
+        """Drop the marks of this transaction; the next reader or writer of an item drops a mark that remains."""
+        self._failure = None
+        try:
+            begun = [one for one in self._marked if one.may_stand]
+            groups = [[(begun[i].row, begun[i].mark) for i in group] for group in self._batches_of(begun)]
+            self._run([partial(write_intents.drop_all, self._header_table, group) for group in groups], lambda _: None)
+            self._remove_rows()
+            if any(one.underway for one in self._marked):
+                logger.info(
+                    "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
+                )
+            else:
+                transaction_record.clean(self._header_table, self._header.id, is_certain=True)
+        except Exception as error:  # noqa: BLE001 - the caller raises an error that says more
+            logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
+
+    # After the decision
+
+    def _finish(self) -> None:
+        """Finish the marked items; if that fails, the next reader or writer of each item does it."""
+        staged = [one for one in self._marked if one.is_staged]
+        if not staged:
+            return
+        self._failure = None
+        try:
+            self._run_in_batches(staged, self._finish_all, self._batches_of(staged))
+            transaction_record.finish(self._header_table, self._header.id)
+            self._remove_rows()
+        except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
+            logger.warning("the committed transaction %s is left to be finished: %s", self._header.id, error)
+
+    def _finish_all(self, batch: Sequence[IntentWrite]) -> None:
+        write_intents.finish_all(self._header_table, [(one.row, one.mark) for one in batch])
+
+    def _remove_rows(self) -> None:
+        for one in self._marked:
+            if one.mark.spill:
+                transaction_record.delete_row(self._header_table, one.mark.spill)
+
+    def _note_commit(self) -> None:
+        self._assembly.note_commit()
+        for one in self._marked:
+            if one.is_staged:
+                note_applied(one.member.final())
+
+
+def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> None:
+    """Add the write of an item, or its check, to a native transaction."""
+    if member.write is None or member.writer is None:
+        assembly.add_check(i, member.final(), member.row)
+    else:
+        assembly.add_write(i, member.writer, member.final())
+
+
+def new_header(options: TransactionOptions, *, is_early: bool) -> TransactionRecord:
+    """Return the header of a transaction before anything is known of its marks."""
+    now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
+    return TransactionRecord(
+        options.id,
+        TransactionStatus.PENDING,
+        options.priority,
+        options.owner,
+        lease_ms=lease_ms,
+        until_ms=now_ms + lease_ms,
+        is_early=is_early,
+    )
+
+
+def own_rows(header_table: RecordTable, header: TransactionRecord) -> OwnRows:
+    """Return how many bytes a header takes at most, and a row of participants without any."""
+    ends = {header_table.expires: {"N": "9999999999"}}  # a time with zeros at its end is a byte shorter
+    row = transaction_record.row_beside(header_table, row_of_participants(header.id, 0), {"items": {"L": []}})
+    return OwnRows(item_size({**transaction_record.begun(header_table, header), **ends}), item_size({**row, **ends}))
+
+
+def participant(row: LockRow, spill: str) -> dict[str, Any]:
+    """Return what a row of participants says of an item."""
+    stored = {"table": {"S": row.table}, "key": {"M": row.key}, "lock": {"S": row.attribute}}
+    if spill:
+        stored["spill"] = {"S": spill}
+    return {"M": stored}
+
+
+def key_size(stored: dict[str, Any]) -> int:
+    """Return how much a participant adds to its row."""
+    return item_size({"": stored}) + 1
+
+
+def facts_of(header_table: RecordTable, one: IntentWrite) -> IntentFacts:
+    """Return what the costs of a mark depend on."""
+    place = _place(one.member)
+    spill = transaction_record.row_beside(header_table, one.mark.spill, lock_record.stored_changes(one.mark))
+    return IntentFacts(
+        size=one.size,
+        key_size=key_size(participant(one.row, one.mark.spill)),
+        spill_size=item_size(spill) if one.mark.spill else 0,
+        place=place,
+        is_placed_together=bool(place)
+        and batch_requests.has_statement(StatementWrite(one.row.connection, "UpdateItem", one.request())),
+        is_finished_together=bool(place) and batch_requests.has_statement(write_intents.finishing(one.row, one.mark)),
+    )
+
+
+def facts_if_read(member: TransactionItem, size: int) -> IntentFacts:
+    """Return the same for an item that is read right before it is marked, as far as it is known now."""
+    assert member.row is not None  # noqa: S101 - checked when the path was chosen
+    return IntentFacts(size, key_size(participant(member.row, "")), place=_place(member), is_read_first=True)
+
+
+def _place(member: TransactionItem) -> Hashable:
+    """Return whose marks are sent together with that of an item; "" if it is sent alone."""
+    connection = member.item._get_connection().connection
+    return (id(connection), member.table) if batch_requests.are_used(connection, member.table) else ""
+
+
+# Chooses the path of a commit, and commits on it.
+
+
+class CommitRun:
     """The commit of the items of one transaction. `path` names its path, and is empty until `run`."""
 
-    def __init__(self, members: Sequence[Member], options: TransactionOptions) -> None:
+    def __init__(self, members: Sequence[TransactionItem], options: TransactionOptions) -> None:
         used = [member for member in members if member.write is not None or member.is_read]
         # The row of a suspended one comes first: `OutcomeUnknown.resolve` changes that, and no item that it has read.
-        self._members = sorted(used, key=lambda member: (not fates.suspended_id(member), repr(member.identity)))
+        self._members = sorted(used, key=lambda member: (not suspended_id(member), repr(member.identity)))
         self._options = options
-        self._long: LongCommit | None = None
-        self._assembly: Assembly | None = None
+        self._long: MultiRequestCommit | None = None
+        self._assembly: TransactionActions | None = None
         self.path = ""
 
     @property
@@ -81,24 +591,24 @@ class Committing:
         assert table is not None  # noqa: S101 - `_choose` checks it
         if needs_read(member):
             return replace(facts, mark=facts_if_read(member, facts.size + facts.before_size))
-        one = plan_mark(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
+        one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
         return replace(facts, size=facts.size + one.document_size, mark=facts_of(table, one))
 
     def _choose(self) -> Plan:
         try:
             extra = self._extra_actions()
-            is_long = len(self._members) + extra + self._options.record > limits.MOST_ACTIONS
-            plan = choose(self._facts(is_long=is_long), extra=extra, record=self._options.record)
+            is_long = len(self._members) + extra + self._options.record > dynamodb.MOST_ACTIONS
+            plan = choose_path(self._facts(is_long=is_long), extra=extra, record=self._options.record)
             if plan.path is CommitPath.LONG and not is_long:  # because of its bytes
-                plan = choose(self._facts(is_long=True), extra=extra, record=self._options.record)
+                plan = choose_path(self._facts(is_long=True), extra=extra, record=self._options.record)
         except CannotBeStaged as error:
             raise _too_large(error) from error
         self._check_places()
-        if plan.path is CommitPath.LONG or fates.needs_table(self._options):
-            fates.check_table(self._options)
+        if plan.path is CommitPath.LONG or needs_table(self._options):
+            check_table(self._options)
         return plan
 
-    def direct(self) -> list[Member]:
+    def direct(self) -> list[TransactionItem]:
         """Return the items that the deciding transaction writes itself."""
         return [self._members[i] for i in self._choose().direct]
 
@@ -118,23 +628,23 @@ class Committing:
 
     def _extra_actions(self) -> int:
         writers = [member.writer for member in self._members]
-        guarded = [writer for writer in writers if isinstance(writer, BesideWriter)]
+        guarded = [writer for writer in writers if isinstance(writer, SeparateLockWriter)]
         checked_rows = {each.row.identity for writer in guarded for each in writer.checked}
         return len(checked_rows) + (self._options.idempotency_key is not None)
 
     def _extra_units(self, path: CommitPath) -> int:
         """Return the units of these actions; the row of a lock, whose queue is not known, counts as 1 KB."""
         has_record = path is CommitPath.NATIVE and self._options.record
-        own = [*fates.key_action(self._options), *(fates.record_action(self._options) if has_record else [])]
+        own = [*key_action(self._options), *(record_action(self._options) if has_record else [])]
         rows = self._extra_actions() - (self._options.idempotency_key is not None)
-        return rows + sum(commit_paths.kb(images.size_of(action.request["Put"]["Item"])) for action in own)
+        return rows + sum(transactions.kb(conditions.size_of(action.request["Put"]["Item"])) for action in own)
 
     def _own_rows(self, plan: Plan) -> OwnRows:
         table, options, marked = self._options.header_table, self._options, len(plan.marked)
         if plan.path is not CommitPath.LONG or table is None:
             return OwnRows(0, 0)
         header = new_header(options, is_early=bool(plan.validated))
-        header = replace(header, state=State.COMMITTED, items=marked, rows=marked)
+        header = replace(header, state=TransactionStatus.COMMITTED, items=marked, rows=marked)
         return own_rows(table, header)
 
     def run(self) -> bool:
@@ -151,11 +661,11 @@ class Committing:
             elif plan.path is CommitPath.LONG:
                 self._write_long(plan)
         except (Conflict, OutcomeUnknown, TransactWriteError) as error:
-            found = fates.found(self._options, plan.path, error)
+            found = recorded_outcome(self._options, plan.path, error)
             if found is None:
-                fates.ask_later(self._options, plan.path, error)
+                ask_later(self._options, plan.path, error)
                 if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # a single write reports itself
-                    reports.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
+                    write.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
                 raise
             if found == self._options.id:
                 self._note_commit()
@@ -182,16 +692,16 @@ class Committing:
         member.writer._write(member.final())
 
     def _write_together(self) -> None:
-        assembly = self._assembly = Assembly()
+        assembly = self._assembly = TransactionActions()
         for i, member in enumerate(self._members):
             assemble(assembly, i, member)
         assembly.before_commit()
         try:
             with assembly.last_under_locks():
-                Commit(
+                NativeCommit(
                     self._connections()[0],
                     list(assembly.actions.values()),
-                    [*assembly.guards, *fates.key_action(self._options), *fates.record_action(self._options)],
+                    [*assembly.guards, *key_action(self._options), *record_action(self._options)],
                     self._options.id,
                     may_change_token=True,
                     options={},
@@ -209,7 +719,7 @@ class Committing:
         return connections if header_table is None else [*connections, header_table.connection]
 
     def _write_long(self, plan: Plan) -> None:
-        self._long = LongCommit(self._members, plan, self._options, extra=fates.key_action(self._options))
+        self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))
         try:
             self._long.run()
         except CannotBeStaged as error:
@@ -224,11 +734,11 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
     )
 
 
-def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
+def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> MemberFacts:
     write = member.write
     if is_long:  # else `final` checks it before anything is sent
         check_key(member.item, member.key)
-    measure = images.size_of if is_long else images.rough_size_of
+    measure = conditions.size_of if is_long else conditions.rough_size_of
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
     is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
@@ -236,7 +746,7 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
         is_write=write is not None,
         is_absent=member.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
-        size=measure(after) if write is not None else item_size(member),
+        size=measure(after) if write is not None else size_of_member(member),
         before_size=measure(member.stored),
     )
     if not is_long or write is None:  # only writes are marked
@@ -244,5 +754,5 @@ def _facts(member: Member, table: str | None, *, is_long: bool) -> MemberFacts:
     return replace(
         facts,
         can_be_marked=can_be_marked(member, table),
-        wants_direct=facts.size > commit_paths.LARGE_BYTES,
+        wants_direct=facts.size > transactions.LARGE_BYTES,
     )

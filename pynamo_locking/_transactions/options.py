@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seconds
 from pynamo_locking._items import versions
-from pynamo_locking._items.key_text import is_implied
-from pynamo_locking._models.writing import GuardedMixin
+from pynamo_locking._items.keys import is_implied
+from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._transactions.transaction_table import check_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.lease import Deadline
-    from pynamo_locking._io.header_requests import HeaderTable
+    from pynamo_locking._io.transaction_record import RecordTable
+
 
 #: A commit renews its lease between requests; a shorter lease could end within a slow request.
 MIN_LEASE_S: Final = 3.0
@@ -148,4 +149,4 @@ class TransactionOptions:
     record: bool = False
     on_progress: Callable[[int, int], object] | None = None
     earlier: tuple[str, ...] = ()
-    header_table: HeaderTable | None = None
+    header_table: RecordTable | None = None

@@ -1,78 +1,110 @@
-"""Reports the outcome of transactions of many items, and completes those whose process has died.
+"""Reports what became of transactions, completes those whose process has died, replaces broken rows.
 
 No reader or writer waits for it: each completes a marked item that it meets by itself.
+
+The state of a header is the only record of the decision. A header that can be taken for pending becomes an aborted
+one, in the write that also proves that it was not decided meanwhile. If the state is lost, the operator has to name it.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, is_count, seconds
-from pynamo_locking._core.naming import text_of_ms
-from pynamo_locking._core.transaction import Fate, Header, Meeting, State, fate, meet, row_of_key, row_of_participants
-from pynamo_locking._io import (
-    answers,
-    dispatch,
-    event_stream,
-    header_requests,
-    lock_document,
-    lock_requests,
-    mark_requests,
-    reports,
-    runtime,
-    trust,
+from pynamo_locking._core.row_keys import text_of_ms
+from pynamo_locking._core.transactions import (
+    IntentResolution,
+    PendingObservation,
+    TransactionRecord,
+    TransactionStatus,
+    observe_pending,
+    resolution_of_intent,
+    row_of_key,
+    row_of_participants,
 )
-from pynamo_locking._io.lock_document import LockRow
-from pynamo_locking._io.pool import Pool, run_all
-from pynamo_locking._io.resolver import reason_now, stuck
-from pynamo_locking._io.retries import Unavailable, persistently
-from pynamo_locking._io.stored import Place
-from pynamo_locking._items import key_text
+from pynamo_locking._io import (
+    client,
+    event_stream,
+    lock_record,
+    lock_requests,
+    responses,
+    runtime,
+    stored_rows,
+    transaction_record,
+    write_intents,
+)
+from pynamo_locking._io.client import Refused, Unavailable, persistently
+from pynamo_locking._io.concurrency import Pool, run_all
+from pynamo_locking._io.lock_record import LockRow
+from pynamo_locking._io.stored_rows import Place, number
+from pynamo_locking._io.transaction_record import (
+    BEAT,
+    BY,
+    CLEAN,
+    CONTENT,
+    EXPIRES,
+    ID,
+    ITEMS,
+    LEASE,
+    ROWS,
+    STATE,
+    UNTIL,
+)
+from pynamo_locking._io.write_intents import reason_now, stuck
+from pynamo_locking._items import keys
+from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pynamodb.connection import Connection
 
     from pynamo_locking._core.lease import Duration
-    from pynamo_locking._core.queue import LockState, Mark
-    from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._io.stored import Image
+    from pynamo_locking._core.lock_queue import LockState, WriteIntent
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._locks.inspection import Shown
 
-_T = TypeVar("_T")
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
+
+# Reports the outcome of transactions of many items, and completes those whose process has died.
+
+
+_T = TypeVar("_T")
+
 #: The states of a transaction, as they are shown.
-STATES: Final = tuple(state.value for state in State)
+STATES: Final = tuple(state.value for state in TransactionStatus)
 
 
-def outcome(header_table: HeaderTable, header_id: str | None, key: str | None) -> str | None:
+def outcome(header_table: RecordTable, header_id: str | None, key: str | None) -> str | None:
     """Return the state of a transaction; see `TransactionTable.outcome`."""
     if key is not None and header_id is None:
         row = row_of_key(key)
-        return None if answered(lambda: header_requests.key_holder(header_table, row)) is None else "committed"
+        return None if answered(lambda: transaction_record.key_holder(header_table, row)) is None else "committed"
     if key is not None or header_id is None:
         raise ConfigurationError("outcome() takes the id of a transaction, or its idempotency key: name one of them.")
-    header = answered(lambda: header_requests.read(header_table, header_id))
+    header = answered(lambda: transaction_record.read(header_table, header_id))
     return None if header is None else header.state.value
 
 
-def recover(header_table: HeaderTable, header_id: str, *, force: bool) -> str | None:
+def recover(header_table: RecordTable, header_id: str, *, force: bool) -> str | None:
     """Complete a transaction; see `TransactionTable.recover`."""
     header = answered(lambda: _decided(header_table, header_id, force=force))
     if header is None:
         return None
     completed, _ = answered(lambda: _complete(header_table, header))
     if event_stream.listeners:
-        reports.recovered(header_table, header, header_id, outcome=completed, by="recover")
+        event_stream.recovered(header_table, header, header_id, outcome=completed, by="recover")
     return completed
 
 
@@ -99,7 +131,7 @@ class SweepReport:
 
 
 def sweep(
-    header_table: HeaderTable,
+    header_table: RecordTable,
     *,
     segments: int,
     dry_run: bool,
@@ -140,8 +172,8 @@ def sweep(
 
 
 def _open_headers(
-    header_table: HeaderTable, segment: int, segments: int, last_ms: float
-) -> Iterator[tuple[str, Header | LockingError]]:
+    header_table: RecordTable, segment: int, segments: int, last_ms: float
+) -> Iterator[tuple[str, TransactionRecord | LockingError]]:
     """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them.
 
     Those that were renewed later than `last_ms` are left out.
@@ -156,34 +188,34 @@ def _open_headers(
         "OR (#state = :aborted AND attribute_not_exists(#clean)) "
         "OR (attribute_exists(#priority) AND NOT #state IN (:pending, :committed, :aborted, :finished)))",
         "ExpressionAttributeNames": {
-            "#state": header_requests.STATE,
-            "#clean": header_requests.CLEAN,
-            "#priority": header_requests.PRIORITY,
+            "#state": transaction_record.STATE,
+            "#clean": transaction_record.CLEAN,
+            "#priority": transaction_record.PRIORITY,
             **names,
         },
         "ExpressionAttributeValues": {
-            **{f":{state.value}": {"S": state.value} for state in State},
+            **{f":{state.value}": {"S": state.value} for state in TransactionStatus},
             **values,
         },
     }
     while True:
-        answer = persistently(lambda: header_requests.ask(header_table, "Scan", kwargs))
+        answer = persistently(lambda: transaction_record.ask(header_table, "Scan", kwargs))
         for image in filter(None, map(header_table.row, answer["Items"])):
             try:
-                found: Header | LockingError | None = header_requests.header_in(image, header_table)
+                found: TransactionRecord | LockingError | None = transaction_record.record_in(image, header_table)
             except LockingError as error:
                 found = error
             if found is not None and (isinstance(found, LockingError) or found.renewed_ms <= last_ms):
-                yield image[header_requests.ID]["S"], found
+                yield image[transaction_record.ID]["S"], found
         if "LastEvaluatedKey" not in answer:
             return
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
 def _sweep_one(
-    header_table: HeaderTable,
+    header_table: RecordTable,
     header_id: str,
-    found: Header | LockingError,
+    found: TransactionRecord | LockingError,
     is_over: Callable[[], bool],
     *,
     dry_run: bool,
@@ -192,20 +224,20 @@ def _sweep_one(
     try:
         if isinstance(found, LockingError):
             raise found  # noqa: TRY301 - a broken row
-        header, was_aborted = found, found.state is State.ABORTED
-        if header.state is State.PENDING and not _is_dead(header_table, header, is_over):
+        header, was_aborted = found, found.state is TransactionStatus.ABORTED
+        if header.state is TransactionStatus.PENDING and not _is_dead(header_table, header, is_over):
             return "pending"
         if dry_run:
-            return "finished" if header.state is State.COMMITTED else "aborted"
-        if header.state is State.PENDING:
-            header = header_requests.abort(header_table, header.id, "expired", beat=header.beat)
-            if header.state is State.PENDING:
+            return "finished" if header.state is TransactionStatus.COMMITTED else "aborted"
+        if header.state is TransactionStatus.PENDING:
+            header = transaction_record.abort(header_table, header.id, "expired", beat=header.beat)
+            if header.state is TransactionStatus.PENDING:
                 return "pending"
         completed, marked = _complete(header_table, header)
         if was_aborted and not marked:
             return ""
         if event_stream.listeners:
-            reports.recovered(header_table, header, header.id, outcome=completed, by="sweep")
+            event_stream.recovered(header_table, header, header.id, outcome=completed, by="sweep")
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
         logger.warning("transaction %r could not be completed: %s", header_id, error)
         return f"failed: {error}"
@@ -220,29 +252,29 @@ def _count(report: SweepReport, header_id: str, verdict: str) -> None:
 
 
 #: So many items of a transaction are looked at before their marks are removed.
-_AT_ONCE: Final = limits.MOST_KEYS * mark_requests.WORKERS
+_AT_ONCE: Final = dynamodb.MOST_KEYS * write_intents.WORKERS
 
 #: The longest pause between two reads of a pending header.
 _LOOK_AGAIN_S: Final = 0.5
 
 
-def _decided(header_table: HeaderTable, header_id: str, *, force: bool) -> Header | None:
+def _decided(header_table: RecordTable, header_id: str, *, force: bool) -> TransactionRecord | None:
     """Return a header once it is decided; abort the transaction as soon as that is allowed."""
-    meeting: Meeting | None = None
+    meeting: PendingObservation | None = None
     while True:
-        header = persistently(lambda: header_requests.read(header_table, header_id))
-        if header is None or fate(header) is not Fate.WAIT:
+        header = persistently(lambda: transaction_record.read(header_table, header_id))
+        if header is None or resolution_of_intent(header) is not IntentResolution.WAIT:
             return header
-        meeting = meet(meeting, header, runtime.current.monotonic())
+        meeting = observe_pending(meeting, header, runtime.current.monotonic())
         reason = "asked" if force else reason_now(header, meeting)
         if reason is not None:
-            header = header_requests.abort(header_table, header_id, reason, beat=None if force else header.beat)
-            if fate(header) is not Fate.WAIT:
+            header = transaction_record.abort(header_table, header_id, reason, beat=None if force else header.beat)
+            if resolution_of_intent(header) is not IntentResolution.WAIT:
                 return header
         runtime.current.sleep(max(_LOOK_AGAIN_S / 10, min(_LOOK_AGAIN_S, header.lease / 4)))
 
 
-def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
+def _complete(header_table: RecordTable, header: TransactionRecord) -> tuple[str, int]:
     """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found.
 
     What is broken does not keep the other items from being completed; the first flaw is raised after that.
@@ -256,54 +288,56 @@ def _complete(header_table: HeaderTable, header: Header) -> tuple[str, int]:
         flaws += broken
     if flaws:
         raise flaws[0]
-    if header.state is State.COMMITTED and len(rows) < max(1, header.items):
+    if header.state is TransactionStatus.COMMITTED and len(rows) < max(1, header.items):
         raise LockingError(
             f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
             f"days), or name {len(rows)} items of {header.items}, so it is not known whether all are finished: the "
             f"next reader or writer of each item finishes it."
         )
-    if header.state is State.COMMITTED:
-        header = header_requests.finish(header_table, header.id)
+    if header.state is TransactionStatus.COMMITTED:
+        header = transaction_record.finish(header_table, header.id)
     else:
-        header = header_requests.clean(header_table, header.id, is_certain=False)
+        header = transaction_record.clean(header_table, header.id, is_certain=False)
     for spill in spilled:
-        header_requests.delete_row(header_table, spill)
+        transaction_record.delete_row(header_table, spill)
     return header.state.value, marked
 
 
-def _named(header_table: HeaderTable, header: Header) -> tuple[list[LockRow], list[str], list[LockingError]]:
+def _named(header_table: RecordTable, header: TransactionRecord) -> tuple[list[LockRow], list[str], list[LockingError]]:
     """Return the items and the rows of changes that a transaction names, and what is wrong with the next one."""
     rows: list[LockRow] = []
     spilled = list[str]()
     try:
         for row, spill in _participants(header_table, header):
             if spill:
-                trust.check_row_of_changes(header.id, spill)
+                transaction_record.check_row_of_changes(header.id, spill)
                 spilled.append(spill)
-            trust.check_place(header_table, header.id, row.table)
+            transaction_record.check_place(header_table, header.id, row.table)
             rows.append(row)
     except LockingError as flaw:
         return rows, spilled, [flaw]
     return rows, spilled, []
 
 
-def _settle(header_table: HeaderTable, header: Header, marked: Sequence[tuple[LockRow, Mark]]) -> None:
-    for row, mark in mark_requests.settle(header_table, fate(header), marked):
+def _settle(
+    header_table: RecordTable, header: TransactionRecord, marked: Sequence[tuple[LockRow, WriteIntent]]
+) -> None:
+    for row, mark in write_intents.settle(header_table, resolution_of_intent(header), marked):
         if _state_of(row).mark == mark:  # if the header said finished, the next reader would drop the mark
-            raise stuck(row, mark, Fate.FINISH)
+            raise stuck(row, mark, IntentResolution.FINISH)
 
 
 def _marks_in(
-    rows: list[LockRow], header_table: HeaderTable, header: Header
-) -> tuple[list[tuple[LockRow, Mark]], list[LockingError]]:
+    rows: list[LockRow], header_table: RecordTable, header: TransactionRecord
+) -> tuple[list[tuple[LockRow, WriteIntent]], list[LockingError]]:
     """Return the marks of a transaction in some items, and the errors for items whose lock documents are broken."""
     states: list[tuple[LockRow, LockState]] = []
-    run_all([partial(_read, some, states) for some in _in_batches(rows)], mark_requests.WORKERS)
-    marked: list[tuple[LockRow, Mark]] = []
+    run_all([partial(_read, some, states) for some in _in_batches(rows)], write_intents.WORKERS)
+    marked: list[tuple[LockRow, WriteIntent]] = []
     broken = list[LockingError]()
     for row, state in states:
         try:
-            mark = lock_document.trusted(row, state).mark
+            mark = lock_record.trusted(row, state).mark
         except LockingError as error:
             broken.append(error)
             continue
@@ -317,7 +351,7 @@ def _in_batches(rows: Sequence[LockRow]) -> list[list[LockRow]]:
     groups: dict[Any, list[LockRow]] = {}
     for row in rows:
         groups.setdefault((row.table, row.attribute, *sorted(row.key)), []).append(row)
-    most = limits.MOST_KEYS
+    most = dynamodb.MOST_KEYS
     return [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
 
 
@@ -325,8 +359,8 @@ def _read(rows: list[LockRow], states: list[tuple[LockRow, LockState]]) -> None:
     """Read the lock documents of items in one request; one by one if that is refused, which shows why."""
     if len(rows) > 1:
         try:
-            images = mark_requests.documents(rows)
-        except answers.BOTOCORE_EXCEPTIONS as error:
+            images = write_intents.documents(rows)
+        except responses.BOTOCORE_EXCEPTIONS as error:
             logger.debug("items are read one by one: %s", error)
         else:
             states += [_found(rows[0], image) for image in images]
@@ -336,7 +370,7 @@ def _read(rows: list[LockRow], states: list[tuple[LockRow, LockState]]) -> None:
 
 def _found(like: LockRow, image: Image) -> tuple[LockRow, LockState]:
     key = {name: image[name] for name in like.key}
-    return _row(like.connection, like.table, key, like.attribute), lock_document.state_in(image, like.attribute)
+    return _row(like.connection, like.table, key, like.attribute), lock_record.state_in(image, like.attribute)
 
 
 def _state_of(row: LockRow) -> LockState:
@@ -344,15 +378,15 @@ def _state_of(row: LockRow) -> LockState:
     return persistently(lambda: lock_requests.look_at_document(row))
 
 
-def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[LockRow, str]]:
+def _participants(header_table: RecordTable, header: TransactionRecord) -> Iterator[tuple[LockRow, str]]:
     """Yield the items that may carry a mark of a transaction, and the row with the changes that did not fit into it.
 
     The participant rows were written one after another, before any mark, so the first missing row is the end. If rows
     have expired, marks of an aborted transaction may remain; the next reader or writer of the item drops them.
     """
-    for number in range(header.rows):
-        name = row_of_participants(header.id, number)
-        found = header_requests.get_row(
+    for part in range(header.rows):
+        name = row_of_participants(header.id, part)
+        found = transaction_record.get_row(
             header_table, name, lambda row: [row_in(header_table, each["M"]) for each in row["items"]["L"]]
         )
         if found is None:
@@ -360,7 +394,7 @@ def _participants(header_table: HeaderTable, header: Header) -> Iterator[tuple[L
         yield from found
 
 
-def row_in(header_table: HeaderTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
+def row_in(header_table: RecordTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
     """Return an item that a row of participants names, and the row of its changes, if any."""
     row = _row(header_table.connection, stored["table"]["S"], stored["key"]["M"], stored["lock"]["S"])
     return row, stored["spill"]["S"] if "spill" in stored else ""
@@ -379,9 +413,9 @@ def _row(connection: Connection, table: str, key: dict[str, Any], attribute: str
     )
 
 
-def _is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bool]) -> bool:
+def _is_dead(header_table: RecordTable, header: TransactionRecord, is_over: Callable[[], bool]) -> bool:
     """Watch a pending transaction for a renewal, for one lease at most, and only until the sweep `is_over`."""
-    meeting = meet(None, header, runtime.current.monotonic())
+    meeting = observe_pending(None, header, runtime.current.monotonic())
     while reason_now(header, meeting) is None:
         if header.lease > LONGEST_LEASE_S:
             raise LockingError(
@@ -391,10 +425,10 @@ def _is_dead(header_table: HeaderTable, header: Header, is_over: Callable[[], bo
         runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
         if is_over():
             return False
-        now = persistently(lambda: header_requests.read(header_table, header.id))
-        if now is None or now.state is not State.PENDING or now.beat != header.beat:
+        now = persistently(lambda: transaction_record.read(header_table, header.id))
+        if now is None or now.state is not TransactionStatus.PENDING or now.beat != header.beat:
             return False
-        meeting = meet(meeting, now, runtime.current.monotonic())
+        meeting = observe_pending(meeting, now, runtime.current.monotonic())
     return True
 
 
@@ -410,29 +444,29 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 
     Cost: a consistent scan.
     """
-    header_table = header_requests.header_table_of(table)
-    path, found, broken = Place(header_requests.STATE), list[Header](), dict[str, str]()
-    is_header = path.exists() | Place(header_requests.PRIORITY).exists()
-    images = dispatch.scan(table, is_header if state is None else path == state)
+    header_table = transaction_record.record_table_of(table)
+    path, found, broken = Place(transaction_record.STATE), list[TransactionRecord](), dict[str, str]()
+    is_header = path.exists() | Place(transaction_record.PRIORITY).exists()
+    images = client.scan(table, is_header if state is None else path == state)
     for image in filter(None, map(header_table.row, images)):
         try:
-            found += filter(None, [header_requests.header_in(image, header_table)])
+            found += filter(None, [transaction_record.record_in(image, header_table)])
         except LockingError as error:
-            broken[image[header_requests.ID]["S"]] = str(error)
+            broken[image[transaction_record.ID]["S"]] = str(error)
     found.sort(key=lambda header: (header.priority, header.id))
     return [_shown(header) for header in found], dict(sorted(broken.items()))
 
 
 def shown(table: Any, header_id: str) -> Shown | None:
     """Return a transaction, and the items that may carry a mark of it. 1 read, and 1 for each 1000 items or so."""
-    header_table = header_requests.header_table_of(table)
-    header = answered(lambda: persistently(lambda: header_requests.read(header_table, header_id)))
+    header_table = transaction_record.record_table_of(table)
+    header = answered(lambda: persistently(lambda: transaction_record.read(header_table, header_id)))
     if header is None:
         return None
     found = [
         {
             "table": row.table,
-            "key": {name: key_text.text_of(*value.values()) for name, value in row.key.items()},
+            "key": {name: keys.text_of(*value.values()) for name, value in row.key.items()},
             "lock_attribute": row.attribute,
         }
         for row, _ in answered(lambda: list(_participants(header_table, header)))
@@ -440,7 +474,7 @@ def shown(table: Any, header_id: str) -> Shown | None:
     return {**_shown(header), "participants": found}
 
 
-def _shown(header: Header) -> Shown:
+def _shown(header: TransactionRecord) -> Shown:
     now_ms = runtime.current.time_ms()
     began, _, _ = header.priority.partition("-")
     began_ms = int(began) if re.fullmatch("[0-9]{1,15}", began) else None  # another program may have stored any text
@@ -457,3 +491,153 @@ def _shown(header: Header) -> Shown:
         "lease_left_s": (header.until_ms - now_ms) / 1000,
         "aborted_by": header.by or None,
     }
+
+
+# Replaces broken rows of a transaction by sound ones, without making up what became of it.
+
+
+_ATTEMPTS: Final = 4
+
+_NO_STATE: Final = (
+    "Nothing else that is stored tells what became of it. If you know that, from the log of its process for example, "
+    "name its state: committed puts in place what its marks intend, aborted drops them."
+)
+_NOT_ALL: Final = "that may not be all of them. Restore the number that is broken, from a backup."
+
+#: The attributes of a header that must not have changed between the look and the repair.
+_SEEN: Final = (STATE, BEAT, LEASE, UNTIL, ITEMS, ROWS, BY, CLEAN, EXPIRES)
+
+
+def repair(header_table: RecordTable, header_id: str, state: str | None, *, dry_run: bool) -> list[str] | None:
+    """Repair the header and the rows of participants of a transaction; see `TransactionTable.repair`."""
+    if state not in (None, TransactionStatus.COMMITTED.value, TransactionStatus.ABORTED.value):
+        raise ConfigurationError(f"the state of a transaction to repair is committed or aborted, not {state!r}.")
+    told = None if state is None else TransactionStatus(state)
+    found = list[str]()
+    for _ in range(_ATTEMPTS):
+        try:
+            image = answered(lambda: _repair_header(header_table, header_id, told, found, dry_run=dry_run))
+            if image is None:
+                return None
+            if TransactionStatus(image[STATE]["S"]).is_final:
+                answered(lambda: _repair_participants(header_table, header_id, found, dry_run=dry_run))
+        except Refused:
+            continue  # the row has changed since the look, or this was a second copy
+        return list(dict.fromkeys(found))
+    raise OutcomeUnknown(f"the rows of the transaction {header_id} were changed faster than they could be repaired.")
+
+
+def _repair_header(
+    header_table: RecordTable, header_id: str, told: TransactionStatus | None, found: list[str], *, dry_run: bool
+) -> Mapping[str, Any] | None:
+    """Make a header sound, and note what was broken; return it, None if there is none."""
+    image = transaction_record.image_of(header_table, header_id)
+    try:
+        if transaction_record.record_in(image, header_table) is None:
+            return None
+    except CorruptRow as error:
+        assert image is not None  # noqa: S101 - it is broken
+        changes = _sound(header_table, image, told, error)
+        found.append(_flaw(error))
+        if not dry_run:
+            transaction_record.replace_row(header_table, image, changes, _SEEN)
+        return {**image, **changes}
+    return image
+
+
+def _sound(
+    header_table: RecordTable, image: Mapping[str, Any], told: TransactionStatus | None, error: CorruptRow
+) -> dict[str, Any]:
+    """Return the changes that make a broken header sound."""
+    known = _known_state(image)
+    if known is not None and told not in (None, known):
+        raise ConfigurationError(f"the transaction {image[ID]['S']!r} is {known.value}, as its header shows.")
+    state = known or told
+    if state is None:
+        raise _refusal(error, _NO_STATE)
+    counts = _counts(header_table, image, error, is_committed=state is TransactionStatus.COMMITTED)
+    sound = {**dict.fromkeys((BEAT, LEASE, UNTIL), number(0)), **counts}
+    changes = {STATE: {"S": state.value}, **{name: sound[name] for name in _broken_numbers(image)}}
+    if state is TransactionStatus.PENDING or (state is TransactionStatus.ABORTED and known is None):
+        ends = header_table.ends(header_table.keep.keep_rows_s)
+        changes |= {STATE: {"S": TransactionStatus.ABORTED.value}, BY: {"S": "asked"}, EXPIRES: ends}
+    return changes
+
+
+def _known_state(image: Mapping[str, Any]) -> TransactionStatus | None:
+    """Return the state of a broken header: as stored, or as only one kind of write can have left it."""
+    with suppress(*stored_rows.UNREADABLE):
+        return TransactionStatus(image[STATE]["S"])
+    if BY in image or CLEAN in image:
+        return TransactionStatus.ABORTED
+    return TransactionStatus.FINISHED if EXPIRES in image else None  # what is pending or committed does not expire
+
+
+def _broken_numbers(image: Mapping[str, Any]) -> list[str]:
+    broken = list[str]()
+    for name in (BEAT, LEASE, UNTIL, ITEMS, ROWS):
+        try:
+            transaction_record.whole(image, name)
+        except stored_rows.UNREADABLE:
+            broken.append(name)
+    return broken
+
+
+def _counts(
+    header_table: RecordTable, image: Mapping[str, Any], error: CorruptRow, *, is_committed: bool
+) -> dict[str, Any]:
+    """Return the counts of items and of rows of participants, if one of them is broken.
+
+    Of a committed transaction the other number must agree: items that are not counted would lose what was promised.
+    """
+    if not {ITEMS, ROWS} & {*_broken_numbers(image)}:
+        return {}
+    rows = list(_rows(header_table, image[ID]["S"]))
+    if not is_committed:
+        return {ITEMS: number(0), ROWS: number(len(rows))}
+    names = [transaction_record.read_row(header_table, row, lambda content: len(content["items"]["L"])) for row in rows]
+    counted = {ITEMS: number(sum(names)), ROWS: number(len(rows))}
+    if not any(image.get(name) == value for name, value in counted.items()):
+        raise _refusal(error, f"It is committed, and {len(rows)} rows name {sum(names)} items: {_NOT_ALL}")
+    return counted
+
+
+def _flaw(error: CorruptRow) -> str:
+    return f"{error.field} is {error.found}"
+
+
+def _refusal(error: CorruptRow, advice: str) -> CorruptRow:
+    key = error.key or {}
+    what = f"the row of the transaction {next(iter(key.values()))['S']!r}"
+    return stored_rows.corrupt(what, _flaw(error), table=error.table or "", key=key, advice=advice)
+
+
+def _rows(header_table: RecordTable, header_id: str) -> Iterator[dict[str, Any]]:
+    for i in itertools.count():
+        row = transaction_record.image_of(header_table, row_of_participants(header_id, i))
+        if row is None:
+            return
+        yield row
+
+
+def _repair_participants(header_table: RecordTable, header_id: str, found: list[str], *, dry_run: bool) -> None:
+    """Leave in the rows of a transaction that is over the items that can be read."""
+    for row in _rows(header_table, header_id):
+        stored = _readable(header_table, header_id, row)
+        if row.get(CONTENT, {}).get("M", {}).get("items") != {"L": stored}:
+            found.append(f"{row[ID]['S']} names items that cannot be read")
+            if not dry_run:
+                transaction_record.replace_row(header_table, row, {CONTENT: {"M": {"items": {"L": stored}}}}, [CONTENT])
+
+
+def _readable(header_table: RecordTable, header_id: str, row: Mapping[str, Any]) -> list[Any]:
+    kept = list[Any]()
+    with suppress(*stored_rows.UNREADABLE):
+        for each in row[CONTENT]["M"]["items"]["L"]:
+            with suppress(LockingError, *stored_rows.UNREADABLE):
+                item, spill = row_in(header_table, each["M"])
+                transaction_record.check_place(header_table, header_id, item.table)
+                if spill:
+                    transaction_record.check_row_of_changes(header_id, spill)
+                kept.append(each)
+    return kept

@@ -10,24 +10,25 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.outcome import Known
-from pynamo_locking._io import flaws, runtime
-from pynamo_locking._io.header_requests import CONTENT
-from pynamo_locking._io.stored import Place, Stored, number
-from pynamo_locking._items import clauses, images, versions
+from pynamo_locking._core.write_outcome import Known
+from pynamo_locking._io import runtime, stored_rows
+from pynamo_locking._io.stored_rows import Place, Stored, number
+from pynamo_locking._io.transaction_record import CONTENT
+from pynamo_locking._items import conditions, versions
 from pynamo_locking._items.keys import own_keys_of
-from pynamo_locking._models.writing import GuardedMixin
-from pynamo_locking._transactions import fates
+from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._transactions import commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.own_keys import OwnKeys
-    from pynamo_locking._io.stored import Image
-    from pynamo_locking._transactions.member import Member
-    from pynamo_locking._transactions.members import Members
+    from pynamo_locking._core.row_keys import OwnKeys
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._transactions.item import TransactionItem
+    from pynamo_locking._transactions.items import TransactionItems
+
 
 _KEY: Final = "key"
 
@@ -52,30 +53,32 @@ class _Remembered(NamedTuple):
 _Planned = tuple[GuardedMixin, "list[Action] | None"]
 
 
-def suspend(members: Members, id_: str, idempotency_key: str | None, keep_s: float) -> str:
+def suspend(members: TransactionItems, id_: str, idempotency_key: str | None, keep_s: float) -> str:
     """Store a transaction, in the row that it was resumed from if it was; return the id to resume it by."""
     resumed = _resumed(members)
     entries = [{"M": _entry(member)} for member in members.by_key.values() if _is_kept(member)]
     content = {"items": {"L": entries}, **({} if idempotency_key is None else {_KEY: {"S": idempotency_key}})}
-    row = members.table()(fates.SUSPENDED + id_) if resumed is None else resumed.item
+    row = members.table()(commit.SUSPENDED + id_) if resumed is None else resumed.item
     expiry_s = runtime.current.time_ms() // 1000 + int(keep_s)
     expires, name = row.get_attributes()["expires"].attr_name, own_keys_of(type(row)).hash_name
     actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(expires).set(Stored(number(expiry_s)))]
     row.update(actions, Place(name).does_not_exist() if resumed is None else None)
-    return id_ if resumed is None else fates.suspended_id(resumed)
+    return id_ if resumed is None else commit.suspended_id(resumed)
 
 
-def _resumed(members: Members) -> Member | None:
+def _resumed(members: TransactionItems) -> TransactionItem | None:
     """Return the row of the suspended transaction that this one goes on with."""
-    return next((each for each in members.by_key.values() if each.write is not None and fates.suspended_id(each)), None)
+    return next(
+        (each for each in members.by_key.values() if each.write is not None and commit.suspended_id(each)), None
+    )
 
 
-def _is_kept(member: Member) -> bool:
+def _is_kept(member: TransactionItem) -> bool:
     """Tell whether an item is remembered. Guards are counted again when the writes of their items are planned again."""
-    return member.is_read or (member.write is not None and not fates.is_own_row(member))
+    return member.is_read or (member.write is not None and not commit.is_own_row(member))
 
 
-def _entry(member: Member) -> _Entry:
+def _entry(member: TransactionItem) -> _Entry:
     """Return what is stored of an item, whose write from now on requires the item as it is known.
 
     Raises:
@@ -97,7 +100,7 @@ def _entry(member: Member) -> _Entry:
     }
     if not member.is_absent:
         entry["known"] = {"M": _stored(member.before)}
-    if member.write is None or fates.is_own_row(member):
+    if member.write is None or commit.is_own_row(member):
         return entry
     return entry | ({"op": {"S": "delete"}} if after is None else {"op": {"S": "update"}, **_changes(member, after)})
 
@@ -112,17 +115,19 @@ def _known(stored: Mapping[str, Any]) -> Known:
     return Known(None if version is None else int(version["N"]), stored.get("write_id", {}).get("S"))
 
 
-def _changes(member: Member, after: Image) -> _Entry:
+def _changes(member: TransactionItem, after: Image) -> _Entry:
     shape, lock = versions.shape_of(member.model), member.model._lock_attribute()
     ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
-    set_, removed = images.difference(member.stored, after, keys=member.key)
+    set_, removed = conditions.difference(member.stored, after, keys=member.key)
     return {
         "set": {"M": {name: value for name, value in set_.items() if name not in ours}},
         "remove": {"L": [{"S": name} for name in removed if name not in ours]},
     }
 
 
-def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> tuple[str | None, list[_Planned]]:
+def resume(
+    members: TransactionItems, id_: str, models: Sequence[type[GuardedMixin]]
+) -> tuple[str | None, list[_Planned]]:
     """Rely on all that a suspended transaction had read; return its idempotency key, and its writes to plan again.
 
     The commit deletes its row, on condition that no other process has gone on with it meanwhile.
@@ -136,13 +141,13 @@ def resume(members: Members, id_: str, models: Sequence[type[GuardedMixin]]) -> 
     if _resumed(members) is not None:
         raise ConfigurationError("a transaction can resume one suspended transaction: use another one for the next.")
     table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
-    row = members.counter(table, fates.SUSPENDED + id_)
+    row = members.counter(table, commit.SUSPENDED + id_)
     if row.is_absent:
         raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or has expired.")
     by_table: dict[str, list[type[Any]]] = {}
     for model in (*models, table):
         by_table.setdefault(_place_of(model), []).append(model)
-    key, entries = flaws.read(
+    key, entries = stored_rows.read(
         lambda stored: _content(stored, by_table, _place_of(table)),
         row.stored,
         f"the row of the suspended transaction {id_!r}",
@@ -205,7 +210,7 @@ def _model_of(entry: _Remembered) -> tuple[str, str]:
     return entry.table, entry.model
 
 
-def _found(members: Members, model: type[GuardedMixin], entries: list[_Remembered]) -> Iterator[_Planned]:
+def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[_Remembered]) -> Iterator[_Planned]:
     found = members._find(model, [entry.values for entry in entries])
     for member, entry in zip(found, entries, strict=True):
         _check(member, entry.known)
@@ -219,7 +224,7 @@ def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
     return values[0], values[1]
 
 
-def _check(member: Member, known: Known | None) -> None:
+def _check(member: TransactionItem, known: Known | None) -> None:
     """Rely on an item, and refuse it if it was changed since the transaction was suspended."""
     is_same = member.before == (known or Known()) and member.is_absent == (known is None)
     member.before = known or Known()
@@ -231,4 +236,4 @@ def _check(member: Member, known: Known | None) -> None:
 def _actions(entry: _Entry) -> list[Action]:
     actions: list[Action] = [Place(name).set(Stored(value)) for name, value in entry["set"].items()]
     actions += [Place(name).remove() for name in entry["remove"]]
-    return actions or [clauses.nothing()]
+    return actions or [conditions.nothing()]

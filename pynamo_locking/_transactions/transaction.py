@@ -1,37 +1,39 @@
-"""Transactions of any number of items."""
+"""The transaction that users hold: its reads, writes, savepoints, callbacks, commit."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from typing_extensions import Self
 
 from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Deadline, Duration, seconds
-from pynamo_locking._core.naming import checked_owner
+from pynamo_locking._core.row_keys import checked_owner
 from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._io.header_requests import header_table_of
-from pynamo_locking._io.reports import harmless
-from pynamo_locking._locks.reports import ms_since
-from pynamo_locking._models.isolation import Reader
-from pynamo_locking._models.writing import GuardedMixin, Placed, inserted, moved
-from pynamo_locking._transactions import fates, suspension
-from pynamo_locking._transactions.callbacks import call_all
-from pynamo_locking._transactions.commit import Committing
-from pynamo_locking._transactions.item_locks import give_back
-from pynamo_locking._transactions.members import Members
+from pynamo_locking._io.event_stream import harmless
+from pynamo_locking._io.transaction_record import record_table_of
+from pynamo_locking._locks.lock_events import ms_since
+from pynamo_locking._models.isolation import IsolatedReader
+from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
+from pynamo_locking._transactions import commit, suspension
+from pynamo_locking._transactions.commit import CommitRun
+from pynamo_locking._transactions.items import TransactionItems, give_back, locking
 from pynamo_locking._transactions.options import (
     TransactionOptions,
+    check_model,
     check_options,
+    check_query,
+    check_scan,
     checked_lease,
     is_guarding,
+    values_of_key,
 )
-from pynamo_locking._transactions.reads import Reads
-from pynamo_locking._transactions.savepoint import Savepoint
-from pynamo_locking._writes.reports import name_of_error
+from pynamo_locking._writes.write import name_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,15 +42,83 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.commit_paths import Plan
-    from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._core.transactions import Plan
+    from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._transactions.item import TransactionItem
+    from pynamo_locking._transactions.items import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# Callbacks at the end of a transaction.
+
+
+def call_all(callbacks: Sequence[Callable[[], object]], error: BaseException | None) -> None:
+    """Call all callbacks in order, also if one raises.
+
+    `error` is why the transaction has ended. The caller has to hear of it, so what a callback raises is only logged
+    then.
+
+    Raises:
+        Exception: without such an error, what the last callback that failed has raised.
+    """
+    with contextlib.ExitStack() as stack:
+        for callback in reversed(callbacks):
+            if error is None:
+                stack.callback(callback)
+            else:
+                stack.callback(_logging, callback, error)
+
+
+def _logging(callback: Callable[[], object], error: BaseException) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("a callback failed at the end of a transaction, after %s", type(error).__name__)
+
+
+# States of a transaction to which it can go back.
+
+
+class Savepoint:
+    """A state of a transaction to which it can roll back; `check_open` raises once the transaction has ended."""
+
+    def __init__(self, members: TransactionItems, check_open: Callable[[], None]) -> None:
+        self._members = members
+        self._check_open = check_open
+        self._saved = {key: member.saved() for key, member in members.by_key.items() if not member.is_unused}
+        self._moved = len(members.undo)
+
+    def rollback(self) -> None:
+        """Restore the transaction and its instances as they were. Items read since stay read, and are still checked.
+
+        A later `save` refuses another instance that still shows changes made since, until `refresh`.
+
+        Raises:
+            ConfigurationError: the transaction has ended.
+        """
+        self._check_open()
+        self._members.undo_from(self._moved)
+        for key, member in list(self._members.by_key.items()):
+            if key in self._saved:
+                self._saved[key](member)
+                continue
+            member.reset()
+            if member.is_unused:
+                del self._members.by_key[key]
+
+
+# What a transaction reads, as it sees it.
+
 
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
-class Transaction(Reads):
+# Transactions of any number of items.
+
+
+class Transaction:
     """A unit of work: collects reads and writes of any number of items, and commits all of them or none.
 
     Made by `transaction`, or by hand with `commit` and `rollback`. Only calls of its methods take part: ``item.save()``
@@ -130,15 +200,15 @@ class Transaction(Reads):
         )
         self._is_over = False
         self._forks = runtime.forks
-        self._commit: Committing | None = None
+        self._commit: CommitRun | None = None
         self._is_committed = False
         self._was_done = False  # before, by another transaction with this idempotency key
         self._after_commit: list[Callable[[], object]] = []
         self._after_rollback: list[Callable[[], object]] = []
         relies_on_reads = isolation in ("serializable", "snapshot")
         level = "snapshot" if relies_on_reads and self._read_only else isolation
-        reader = Reader(level, deadline=deadline, priority=priority)
-        self._members = Members(self.id, table, reader, deadline, relies_on_reads)
+        reader = IsolatedReader(level, deadline=deadline, priority=priority)
+        self._members = TransactionItems(self.id, table, reader, deadline, relies_on_reads)
 
     def save(
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
@@ -270,15 +340,15 @@ class Transaction(Reads):
     def _is_done_before(self, model: type[Any]) -> bool:
         """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
         if self._options.idempotency_key is not None and not self._was_done:
-            table = header_table_of(self._members.table(model))
-            self._was_done = fates.is_done(replace(self._options, header_table=table))
+            table = record_table_of(self._members.table(model))
+            self._was_done = commit.is_done(replace(self._options, header_table=table))
         return self._was_done
 
-    def _count_in_guard(self, member: Member) -> None:
+    def _count_in_guard(self, member: TransactionItem) -> None:
         if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
             self._members.count_in_guard(member)
 
-    def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> Member:
+    def _member_of(self, item: Any, *, is_write: bool = True, replaces: bool = False) -> TransactionItem:
         (self._check_writable if is_write else self._check_open)()
         if not isinstance(item, GuardedMixin):
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
@@ -305,12 +375,12 @@ class Transaction(Reads):
         finally:
             self._members.forget_values()
 
-    def _committing(self) -> Committing:
+    def _committing(self) -> CommitRun:
         try:
-            header_table: HeaderTable | None = header_table_of(self._members.table())
+            header_table: RecordTable | None = record_table_of(self._members.table())
         except ConfigurationError:
             header_table = None
-        return Committing(list(self._members.by_key.values()), replace(self._options, header_table=header_table))
+        return CommitRun(list(self._members.by_key.values()), replace(self._options, header_table=header_table))
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction has ended afterwards, even if this raises.
@@ -475,3 +545,154 @@ class Transaction(Reads):
             self._end(error)
         elif not self._is_over:
             self.commit()
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise ConfigurationError("this transaction has ended: begin a new one.")
+        if self._forks != runtime.forks:
+            raise ConfigurationError(
+                "this transaction was begun before this process was forked, or restored from a snapshot, and its "
+                "copies have the same id: begin a new one here."
+            )
+
+    def get(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M:
+        """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
+
+        Args:
+            model: the model.
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
+                no other process writes the item meanwhile. Worth it under high contention. Of an absent item the name
+                is locked, in ``Meta.lock_table``, so that callers that want to create it queue.
+            for_share: acquire the lock together with other readers. The commit checks the item under every isolation,
+                and the transaction cannot write it: there is no upgrade.
+
+        Raises:
+            DoesNotExist: there is no such item, or the transaction has deleted it.
+            LockTimeout: the lock was not free in time.
+            TransactionConflict: another live transaction has marked the item, and `wait` is over.
+            ConfigurationError: the model has no version; or the transaction has ended; or it has read the item with
+                `for_share` and asks for more.
+
+        Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
+        marked the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; of an absent
+        item with a `LockAttribute` 2 refused writes more.
+        """
+        wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
+        [found] = self._read(model, [(hash_key, range_key)], wanted)
+        if found is None:
+            raise model.DoesNotExist("There is no such item.")
+        return found
+
+    def get_or_none(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M | None:
+        """Return an item, or None if it does not exist; the commit then checks that it is still absent. See `get`.
+
+        Raises:
+            ConfigurationError: an absent item was to be locked, and the model has no ``Meta.lock_table``.
+        """
+        [found] = self._read(model, [(hash_key, range_key)], locking(for_update=for_update, for_share=for_share))
+        return found
+
+    def get_all(
+        self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False, for_share: bool = False
+    ) -> list[_M | None]:
+        """Return the items of many keys, each as by `get_or_none`, in the order of the keys.
+
+        Args:
+            model: the model.
+            keys: the hash keys; tuples of hash key and range key if the model has one. The same key twice gives the
+                same instance twice.
+            for_update: acquire the queue locks of all items first, in one canonical order; see `get`.
+            for_share: the same, among readers.
+
+        Raises:
+            LockTimeout, TransactionConflict, ConfigurationError: as `get_or_none`.
+            GetError: DynamoDB was too busy to read some items, until `wait` was over; or refused the request.
+
+        Cost: 1 request for each hundred items that were not read yet, with the read units of single reads; 1 more
+        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and locks.
+        """
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return self._read(model, (values_of_key(model, key) for key in keys), wanted)
+
+    def _read(self, model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None) -> list[_M | None]:
+        self._check_open()
+        check_model(model)
+        members = self._members.read_all(model, list(values), wanted)
+        return [None if member.look() is None else cast("_M", member.item) for member in members]
+
+    def query(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        **options: Any,
+    ) -> list[_M]:
+        """Return the items of a hash key as the transaction sees them, each read as by `get`.
+
+        The items that are found take part like those of `get`; with a `limit`, those up to the last one returned. That
+        no further item *appears* until the commit is guaranteed only for models with ``Meta.guard_queries = True``,
+        whose items are created and deleted by transactions alone: each such transaction then increments a row of the
+        hash key in the `TransactionTable`, and the commit checks the row.
+
+        Args:
+            model: the model.
+            hash_key: the hash key.
+            range_key_condition: on the range key.
+            filter_condition: on the stored items; items that the transaction has changed are judged as it sees them.
+            **options: `scan_index_forward`, `limit`, `page_size` and `rate_limit` of PynamoDB's `Model.query`. Not an
+                index, which is eventually consistent, nor parts of items.
+
+        Raises:
+            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
+                its queries.
+
+        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write
+        for each item that another transaction has marked, a hundred and 25 in a request. With guarded queries 1
+        more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
+        and deleted.
+        """
+        self._check_open()
+        check_model(model)
+        check_query(model, self._isolation, options)
+        return self._members.query(model, hash_key, range_key_condition, filter_condition, options)
+
+    def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+        """Return the items of a small table as the transaction sees them, in no order, each read as by `get`.
+
+        All of them take part. That no further item appears until the commit is guaranteed only for models with
+        ``Meta.guard_queries = "table"``: see `query`. Then one row stands for the whole table.
+
+        Args:
+            model: the model.
+            filter_condition: on what the transaction sees. All items are read, and take part.
+            at_most: how many rows the table may have, with expired ones and those that a transaction is about to store.
+
+        Raises:
+            ConfigurationError: the table has more items; or the isolation is serializable and the model does not guard
+                its table.
+
+        Cost: that of a consistent scan, and otherwise that of `query`.
+        """
+        self._check_open()
+        check_model(model)
+        check_scan(model, self._isolation, at_most)
+        return self._members.scan(model, filter_condition, at_most)

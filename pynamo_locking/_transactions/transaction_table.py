@@ -1,4 +1,4 @@
-"""The table of the headers and other rows that transactions of many items need."""
+"""The table of the records and other rows that transactions of many items need."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import Keep
-from pynamo_locking._io import header_requests
+from pynamo_locking._core.transactions import RetentionTimes
+from pynamo_locking._io import transaction_record
 from pynamo_locking._models.attributes import TTLAttribute, VersionAttribute
-from pynamo_locking._models.own_table import OwnTable
-from pynamo_locking._models.versioned import VersionedMixin
-from pynamo_locking._transactions import recovery, repair
+from pynamo_locking._models.mixins import VersionedMixin
+from pynamo_locking._models.tables import OwnTable
+from pynamo_locking._transactions import recovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,31 +47,31 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     _has_format: ClassVar[bool] = True
     _also_stored: ClassVar[frozenset[str]] = frozenset(
         {
-            header_requests.PRIORITY,
-            header_requests.BEAT,
-            header_requests.LEASE,
-            header_requests.UNTIL,
-            header_requests.BY,
-            header_requests.ROWS,
-            header_requests.EARLY,
-            header_requests.CLEAN,
-            header_requests.CONTENT,
-            header_requests.ABANDONED,
+            transaction_record.PRIORITY,
+            transaction_record.BEAT,
+            transaction_record.LEASE,
+            transaction_record.UNTIL,
+            transaction_record.BY,
+            transaction_record.ROWS,
+            transaction_record.EARLY,
+            transaction_record.CLEAN,
+            transaction_record.CONTENT,
+            transaction_record.ABANDONED,
             "version_write_id",
         }
     )
 
-    id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=header_requests.ID)
-    state: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=header_requests.STATE)
-    owner: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=header_requests.OWNER)
-    items: NumberAttribute = NumberAttribute(null=True, attr_name=header_requests.ITEMS)
+    id: UnicodeAttribute = UnicodeAttribute(hash_key=True, attr_name=transaction_record.ID)
+    state: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=transaction_record.STATE)
+    owner: UnicodeAttribute = UnicodeAttribute(null=True, attr_name=transaction_record.OWNER)
+    items: NumberAttribute = NumberAttribute(null=True, attr_name=transaction_record.ITEMS)
     version: VersionAttribute = VersionAttribute(null=True)
-    expires: TTLAttribute = TTLAttribute(null=True, attr_name=header_requests.EXPIRES)
+    expires: TTLAttribute = TTLAttribute(null=True, attr_name=transaction_record.EXPIRES)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse times in the Meta that cannot work."""
         super().__init_subclass__(**options)
-        Keep.of(getattr(cls, "Meta", None))
+        RetentionTimes.of(getattr(cls, "Meta", None))
 
     @classmethod
     def outcome(cls, id: str | None = None, *, idempotency_key: str | None = None) -> str | None:  # noqa: A002
@@ -95,7 +95,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
         Cost: 1 consistent read.
         """
-        return recovery.outcome(header_requests.header_table_of(cls), id, idempotency_key)
+        return recovery.outcome(transaction_record.record_table_of(cls), id, idempotency_key)
 
     @classmethod
     def recover(cls, id: str, *, force: bool = False) -> str | None:  # noqa: A002
@@ -116,7 +116,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Cost: 1 read for each of its items, a hundred in a request; 1 write for each mark that is left, 25 in a
         request; and 2 for its header.
         """
-        return recovery.recover(header_requests.header_table_of(cls), id, force=force)
+        return recovery.recover(transaction_record.record_table_of(cls), id, force=force)
 
     @classmethod
     def repair(cls, id: str, *, state: str | None = None, dry_run: bool = False) -> list[str] | None:  # noqa: A002
@@ -144,7 +144,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
         Cost: 1 read, 1 more for each 350 KB of keys, and 1 write for each broken row.
         """
-        return repair.repair(header_requests.header_table_of(cls), id, state, dry_run=dry_run)
+        return recovery.repair(transaction_record.record_table_of(cls), id, state, dry_run=dry_run)
 
     @classmethod
     def sweep(
@@ -177,7 +177,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Cost: a scan of the table, and that of `recover` for each transaction that needs it. Every sweep of a day
         examines an aborted transaction whose process got no response for one of its marks: the mark may arrive late.
         """
-        header_table = header_requests.header_table_of(cls)
+        header_table = transaction_record.record_table_of(cls)
         options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
         return recovery.sweep(header_table, **options)
 

@@ -1,29 +1,28 @@
-"""Checks with transactional reads that items are unchanged since a transaction read them; see `transactional_reads`."""
+"""Validation: the items that a transaction has read are unchanged when it commits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pynamo_locking._core import limits
-from pynamo_locking._core.commit_paths import chunks
+from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.transaction import shows_committed
-from pynamo_locking._io import header_requests, trust
-from pynamo_locking._io.transactional_reads import TooLarge, get_together
-from pynamo_locking._items import images
+from pynamo_locking._core.transactions import chunks, shows_committed
+from pynamo_locking._io import transaction_record
+from pynamo_locking._io.batch_requests import TooLarge, transact_get
+from pynamo_locking._items import conditions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pynamo_locking._core.queue import Mark
-    from pynamo_locking._io.header_requests import HeaderTable
-    from pynamo_locking._io.resolver import Resolver
-    from pynamo_locking._io.stored import Image
-    from pynamo_locking._transactions.member import Member
+    from pynamo_locking._core.lock_queue import WriteIntent
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._io.write_intents import Resolver
+    from pynamo_locking._transactions.item import TransactionItem
 
 
 def validate(
-    members: Sequence[Member],
+    members: Sequence[TransactionItem],
     resolver: Resolver,
     pulse: Callable[[], None] = lambda: None,
     *,
@@ -52,13 +51,13 @@ def validate(
         StillPending: a live transaction has marked one of them.
     """
     absent = [member for member in members if member.is_absent]
-    if len(absent) > limits.MOST_ACTIONS:
+    if len(absent) > dynamodb.MOST_ACTIONS:
         raise ConfigurationError(
             f"the transaction relies on {len(absent)} items that do not exist, and DynamoDB can check "
-            f"{limits.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
+            f"{dynamodb.MOST_ACTIONS} at once: read fewer of them, or use isolation='read_committed'."
         )
     ordered = in_order(members)
-    parts = [[ordered[i] for i in chunk] for chunk in chunks([item_size(member) for member in ordered])]
+    parts = [[ordered[i] for i in chunk] for chunk in chunks([size_of_member(member) for member in ordered])]
     while parts:
         pulse()
         left = _Part(parts.pop(0), resolver, is_snapshot=is_snapshot).validate()
@@ -66,7 +65,7 @@ def validate(
             parts.insert(0, left)
 
 
-def in_order(members: Sequence[Member]) -> list[Member]:
+def in_order(members: Sequence[TransactionItem]) -> list[TransactionItem]:
     """Return the items in the order in which they are checked: the absent ones first."""
     return sorted(members, key=lambda member: not member.is_absent)
 
@@ -74,15 +73,15 @@ def in_order(members: Sequence[Member]) -> list[Member]:
 class _Part:
     """Items that one read checks: first the absent ones. A snapshot ignores marks whose headers are pending."""
 
-    def __init__(self, members: list[Member], resolver: Resolver, *, is_snapshot: bool) -> None:
+    def __init__(self, members: list[TransactionItem], resolver: Resolver, *, is_snapshot: bool) -> None:
         self._members = members
         self._resolver = resolver
         self._is_snapshot = is_snapshot
         self._absent = sum(member.is_absent for member in members)
-        self._left: list[Member] = []
+        self._left: list[TransactionItem] = []
         self._marks = [_mark_in(member, member.stored) for member in members]
 
-    def validate(self) -> list[Member]:
+    def validate(self) -> list[TransactionItem]:
         """Check the items; return those that were left out to make room for headers."""
         while not self._is_valid():
             pass
@@ -99,7 +98,7 @@ class _Part:
         count, in_the_way = len(self._members), []
         tables = [_header_table(self._members, mark) for mark in marks]
         of_marks = zip(marks, tables, found[count:], strict=True)
-        headers = {mark.id: header_requests.header_in(table.row(image), table) for mark, table, image in of_marks}
+        headers = {mark.id: transaction_record.record_in(table.row(image), table) for mark, table, image in of_marks}
         for i, (member, image) in enumerate(zip(self._members, found[:count], strict=True)):
             mark = self._marks[i] = _mark_in(member, image)
             is_shown = mark is None or (mark.id in headers and shows_committed(headers[mark.id]))
@@ -112,14 +111,14 @@ class _Part:
         self._resolver.resolve(*(one for one in in_the_way if one[1].id in headers or not self._is_snapshot))
         return not in_the_way
 
-    def _marks_to_look_past(self) -> list[Mark]:
+    def _marks_to_look_past(self) -> list[WriteIntent]:
         """Return the marks whose headers the read includes; leave out items that do not fit then."""
         if not self._is_snapshot:
             return []
-        marks: dict[str, Mark] = {}
+        marks: dict[str, WriteIntent] = {}
         for i, mark in enumerate(self._marks):
             more = marks if mark is None else marks | {mark.id: mark}
-            if i + 1 + len(more) <= limits.MOST_ACTIONS:
+            if i + 1 + len(more) <= dynamodb.MOST_ACTIONS:
                 marks = more
             elif i >= self._absent:
                 self._leave_from(i)
@@ -142,32 +141,36 @@ class _Part:
         del self._members[i:], self._marks[i:]
 
 
-def _mark_in(member: Member, image: Image | None) -> Mark | None:
+def _mark_in(member: TransactionItem, image: Image | None) -> WriteIntent | None:
     row = member.row
     mark = None if row is None else row.state(image).mark
     if row is not None and mark is not None:
-        trust.header_table_of(row, mark)  # refuses a mark that names another table, before the table is read
+        transaction_record.declared_record_table(
+            row, mark
+        )  # refuses a mark that names another table, before the table is read
     return mark
 
 
-def item_size(member: Member) -> int:
+def size_of_member(member: TransactionItem) -> int:
     """Return the approximate size of an item in bytes."""
     if member.is_absent:
         return 0
     stored = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
-    return images.rough_size_of(stored)
+    return conditions.rough_size_of(stored)
 
 
-def _header_table(members: Sequence[Member], mark: Mark) -> HeaderTable:
+def _header_table(members: Sequence[TransactionItem], mark: WriteIntent) -> RecordTable:
     """Return the table of the header of a mark, which one of the items carries."""
     rows = (member.row for member in members)
-    return trust.header_table_of(next(row for row in rows if row is not None and row.transactions == mark.table), mark)
+    return transaction_record.declared_record_table(
+        next(row for row in rows if row is not None and row.transactions == mark.table), mark
+    )
 
 
-def read_together(members: Sequence[Member], marks: Sequence[Mark] = ()) -> list[Image | None]:
+def read_together(members: Sequence[TransactionItem], marks: Sequence[WriteIntent] = ()) -> list[Image | None]:
     """Return stored items and, behind them, the headers of marks, at most a hundred, as they were at one moment."""
     gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
     connection = members[0].item._get_connection().connection
     headers = [(_header_table(members, mark), mark.id) for mark in marks]
     gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in headers]
-    return get_together(connection, gets)
+    return transact_get(connection, gets)

@@ -1,33 +1,155 @@
-"""One guarded write: its conditions, its actions, its errors."""
+"""One guarded write: what it asks, its conditions, its outcome, and the error for its caller.
+
+A copy of the request may still be on its way. So "not applied" is said only once no copy can be applied any more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.constants import ITEM, KEY
-from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
+from pynamodb.exceptions import DeleteError, GetError, PutError, PynamoDBException, TransactWriteError, UpdateError
 from pynamodb.expressions.update import SetAction
 
-from pynamo_locking._core.error_codes import ACTION_FAILED, Answer
-from pynamo_locking._core.freshness import Why
-from pynamo_locking._core.outcome import EntryEffect, Outcome, judge_by_id
-from pynamo_locking._io import answers, connections, dispatch, runtime
-from pynamo_locking._items import clauses, expiry, knowledge, versions
-from pynamo_locking._writes.resolving import Sent, question_of
-from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict, also
+from pynamo_locking._core import events
+from pynamo_locking._core.dynamodb import ACTION_FAILED, Answer
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.row_keys import plain
+from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
+from pynamo_locking._io import client, concurrency, responses, runtime
+from pynamo_locking._io.client import Unavailable
+from pynamo_locking._io.event_stream import clocks, emit, harmless
+from pynamo_locking._io.responses import foreign_row_error, has_foreign
+from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._writes.unique_rows import claims_of_delete, claims_of_save, claims_of_update, not_unique
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    LockLost,
+    NotUnique,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+    also,
+    as_model,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-    from pynamo_locking._io.stored import Image
+    from pynamo_locking._core.lock_queue import LockState, QueueEntry
+    from pynamo_locking._core.write_outcome import Resolution
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
-    from pynamo_locking._writes.claims import Claims
+    from pynamo_locking._writes.unique_rows import UniqueRows
+
+
+# Finds out what became of a write that had no answer, so that what is said stays true.
+
+
+#: So often an item is read whose other writers are faster.
+_MOST_LOOKUPS: Final = 3
+
+_TEXTS: Final[dict[Outcome, Resolution]] = {Outcome.APPLIED: "applied", Outcome.REJECTED: "not applied"}
+
+
+class OutcomeQuery:
+    """What became of a write; `ask` sends the requests. A definite answer is kept."""
+
+    def __init__(self, ask: Callable[[], Resolution]) -> None:
+        self._ask = ask
+        self._answer: Resolution = "unknown"
+
+    def answer(self) -> Resolution:
+        """Return the answer; "unknown" if no response came, or DynamoDB is busy."""
+        if self._answer == "unknown":
+            try:
+                self._answer = self._ask()
+            except Unavailable:
+                pass
+            except PynamoDBException as error:
+                if error.cause is None or not responses.is_transient(error.cause):
+                    raise
+        return self._answer
+
+    async def awaited(self) -> Resolution:
+        """As `answer`, for tasks."""
+        return await concurrency.to_the_end(self.answer)
+
+
+class Sent(NamedTuple):
+    """One write of one item, as it was sent; `is_delete` if the item's absence is all that was asked for."""
+
+    model: type[Model]
+    table: str
+    key: Image
+    part: VersionPart
+    is_delete: bool
+
+    @classmethod
+    def of(cls, model: type[Model], request: Mapping[str, Any], part: VersionPart, *, is_delete: bool) -> Sent:
+        """Return the write that a request makes: the caller may change the instance later."""
+        named, keys = request.get("Key") or request["Item"], (model._hash_key_attribute(), model._range_key_attribute())
+        key = {each.attr_name: named[each.attr_name] for each in keys if each is not None}
+        return cls(model, request["TableName"], key, part, is_delete)
+
+    def read(self) -> Image | None:
+        """Return the stored item."""
+        connection = self.model._get_connection().connection
+        request = {"TableName": self.table, "Key": self.key, "ConsistentRead": True}
+        try:
+            image: Image | None = client.patiently(lambda: client.ask(connection, "GetItem", request)).get("Item")
+        except responses.BOTOCORE_EXCEPTIONS as error:
+            raise GetError(f"Error getting item: {error}", responses.readable(error)) from error
+        return image
+
+    def judge(self, image: Image | None) -> Outcome | None:
+        """See `resolve_by_id`."""
+        seen = None if image is None else versions.known_of(self.model, image)
+        part = self.part
+        return resolve_by_id(seen, part.before, part.write_ids, is_checked=part.is_checked, is_delete=self.is_delete)
+
+
+def outcome_query_of(writes: Sequence[Sent]) -> OutcomeQuery:
+    """Return the question what became of a write, or of several that are applied together or not at all."""
+    return OutcomeQuery(lambda: _resolve(writes))
+
+
+def _resolve(writes: Sequence[Sent]) -> Resolution:
+    for write in sorted(writes, key=lambda each: each.part.begins_life):  # last those that cannot be kept out
+        outcome = _outcome(write)
+        if outcome in _TEXTS:
+            return _TEXTS[outcome]
+    return "unknown"
+
+
+def _outcome(write: Sent) -> Outcome:
+    if not write.part.write_ids:
+        return Outcome.UNKNOWN
+    for _ in range(_MOST_LOOKUPS):
+        image = write.read()
+        outcome = write.judge(image)
+        if outcome is not None or image is None:
+            return outcome or Outcome.UNKNOWN
+        try:
+            as_model(write.model, image)._writer().touch(None, checks_version=True)
+        except (StaleVersion, OutcomeUnknown):  # the next read tells by whom
+            continue
+        except (Conflict, LockLost):  # the item is locked, or has expired
+            break
+        return Outcome.REJECTED
+    return Outcome.UNKNOWN
+
+
+# One guarded write: its conditions, its actions, its errors.
 
 
 @dataclass(frozen=True)
@@ -85,7 +207,7 @@ class Write:
     is_strict: bool = False
     is_unanswered: bool = False
     is_optional: bool = False
-    claims: Claims | None = None
+    claims: UniqueRows | None = None
     second: int | None = field(default=None, init=False)
     made: dict[str, Any] = field(default_factory=dict, init=False)
     _asked: tuple[Condition | None, Sequence[Action]] = field(default=(None, ()), init=False)
@@ -127,8 +249,8 @@ class Write:
         """Return the request, with a guard and actions in addition."""
         self._asked = (guard, actions)
         all_actions = [*self.actions, *actions] if self.actions else None
-        whole = clauses.both(self.condition, None if self.claims is None else self.claims.condition())
-        whole = clauses.both(whole, self.part.shape.known)
+        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
+        whole = conditions.both(whole, self.part.shape.known)
         hash_key, range_key = self.item._get_hash_range_key_serialized_values()
         kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(
             hash_key,
@@ -136,11 +258,11 @@ class Write:
             key=KEY if self.attributes is None else ITEM,
             attributes=self.attributes,
             actions=all_actions,
-            condition=clauses.both(whole, guard),
+            condition=conditions.both(whole, guard),
             return_values=self.return_values,
             return_values_on_condition_failure="ALL_OLD",
         )
-        clauses.check_size(self.item, kwargs)
+        conditions.check_size(self.item, kwargs)
         self.second = expiry.date(kwargs, self.second)
         self.made = kwargs
         return kwargs
@@ -149,53 +271,53 @@ class Write:
         """Send it over the model's connection, with the timeouts and, unless `once`, the retries of its Meta."""
         if self.is_unanswered:
             self.is_unanswered = False
-            raise answers.unanswered("BatchExecuteStatement")
+            raise responses.unanswered("BatchExecuteStatement")
         connection = self.item._get_connection().connection
         if once:
-            connection = connections.single_attempt(connection)
+            connection = client.single_attempt(connection)
         if self.claims is None:
-            return dispatch.dispatch(connection, self.request, kwargs)
+            return client.dispatch(connection, self.request, kwargs)
         for left in reversed(range(_MOST_LOOKS)):
             try:
                 return self._send(connection, self.claims)
-            except answers.BOTOCORE_EXCEPTIONS as error:
+            except responses.BOTOCORE_EXCEPTIONS as error:
                 if left and self._learns(error, self.claims):
                     continue
-                self._in_doubt = self._in_doubt or answers.is_ambiguous(error)
+                self._in_doubt = self._in_doubt or responses.is_ambiguous(error)
                 raise
         raise AssertionError
 
-    def _send(self, connection: Connection, claims: Claims) -> dict[str, Any]:
+    def _send(self, connection: Connection, claims: UniqueRows) -> dict[str, Any]:
         """Send it alone, or with its rows in a transaction that is refused as it would be refused alone."""
         if not claims.rows:
-            return dispatch.dispatch(connection, self.request, self.made)
+            return client.dispatch(connection, self.request, self.made)
         item = {name: value for name, value in self.made.items() if name != "ReturnValues"}
         actions = [{self.request.removesuffix("Item"): item}, *claims.actions()]
         request = {"TransactItems": actions, "ClientRequestToken": runtime.current.token()}
         try:
-            return dispatch.dispatch(connection, "TransactWriteItems", request)
-        except answers.BOTOCORE_EXCEPTIONS as error:
-            reason = next(iter(answers.reasons_of(error)), {})
+            return client.dispatch(connection, "TransactWriteItems", request)
+        except responses.BOTOCORE_EXCEPTIONS as error:
+            reason = next(iter(responses.reasons_of(error)), {})
             if reason.get("Code") == ACTION_FAILED:
                 message, table = reason.get("Message", ""), self.item.Meta.table_name
-                raise answers.of_first_action(error, self.operation.error, message, table)  # noqa: B904 - it has one
+                raise responses.of_first_action(error, self.operation.error, message, table)  # noqa: B904 - it has one
             raise
 
-    def _learns(self, error: Exception, claims: Claims) -> bool:
+    def _learns(self, error: Exception, claims: UniqueRows) -> bool:
         """Tell whether a refusal shows what to do otherwise: other values of the item, or a row that is not in the way.
 
         Raises:
             NotUnique: another item has a value; also PynamoDB's error.
             OutcomeUnknown: so it is, and an earlier copy of the write may still arrive.
         """
-        if answers.answer_of(error) is not Answer.REFUSED:
+        if responses.answer_in(error) is not Answer.REFUSED:
             return False
-        reasons = answers.reasons_of(error)
+        reasons = responses.reasons_of(error)
         if reasons and reasons[0].get("Code") != ACTION_FAILED:
-            if self._in_doubt or answers.was_repeated(error):
+            if self._in_doubt or responses.was_repeated(error):
                 raise self.unknown(error) from error
             return claims.see(reasons[1:], error)
-        if not self.expects_other_values(answers.image_of(error)):
+        if not self.expects_other_values(responses.image_of(error)):
             return False
         self.kwargs(*self._asked)
         return True
@@ -215,19 +337,19 @@ class Write:
         elif self.operation is SAVE:
             self.note_stored()
             if not self.part.is_checked:
-                knowledge.take_version(self.item, data.get("Attributes", {}))
+                versions.take_version(self.item, data.get("Attributes", {}))
             elif self.is_strict and not self.is_shown:
-                knowledge.mark_old(self.item)
+                versions.mark_old(self.item)
 
     def note_stored(self) -> None:
         """Give the instance the version and the write id that are stored now."""
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
-            knowledge.set_known(self.item, self.part.before)
+            versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
-        knowledge.expect(self.item, self.part, names=self.stored() if is_known else None)
+        versions.expect(self.item, self.part, names=self.stored() if is_known else None)
         self.item.update_local_version_attribute()
         if self.operation is SAVE:
-            knowledge.note_values(self.item, self.values)
+            versions.note_values(self.item, self.values)
 
     def stored(self) -> dict[str, Any]:
         """Return the attributes that a save stores, without keys."""
@@ -241,7 +363,7 @@ class Write:
     def note_doubt(self) -> None:
         """Mark the instance as stale after an unknown outcome: it lacks an update that may have been applied."""
         if self.operation is UPDATE and not self.is_shown:
-            knowledge.mark_old(self.item, Why.UNKNOWN)
+            versions.mark_old(self.item, Why.UNKNOWN)
 
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return the outcome of the write, given the stored item of a refusal."""
@@ -258,10 +380,10 @@ class Write:
     def failed(self, error: Exception) -> PynamoDBException:
         """Return the error PynamoDB would raise."""
         message = f"Failed to {self.operation.verb} item: {error}"
-        if answers.answer_of(error) is Answer.CONFLICT:
+        if responses.answer_in(error) is Answer.CONFLICT:
             busy: Any = also(TransactionConflict, self.operation.error)(message, cause=error)
             return busy  # type: ignore[no-any-return]
-        return self.operation.error(message, answers.readable(error))
+        return self.operation.error(message, responses.readable(error))
 
     def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
         """Return the error for a write that may have been applied."""
@@ -272,7 +394,7 @@ class Write:
             f"been applied: {error}. Read the item again before you decide what to do.",
             write_id=write_id,
             cause=error,
-            question=question_of([sent]),
+            question=outcome_query_of([sent]),
         )
 
 
@@ -281,3 +403,248 @@ def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Ac
     kwargs = write.kwargs(guard, actions)
     kwargs.pop("ReturnValues", None)  # a transaction returns no values
     return {write.request.removesuffix("Item"): kwargs}
+
+
+# Plans a save, an update, a delete and a check, without the lock's part.
+
+
+def plan_save(
+    item: Model,
+    condition: Condition | None,
+    *,
+    checks_version: bool,
+    kept: Collection[str] = (),
+    error: type[PynamoDBException] = PutError,
+    token: str | None = None,
+    stored: Image | None = None,
+) -> Write:
+    """Return the save of an item: a Put, as in PynamoDB, or an update that increments an unknown stored version.
+
+    Args:
+        item: the model instance.
+        condition: the caller's.
+        checks_version: whether the stored version must be the one that was read.
+        kept: the stored names of declared attributes that survive; if there are any, it is an update.
+        error: what PynamoDB raises when a save of this kind fails.
+        token: the caller's name of the transaction, if the save is part of one.
+        stored: see `conditions.save_actions`.
+    """
+    if checks_version:
+        versions.check_current(item, error)
+    part = versions.part_of(item, is_checked=checks_version, token=token)
+    whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
+    write = Write(item, SAVE, part, whole, values=item.serialize(null_check=True))
+    if kept or (not checks_version and part.shape.attribute is not None):
+        write.actions = conditions.save_actions(item, write.values, kept, part, stored or {})
+        write.return_values = None if checks_version else "UPDATED_NEW"
+    else:
+        write.attributes = dict(write.values)
+        for attribute in (item._hash_key_attribute(), item._range_key_attribute()):
+            if attribute is not None:
+                write.attributes.pop(attribute.attr_name, None)
+        part.complete_put(write.attributes)
+    write.claims = claims_of_save(item, write.values, error)
+    return write
+
+
+def plan_update(
+    item: Model,
+    actions: Sequence[Action],
+    condition: Condition | None,
+    *,
+    checks_version: bool,
+    token: str | None = None,
+) -> Write:
+    """Return the update of an item, whose response is the item after it.
+
+    An update that does not check the version and would change the item again if repeated is sent only once.
+    """
+    part = versions.part_of(item, is_checked=checks_version, token=token)
+    whole = conditions.both(conditions.both(condition, part.condition()), conditions.same_class(item))
+    return Write(
+        item,
+        UPDATE,
+        part,
+        expiry.for_update(type(item), whole),
+        [*actions, *part.actions()],
+        is_repeatable=part.is_checked or conditions.is_repeatable(actions),
+        creates=expiry.holds_without_item(whole),
+        return_values="ALL_NEW",
+        claims=claims_of_update(item, actions, UpdateError),
+    )
+
+
+def plan_delete(item: Model, condition: Condition | None, *, checks_version: bool) -> Write:
+    """Return the delete of an item."""
+    part = versions.part_of(item, is_checked=checks_version)
+    whole = conditions.both(condition, part.condition())
+    if expiry.holds_without_item(whole):
+        whole = expiry.for_save(type(item), whole)
+    claims = claims_of_delete(item, DeleteError)
+    return Write(item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
+
+
+def plan_check(item: Model) -> Write:
+    """Return a transaction's check that an item is still the one that was read."""
+    versions.check_current(item, TransactWriteError)
+    part = versions.part_of(item, is_checked=True)
+    return Write(item, CHECK, part, expiry.for_save(type(item), part.condition()))
+
+
+def check_actions(item: Model, protected: str | None, actions: Sequence[Action]) -> None:
+    """Refuse a value that is not a list of actions, and actions on the lock itself."""
+    if not isinstance(actions, list) or not actions:
+        raise TypeError("the value of `actions` is expected to be a non-empty list")
+    for action in actions:
+        if conditions.path_of(action)[0] == protected:
+            raise ConfigurationError(
+                f"{action!r} would change the lock of {type(item).__name__} behind its back; "
+                f"use locked() or break_lock()."
+            )
+
+
+# Turns the refusal of a write into the error for its caller.
+
+
+def locked_out(
+    row: LockRow,
+    state: LockState,
+    error: type[PynamoDBException],
+    cause: Exception | None = None,
+    stored: tuple[type[Any], Image] | None = None,
+) -> ItemLocked:
+    """Return the error for a write from outside the lock while another owner holds it."""
+    advice = "Acquire the lock (locked() or edit()), or try again when it is free."
+    return locked_by(row, state.entries[0], error, advice, cause, stored)
+
+
+def locked_by(
+    row: LockRow,
+    holder: QueueEntry,
+    error: type[PynamoDBException],
+    advice: str,
+    cause: Exception | None = None,
+    stored: tuple[type[Any], Image] | None = None,
+) -> ItemLocked:
+    """Return the error for a write that an entry is in the way of."""
+    return also(ItemLocked, error)(
+        f"{row.label} is locked by {plain(holder.owner)} (ticket {holder.ticket}); nothing was written. {advice}",
+        holder=holder.owner,
+        ticket=holder.ticket,
+        stored=stored,
+        cause=cause,
+    )
+
+
+def busy_with_locks(row: LockRow, error: type[PynamoDBException], cause: Exception) -> TransactionConflict:
+    """Return the error for a write that found another queue at each attempt."""
+    return also(TransactionConflict, error)(
+        f"other parties lock ranges of {row.label} so often that a write beside them was refused again and again; "
+        f"nothing was written, and a retry is safe: {cause}",
+        cause=cause,
+    )
+
+
+def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception) -> Exception:
+    """Return the error for a failed condition: another version, another class, or the caller's own condition.
+
+    It is also a `kind` of PynamoDB; callers find the code of the failed condition in its `cause`.
+
+    Raises:
+        UnknownFormat: the item is a row of ours that a newer release has stored.
+    """
+    model, before = type(write.item), write.part.before
+    versions.refuse_newer(model, image)
+    if getattr(model, "_holds_unique_values", False):
+        return not_unique(write, image, kind, cause)
+    if write.operation is not CHECK and has_foreign(model, image):
+        return foreign_row_error(f"{write.called} was refused", model.Meta.table_name, "no lock")
+    image = expiry.unexpired(model, image) or None
+    stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
+    if stored_class not in (None, model) and kind is UpdateError:
+        return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
+    stored = None if image is None else (model, image)
+    seen = versions.known_of(model, image or {})
+    is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
+    refused = f"{write.called} was refused and nothing changed"
+    if write.part.is_checked and is_other and getattr(model, "_is_guard", False):
+        return also(TransactionConflict, kind)(
+            f"{refused}, since other writers have changed rows of the same hash key; a retry is safe. ({cause})",
+            cause=cause,
+        )
+    if write.part.is_checked and is_other:
+        return also(StaleVersion, kind)(
+            f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",
+            expected=before.version,
+            actual=seen.version,
+            stored=stored,
+            cause=cause,
+        )
+    return also(Conflict, kind)(f"{refused}: its condition was not met. ({cause})", stored=stored, cause=cause)
+
+
+def _class_of(model: type[Model], image: Image) -> Any:
+    """Return the class of a stored item, None if this process does not know it."""
+    try:
+        return model._get_discriminator_class(image)
+    except ValueError:
+        return None
+
+
+def _why_stale(expected: int | None, actual: int | None, image: Image | None) -> str:
+    """Return what is known, and what to do."""
+    if image is None:
+        return f"it was read in version {expected}, and the item does not exist any more. Read before you save again."
+    again = "Start again from the error's `current`, or refresh() the item."
+    found = "without a version" if actual is None else f"in version {actual}"
+    if expected is None:
+        return f"the item exists already, {found}, and this instance was not read from it. {again}"
+    if actual == expected:
+        found += " by another write (the item was deleted and created again, or written without its version)"
+    return f"it was read in version {expected}, and is stored {found}. {again}"
+
+
+# Events of writes that were refused or are in doubt.
+
+
+#: The names under which errors are reported, the most specific first.
+_KINDS: Final = (StaleVersion, ItemLocked, NotUnique, TransactionConflict, TransactionAborted, Conflict, OutcomeUnknown)
+
+
+def name_of_error(error: BaseException) -> str:
+    """Return the name of an error's kind: its own class may be a combination with PynamoDB's."""
+    return next((kind for kind in _KINDS if isinstance(error, kind)), type(error)).__name__
+
+
+def _refusal(about: dict[str, Any], error: BaseException) -> None:
+    about = {**clocks(), **about, "error": name_of_error(error)}
+    if isinstance(error, OutcomeUnknown):
+        emit(events.WriteInDoubt(**about, write_id=error.write_id))
+    elif isinstance(error, StaleVersion):
+        emit(events.WriteRefused(**about, expected=error.expected, actual=error.actual))
+    elif isinstance(error, ItemLocked):
+        emit(events.WriteRefused(**about, holder=error.holder, holder_ticket=error.ticket))
+    elif isinstance(error, TransactionAborted):
+        emit(events.WriteRefused(**about, by=error.by))
+    elif isinstance(error, Conflict):
+        emit(events.WriteRefused(**about))
+
+
+@harmless
+def write_failed(write: Write, error: Exception) -> None:
+    """Report a conflict of a single write, or its unknown outcome."""
+    model, item = type(write.item), write.item
+    values = [None if name is None else getattr(item, name) for name in (item._hash_keyname, item._range_keyname)]
+    about = {
+        "table": item._get_connection().table_name,
+        "model": model,
+        "name": keys.name_of(model, keys.key_of(model, *values)),
+        "operation": write.operation.verb,
+    }
+    _refusal(about, error)
+
+
+@harmless
+def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
+    """Report the same of a transaction, given the table of its first item."""
+    _refusal({"table": table, "model": None, "name": transaction_id, "operation": "transaction"}, error)

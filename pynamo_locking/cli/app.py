@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pynamo_locking.cli import certify, command, locks, output, tables, tx, unique
+from pynamo_locking.cli import command, locks, tables, terminal, transactions, unique
 from pynamo_locking.cli import run as run_command
-from pynamo_locking.cli.ending import Ending, Stopped, interrupted
-from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, explain
+from pynamo_locking.cli.terminal import EXPECTED, Ending, Exit, Problem, Stopped, explain, interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pynamo_locking.cli.session import Session
+
 
 #: Of click, whichever copy of it this typer has.
 _CLICK_ERROR: Final[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -38,13 +38,13 @@ def _show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 _Version = Annotated[bool, typer.Option("--version", callback=_show, is_eager=True, help="Show the version.")]
 
 
-def make_app() -> typer.Typer:
-    """Return the program."""
+def make_app(*more: Any) -> typer.Typer:
+    """Return the program, with the commands of these modules as well."""
     app = command.group(
         "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
         "and run programs under a lock."
     )
-    for module in (tables, locks, tx, unique, run_command, certify):  # in the order of the help
+    for module in (tables, locks, transactions, unique, run_command, *more):  # in the order of the help
         module.attach(app)
 
     @app.callback()
@@ -65,14 +65,14 @@ def version(session: Session) -> int:
     return 0
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *more: Any) -> int:
     """Run the program, say in one line what went wrong if something did, and return the exit code."""
     _fill_standard_streams()
     try:
-        with output.printable(), Ending():
-            return _run(arguments)
+        with terminal.printable(), Ending():
+            return _run(arguments, *more)
     except BrokenPipeError:  # the reader of our output, `head` for example, has ended
-        output.give_up_stdout()
+        terminal.give_up_stdout()
         return Exit.SIGNALLED + _SIGPIPE
 
 
@@ -83,10 +83,10 @@ def _fill_standard_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], *more: Any) -> int:
     as_json = "--json" in _own(arguments)
     try:
-        result: Any = typer.main.get_command(make_app()).main(
+        result: Any = typer.main.get_command(make_app(*more)).main(
             args=list(arguments), prog_name=_OWN, standalone_mode=False
         )
         return int(result or 0)
@@ -115,8 +115,8 @@ def _misused(error: Any) -> Problem:
 
 def _tell(problem: Problem, *, as_json: bool) -> int:
     if as_json:
-        sys.stderr.write(output.dump(problem.document(), lines=True) + "\n")
+        sys.stderr.write(terminal.dump(problem.document(), lines=True) + "\n")
     else:
-        message = f"{_OWN}: {output.lines_of(problem.message)}"
-        output.console(stderr=True).print(message, soft_wrap=True)
+        message = f"{_OWN}: {terminal.lines_of(problem.message)}"
+        terminal.console(stderr=True).print(message, soft_wrap=True)
     return problem.exit_code

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pynamo_locking.cli.ending import Stopped, interrupted
-from pynamo_locking.cli.problems import EXPECTED, Problem, explain
-from pynamo_locking.cli.session import Session
-from pynamo_locking.cli.settings import NAMES
+from pynamo_locking.cli.session import NAMES, Session
+from pynamo_locking.cli.terminal import EXPECTED, Problem, Stopped, explain, interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 _PANEL: Final = "Where, and how to print"
 

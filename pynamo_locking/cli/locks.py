@@ -2,24 +2,136 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from pynamo_locking import ConfigurationError, OutcomeUnknown
-from pynamo_locking._edge import inspection, key_text, plain
-from pynamo_locking.cli import output, watching
+from pynamo_locking._facade import inspection, keys, plain, text_of_ms
+from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import argument, command, flag, group, option
-from pynamo_locking.cli.problems import Exit, Problem, usage
+from pynamo_locking.cli.terminal import EXPECTED, Exit, Problem, explain, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import typer
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from pynamo_locking import LockableMixin
     from pynamo_locking.cli.session import Session
+
+
+# ``locks watch``: the same look again and again, until Ctrl-C.
+
+
+#: Kinds of problems that pass: the next look may have an answer.
+_PASSING: Final = ("unreachable", "failed")
+
+#: Replaced by tests.
+_sleep: Callable[[float], None] = time.sleep
+
+
+def redraw_until_stopped(
+    session: Session,
+    look: Callable[[], dict[str, Any]],
+    table: Callable[[dict[str, Any]], RenderableType],
+    every: float,
+) -> None:
+    """Look every so many seconds until Ctrl-C; `table` shows a look to people.
+
+    A problem of the first look ends the command. Later ones that may pass do not.
+    """
+    console = terminal.console()
+    looks = _looks(look, every)
+    with contextlib.suppress(KeyboardInterrupt):
+        if console.is_terminal and not console.is_dumb_terminal and not session.as_json:
+            _draw(console, looks, table, every)
+        elif session.as_json:
+            _print(looks, lambda found: print(terminal.dump(found, lines=True), flush=True), every)  # noqa: T201 - the answer
+        else:
+            _print(looks, lambda found: console.print(table(found)), every)
+
+
+def _looks(look: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any] | Problem]:
+    """Yield each look, or the problem that it had if that may pass."""
+    yield look()
+    while True:
+        _sleep(every)
+        found: dict[str, Any] | Problem
+        try:
+            found = look()
+        except EXPECTED as error:
+            found = explain(error)
+            if found.kind not in _PASSING:
+                raise found from error
+        yield found
+
+
+def _print(looks: Iterator[dict[str, Any] | Problem], show: Callable[[dict[str, Any]], object], every: float) -> None:
+    """Print each look. Of several problems in a row warn of the first one."""
+    is_answered = True
+    for found in looks:
+        if not isinstance(found, Problem):
+            show(found)
+        elif is_answered:
+            terminal.logger.warning("%s. Looking again every %g s.", found.message.rstrip("."), every)
+        is_answered = not isinstance(found, Problem)
+
+
+def _draw(
+    console: Console,
+    looks: Iterator[dict[str, Any] | Problem],
+    table: Callable[[dict[str, Any]], RenderableType],
+    every: float,
+) -> None:
+    """Draw each look over the one before, on the second screen of the terminal."""
+    live, shown = Live(console=console, auto_refresh=False, screen=True), _Screen("", every)
+    try:  # not `with`: a signal while it starts has to restore the terminal as well
+        for found in looks:
+            shown = shown.without_answer(found.message) if isinstance(found, Problem) else _Screen(table(found), every)
+            live.start()
+            live.update(shown, refresh=True)
+    finally:
+        live.stop()
+
+
+class _Screen:
+    """A look, as much of it as fits, below a line that says how old it is."""
+
+    def __init__(self, body: RenderableType, every: float, *, at: str | None = None, trouble: str = "") -> None:
+        self._body = body
+        self._every = every
+        self._at = at or text_of_ms(int(time.time() * 1000))
+        self._trouble = trouble
+
+    def without_answer(self, why: str) -> _Screen:
+        """Return the same look, with the reason why there is no newer one."""
+        return _Screen(self._body, self._every, at=self._at, trouble=why)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it."""
+        head = f"{self._at}, every {self._every:g} s; Ctrl-C ends"
+        if self._trouble:
+            head = f"{head}\nnothing newer: {plain(self._trouble)}"
+        options = options.update(height=None)
+        lines = [*console.render_lines(head, options), *console.render_lines(self._body, options)]
+        hidden = len(lines) - console.height
+        if hidden > 0:
+            del lines[console.height - 1 :]
+            more = f"... {hidden + 1} more lines: make the window higher, or name a --prefix"
+            lines.append(console.render_lines(more, options)[0])
+        for line in lines:
+            yield from line
+            yield Segment.line()
+
+
+# ``locks list``, ``show``, ``watch``, ``break`` and ``repair``.
+
 
 _Key = Annotated[str, argument("KEY", "The lock's name, or the hash key of the item.")]
 _Range = Annotated[str | None, argument("[RANGE_KEY]", "The range key of the item.")]
@@ -104,7 +216,7 @@ def watch(
         last.update(_listed(found, prefix, with_free=all_))
         return dict(last)
 
-    watching.watch(session, look, _table, every)
+    redraw_until_stopped(session, look, _table, every)
     return _exit(last["unreadable"])
 
 
@@ -132,16 +244,16 @@ def break_(
     role, entry = _entry(before, ticket)
     if not yes:
         _ask(session, before, role, entry)
-    who = output.operator()
+    who = terminal.operator()
     trace = (ticket, plain(before["name"]), before["table"], who, plain(entry["owner"]), role)
     try:
         is_gone = found.break_lock(*_keys(found, key, range_key), ticket=ticket)
     except OutcomeUnknown:
-        output.leave_trace("ticket %d of %s in %s may have been broken by %s; it is that of %s, which %s", *trace)
+        terminal.leave_trace("ticket %d of %s in %s may have been broken by %s; it is that of %s, which %s", *trace)
         raise
     if not is_gone:
         raise _no_ticket(_looked_at(found, key, range_key), ticket, "it has left meanwhile")
-    output.leave_trace("ticket %d of %s in %s was broken by %s; it was that of %s, which %s", *trace)
+    terminal.leave_trace("ticket %d of %s in %s was broken by %s; it was that of %s, which %s", *trace)
     document = {
         **{name: before[name] for name in ("table", "name", "key")},
         "ticket": ticket,
@@ -176,7 +288,9 @@ def repair(
         session.confirm(f"{name}: {why}. Remove what cannot be read?")
     is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
     if is_repaired:
-        output.leave_trace("the lock %s in %s was repaired by %s; %s", name, before["table"], output.operator(), why)
+        terminal.leave_trace(
+            "the lock %s in %s was repaired by %s; %s", name, before["table"], terminal.operator(), why
+        )
     document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
     said = "is repaired" if is_repaired else "has no broken lock; nothing was changed"
     session.show(document, lambda console: console.print(f"{name} {said}."))
@@ -188,7 +302,7 @@ def repair(
 
 def _model(session: Session, model: str | None, attribute: str, prefix: str | None) -> type[LockableMixin]:
     found = session.lockable(model, attribute)
-    if prefix and [key.attr_type for key in key_text.key_attributes(found)][:1] != ["S"]:
+    if prefix and [key.attr_type for key in keys.key_attributes(found)][:1] != ["S"]:
         raise usage(f"--prefix is for names and keys that are strings, and those of {found.Meta.table_name} are not.")
     return found
 
@@ -216,7 +330,7 @@ def _table(document: dict[str, Any]) -> RenderableType:
     columns: tuple[str, ...] = _COLUMNS
     if not any(lock["last_success"] for lock in document["locks"]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return output.table(document["table"], columns, rows, folds=("lock", "owner", _COLUMNS[-1]))
+    return terminal.table(document["table"], columns, rows, folds=("lock", "owner", _COLUMNS[-1]))
 
 
 def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -236,19 +350,19 @@ def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
 def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     left = entry["lease_left_s"]
     return (
-        output.duration(inspection.lasted(entry)),
+        terminal.duration(inspection.lasted(entry)),
         entry["ticket"],
         entry["owner"] if entry["callers"] == 1 else f"{entry['owner']} and {entry['callers'] - 1} more",
         inspection.claim_of(entry),
-        output.ago(entry["since_renewal_s"]),
-        output.duration(entry["lease_s"]),
-        Text(output.until(left), "" if left >= 0 else "bold red"),
+        terminal.ago(entry["since_renewal_s"]),
+        terminal.duration(entry["lease_s"]),
+        Text(terminal.until(left), "" if left >= 0 else "bold red"),
     )
 
 
 def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:
     texts = [key] if range_key is None else [key, range_key]
-    if len(texts) < len(key_text.key_attributes(model)) and getattr(model.Meta, "lock_table", None) is None:
+    if len(texts) < len(keys.key_attributes(model)) and getattr(model.Meta, "lock_table", None) is None:
         raise usage(f"the items of {model.Meta.table_name} have a range key: name it after the KEY.")
     try:
         hash_value, range_value = (*inspection.keys_from_text(model, texts), None)[:2]
@@ -283,9 +397,9 @@ def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
 
 
 def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
-    who, renewed, behind = plain(entry["owner"]), output.ago(entry["since_renewal_s"]), entry["callers"] - 1
+    who, renewed, behind = plain(entry["owner"]), terminal.ago(entry["since_renewal_s"]), entry["callers"] - 1
     others = f" {behind} more callers of its process lose their tickets with it." if behind else ""
-    long = output.duration(inspection.lasted(entry))
+    long = terminal.duration(inspection.lasted(entry))
     session.confirm(
         f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role} for {long}, was renewed {renewed}."
         f"{others} Break it?"

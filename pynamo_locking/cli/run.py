@@ -2,30 +2,352 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from typing_extensions import Self
+
 from pynamo_locking import ConfigurationError, LockLost, LockTimeout, OutcomeUnknown
-from pynamo_locking._edge import plain
-from pynamo_locking.cli import output, turns
-from pynamo_locking.cli.child import Child, Signals
+from pynamo_locking._facade import inspection, plain, text_of_ms
+from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import argument, command, flag, option
-from pynamo_locking.cli.ending import Stopped
-from pynamo_locking.cli.problems import EXPECTED, Exit, Problem, usage
-from pynamo_locking.cli.turns import Turn
+from pynamo_locking.cli.terminal import EXPECTED, Exit, Handlers, Problem, Stopped, stop, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
 
     import typer
 
-    from pynamo_locking import Lock
+    from pynamo_locking import Lock, NamedLock, Run
     from pynamo_locking.cli.session import Session
+
+
+# When ``run`` may start its program: as soon as the lock is ours, or once in a period.
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def seconds_of(text: str, option: str) -> int:
+    """Return the seconds of a text such as ``15m`` or ``1d``."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text)
+    if found is None:
+        raise usage(f"{option} takes a whole number and one of s, m, h, d and w, as in 10m or 1d; not {text!r}.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def period_of(
+    once_per: str | None, zone: str | None, at_least: str | None, *, since_success: bool
+) -> dict[str, Any] | None:
+    """Return the options of a period, as `NamedLock.once` takes them; None without one."""
+    if once_per is None:
+        if zone is not None or at_least is not None or since_success:
+            raise usage("--zone, --at-least and --since-success say more about a --once-per, which is missing.")
+        return None
+    least = 0 if at_least is None else seconds_of(at_least, "--at-least")
+    period = seconds_of(once_per, "--once-per")
+    return {"period": period, "zone": zone, "since_success": since_success, "at_least": least}
+
+
+class Turn:
+    """The turn of one program.
+
+    Attributes:
+        lock: which it runs under.
+        run: of a period, once the answer is there; None without a period.
+    """
+
+    def __init__(self, locks: type[NamedLock], name: str, terms: dict[str, Any], period: dict[str, Any] | None) -> None:
+        self.run: Run[Any] | None = None
+        self._once = None if period is None else locks.once(name, **period, **terms)
+        if self._once is None and terms.get("wait") is None:
+            terms = {**terms, "wait": 60}
+        self.lock: Lock[Any] = locks.locked(name, **terms) if self._once is None else self._once.lock
+
+    def take(self) -> bool:
+        """Acquire the lock; return whether the program is to run.
+
+        Raises:
+            LockTimeout: another party has had the lock for all of the wait.
+        """
+        if self._once is None:
+            self.lock.acquire()
+            return True
+        self.run = self._once.__enter__()
+        if self.run.timeout is not None:
+            raise self.run.timeout
+        return bool(self.run)
+
+    def leave(self, *, has_succeeded: bool) -> None:
+        """Release the lock, and note a success."""
+        if self._once is None or self.run is None:  # or a signal came right after the grant
+            self.lock.release()
+            return
+        if not has_succeeded:
+            self.run.does_not_count()
+        self._once.__exit__(None, None, None)
+
+    @property
+    def skipped(self) -> str:
+        """Why the program was not started: it has succeeded already."""
+        assert self.run is not None  # noqa: S101 - only a run of a period is skipped
+        assert self.run.last is not None  # noqa: S101 - because of that
+        last, name = self.run.last, plain(self.lock.name)
+        began, ended = text_of_ms(last.began_ms), text_of_ms(last.ended_ms)
+        who = f"{plain(last.owner)} (ticket {last.ticket})"
+        if self.run.answer == "done":
+            return f"{name} is done for this period: {who} has succeeded at {ended}."
+        return f"it is too soon for {name}: the last run that has succeeded, of {who}, began at {began}."
+
+
+def busy(program: str, lock: Lock[Any], error: LockTimeout, exit_code: int) -> Problem:
+    """Return what to tell when another party has the lock."""
+    holder = next(iter(error.queue.holders), None) if error.queue is not None else None
+    if holder is None:
+        return Problem("not_obtained", str(error), exit_code)
+    message = (
+        f"{program} was not started: {plain(lock.name)} is running elsewhere. {plain(holder.owner)} (ticket "
+        f"{holder.ticket}) has held the lock for {holder.held_for:.0f} s."
+    )
+    return Problem("not_obtained", message, exit_code)
+
+
+def ended(program: str, code: int) -> str:
+    """Say how a program has failed, as a shell user knows it."""
+    by_signal = code > 128  # noqa: PLR2004 - as a shell says it
+    return f"{program} was killed by signal {code - 128}" if by_signal else f"{program} ended with exit code {code}"
+
+
+def shown(run: Run[Any], *, has_run: bool, counts: bool) -> Mapping[str, Any]:
+    """Return what ``--json`` shows of a run of a period."""
+    return {
+        "answer": run.answer,
+        "has_run": has_run,
+        "counts": counts,
+        "period_began_at": text_of_ms(int(run.period_begins.timestamp() * 1000)),
+        "last_success": None if run.last is None else inspection.shown_success(run.last),
+    }
+
+
+# A program and all that it starts: one process group, which can be told to stop, and killed.
+
+
+#: The pause between two checks whether a group has ended.
+_POLL_OF_GROUP_S: Final = 0.02
+#: A killed process ends in microseconds, unless it hangs in the kernel.
+_GONE_S: Final = 5.0
+
+#: The signals that are passed on to the program, as far as the system has them.
+FORWARDED: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+
+#: Those that ask the program to end.
+STOPPING: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
+)
+
+
+def _script(name: str) -> list[str]:
+    """Return the command that runs a module of this package by itself, with nothing but the standard library."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name(f"{name}.py"))]
+
+
+class Child:
+    """A program in a session, and so in a process group, of its own, with a guardian beside it.
+
+    The lease lasts for `guarded_s` seconds from now on (see `is_guarded_for`). When the program has ended, `on_end` is
+    called on a thread of its own. An OSError says that the program could not be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        path: str,
+        environment: Mapping[str, str],
+        guarded_s: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._guardian = subprocess.Popen(  # noqa: S603 - our own script
+            _script("guardian"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._guardian.stdin is not None  # noqa: S101 - it is a pipe
+        self._to_guardian = self._guardian.stdin
+        os.set_blocking(self._to_guardian.fileno(), False)
+        try:
+            self._process = self._start(command, path, environment, guarded_s)
+        except BaseException:
+            self._dismiss_guardian()
+            raise
+        self._on_end = on_end
+        self._waiter = threading.Thread(target=self._wait, name="pynamo-locking-child", daemon=True)
+        self._waiter.start()
+
+    def _start(
+        self, command: Sequence[str], path: str, environment: Mapping[str, str], guarded_s: float
+    ) -> subprocess.Popen[bytes]:
+        """Start a process that tells the guardian its number, and then becomes the program."""
+        guardian = self._to_guardian.fileno()
+        errors, theirs = os.pipe()
+        with os.fdopen(errors, "rb") as reader:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - what the person asked for
+                    [*_script("starter"), str(guardian), str(theirs), str(guarded_s), path, *command],
+                    env=environment,
+                    pass_fds=(guardian, theirs),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(theirs)
+            number = reader.read()  # ends when it has become the program
+        if number:
+            process.wait()
+            raise OSError(int(number), os.strerror(int(number)), path)
+        return process
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self._on_end()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program itself has ended; processes that it started may still run."""
+        return self._process.returncode is not None
+
+    @property
+    def exit_code(self) -> int:
+        """That of the program, as a shell has it: 128 and the number of the signal that killed it."""
+        self._waiter.join()
+        code = self._process.returncode
+        return code if code >= 0 else 128 - code
+
+    def is_guarded_for(self, remaining: float) -> None:
+        """Let the guardian kill the group unless it is told again within so many seconds."""
+        self._tell_guardian(f"{self._process.pid} {max(0.0, remaining)}")
+
+    def send(self, number: int) -> bool:
+        """Send a signal to the program and all that it started; return whether anything of it was there."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # macOS says so of zombies; or it runs as another user
+            return not self.has_ended
+        return True
+
+    def end(self, grace: float) -> None:
+        """Tell all processes of the group to stop, and kill those that are still there after so many seconds."""
+        ends = time.monotonic() + grace
+        if self.send(signal.SIGTERM):
+            self.send(signal.SIGCONT)  # a stopped process could not end
+        self._wait_until_gone(ends)
+        if self.send(signal.SIGKILL):
+            self._wait_until_gone(time.monotonic() + _GONE_S)
+
+    def _wait_until_gone(self, ends: float) -> None:
+        while time.monotonic() < ends and self.send(0) and _does_something(self._process.pid):
+            time.sleep(_POLL_OF_GROUP_S)
+
+    def close(self) -> None:
+        """Kill what is left of the group, and dismiss the guardian."""
+        if self.send(signal.SIGKILL):
+            self._wait_until_gone(time.monotonic() + _GONE_S)
+        self._dismiss_guardian()
+
+    def _tell_guardian(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # it was killed, or stopped and its pipe is full
+            os.write(self._to_guardian.fileno(), f"{line}\n".encode())
+
+    def _dismiss_guardian(self) -> None:
+        self._tell_guardian("done")
+        with contextlib.suppress(OSError):
+            self._to_guardian.close()
+        try:
+            self._guardian.wait(_GONE_S)
+        except subprocess.TimeoutExpired:  # a signal has stopped it
+            self._guardian.kill()
+            self._guardian.wait()
+
+
+def _does_something(group: int) -> bool:
+    """Tell whether a process group has a live process. Dead ones may wait for a slow init process to reap them."""
+    if not Path("/proc/self/stat").exists():
+        return True  # not Linux: there is no way to tell
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
+
+
+class Signals(Handlers):
+    """Takes the signals that are meant for the program, and passes them on.
+
+    While the lock is waited for, the first signal is raised as `Stopped`, and later ones are dropped. After `keep`
+    they are kept for the program. Ctrl-Z is ignored: a stopped process renews no lock. `has_stopped` says whether one
+    came that asks the program to end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._child: Child | None = None
+        self._kept: list[int] = []
+        self._raise = True
+        self.has_stopped = False
+
+    def __enter__(self) -> Self:
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` wants it
+                self.handle(number, self._take)
+        if hasattr(signal, "SIGTSTP"):
+            self.handle(signal.SIGTSTP, lambda *_: None)
+        return self
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self.has_stopped = self.has_stopped or number in STOPPING
+        if self._child is not None:
+            self._child.send(number)
+        elif self._raise:
+            stop(number)
+        else:
+            self._kept.append(number)
+
+    def keep(self) -> None:
+        """From now on keep what arrives for the program, which is about to be started."""
+        self._raise = False
+
+    def raise_again(self) -> None:
+        """From now on raise the first signal again: the lock is waited for once more."""
+        self._kept.clear()
+        self._raise = True
+
+    def pass_on_to(self, child: Child | None) -> None:
+        """From now on pass on what arrives, and what was kept. With None the program has ended: drop both."""
+        self._child = child
+        while child is not None and self._kept:
+            child.send(self._kept.pop(0))
+
+
+# ``run``: a program under a lock.
+
 
 #: In the environment of the program.
 TICKET: Final = "PYNAMO_LOCKING_TICKET"
@@ -36,7 +358,7 @@ PERIOD: Final = "PYNAMO_LOCKING_PERIOD"
 _GRACE_S: Final = 5.0
 _MOST_OF_LEASE: Final = 0.5
 #: The pause between two checks of the rest of the lease.
-_LOOK_S: Final = 1.0
+_POLL_OF_LEASE_S: Final = 1.0
 
 #: How a lock was lost, for people who do not write Python.
 _LOSSES: Final = {
@@ -125,7 +447,7 @@ def run(  # noqa: PLR0913 - options of the command line
     """
     terms: dict[str, Any] = {"wait": wait, "lease": lease, "permits": permits, "shared": shared, "owner": owner}
     terms["max_hold"] = max_hold
-    period = turns.period_of(once_per, zone, at_least, since_success=since_success)
+    period = period_of(once_per, zone, at_least, since_success=since_success)
     if lead:
         if period is not None or wait is not None or permits != 1 or shared:
             raise usage("--lead waits for ever and leads alone: leave out --once-per, --wait, --permits and --shared.")
@@ -173,7 +495,7 @@ def _run_once(
     except LockTimeout as error:
         if error.queue is None or error.cause is not None:  # no answer at the end
             raise
-        problem = turns.busy(program[0], turn.lock, error, busy_exit)
+        problem = busy(program[0], turn.lock, error, busy_exit)
         if quiet and not session.as_json:
             return problem.exit_code
         raise problem from error
@@ -204,9 +526,9 @@ def _run_once(
         raise Problem("lock_lost", message, exit_code, **facts, program_exit_code=code, was_ended=bool(why_lost))
     if session.as_json:  # standard output is the program's
         document = {**facts, "exit_code": code, "program_exit_code": code}
-        _tell(document if turn.run is None else {**document, **turns.shown(turn.run, has_run=True, counts=code == 0)})
+        _tell(document if turn.run is None else {**document, **shown(turn.run, has_run=True, counts=code == 0)})
     elif turn.run is not None and code and not quiet:
-        _say(f"{turns.ended(program[0], code)}, so this run does not count.")
+        _say(f"{ended(program[0], code)}, so this run does not count.")
     return code
 
 
@@ -215,18 +537,18 @@ def _skip(session: Session, turn: Turn, program: str, *, quiet: bool) -> int:
     if session.as_json:
         assert turn.run is not None  # noqa: S101 - what is done has a period
         facts = {"table": session.settings.table, "name": turn.lock.name, "exit_code": Exit.OK.value}
-        _tell({**facts, **turns.shown(turn.run, has_run=False, counts=False)})
+        _tell({**facts, **shown(turn.run, has_run=False, counts=False)})
     elif not quiet:
         _say(f"{turn.skipped} {program} was not started.")
     return Exit.OK
 
 
 def _tell(document: dict[str, Any]) -> None:
-    sys.stderr.write(output.dump(document, lines=True) + "\n")
+    sys.stderr.write(terminal.dump(document, lines=True) + "\n")
 
 
 def _say(message: str) -> None:
-    sys.stderr.write(f"pynamo-locking: {output.lines_of(message)}\n")
+    sys.stderr.write(f"pynamo-locking: {terminal.lines_of(message)}\n")
 
 
 def _told(session: Session, turn: Turn) -> dict[str, str]:
@@ -300,7 +622,7 @@ def _watch(lock: Lock[Any], child: Child, news: threading.Event, grace: float) -
         if left <= grace:
             return f"no renewal was answered, and the lease would have ended in {left:.1f} s."
         child.is_guarded_for(left)
-        news.wait(min(_LOOK_S, left - grace))
+        news.wait(min(_POLL_OF_LEASE_S, left - grace))
     return None
 
 
@@ -312,7 +634,7 @@ def _release(turn: Turn, *, has_succeeded: bool) -> str | None:
     except LockLost as loss:
         return _LOSSES.get(loss.reason, str(loss))
     except OutcomeUnknown as error:
-        output.logger.warning("%s", error)
+        terminal.logger.warning("%s", error)
     except EXPECTED as error:
-        output.logger.warning("cannot release %s, so the next waiter waits until the lease ends: %s", name, error)
+        terminal.logger.warning("cannot release %s, so the next waiter waits until the lease ends: %s", name, error)
     return None

@@ -1,4 +1,4 @@
-"""The process that becomes a program under a lock: it tells the guardian its number first.
+"""A process that tells the guardian its number, and then becomes the program.
 
 So the program never runs without a guardian that would end it. Run as a script of its own, in a session of its own, and
 imports nothing of the package.

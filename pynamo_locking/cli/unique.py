@@ -1,4 +1,4 @@
-"""``unique check`` and ``unique repair``."""
+"""``unique``: rows of unique values."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pynamo_locking import VersionedMixin
-from pynamo_locking.cli import output
+from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import argument, command, flag, group
-from pynamo_locking.cli.problems import Exit, usage
+from pynamo_locking.cli.terminal import Exit, usage
 
 if TYPE_CHECKING:
     import typer
 
     from pynamo_locking import UniqueReport
     from pynamo_locking.cli.session import Session
+
 
 _Model = Annotated[str, argument("MODULE:MODEL", "A model of your application with Meta.unique.")]
 _Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
@@ -69,7 +70,7 @@ def _shown(session: Session, report: UniqueReport) -> int:
     summary = f"{report.items} items, {report.rows} rows, {len(rows)} problems"
 
     def people(console: Any) -> None:
-        console.print(output.table(summary, _COLUMNS, rows) if rows else f"{summary}.")
+        console.print(terminal.table(summary, _COLUMNS, rows) if rows else f"{summary}.")
 
     session.show({**asdict(report), "is_sound": report.is_sound}, people)
     return Exit.OK if report.is_sound else Exit.NO

@@ -20,16 +20,18 @@ from kombu.utils import json
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import ConfigurationError, Conflict, ItemLocked, LockTimeout, NamedLock
-from pynamo_locking._edge import runtime
+from pynamo_locking._facade import runtime
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from pynamo_locking import Lock
 
+logger = logging.getLogger("pynamo_locking")
+
+
 __all__ = ["TaskClaims", "UniqueTask"]
 
-logger = logging.getLogger("pynamo_locking")
 
 _json: Any = json  # has no types
 

@@ -1,4 +1,4 @@
-"""FastAPI: what `contrib.starlette` has, and transactions as dependencies. Needs the extra ``fastapi``.
+"""FastAPI: what `contrib.starlette` has, and transactions as dependencies.
 
 ::
 
@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Depends
 
 from pynamo_locking import ConfigurationError, atransaction, current_transaction
-from pynamo_locking.contrib.starlette import (
-    PreconditionRequired,
-    PynamoLocking,
-    aif_match,
-    conditional,
-    etag,
-    if_match,
-)
+from pynamo_locking.contrib._frameworks import PreconditionRequired
+from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -30,7 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pynamo_locking import TransactionTable
-    from pynamo_locking._edge import TransactionKeywords
+    from pynamo_locking._facade import TransactionKeywords
+
 
 __all__ = [
     "PreconditionRequired",

@@ -1,4 +1,4 @@
-"""Flask: configuration, errors as answers, ETags, ``flask locks``. Needs the extra ``flask``.
+"""Flask: configuration, errors as responses, ETags, ``flask locks``.
 
 ::
 
@@ -22,9 +22,9 @@ from flask import appcontext_pushed, current_app, g, has_request_context, make_r
 from flask.cli import AppGroup
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking._edge import entity_tags, inspection
-from pynamo_locking.contrib import _http, _meta, _queues
-from pynamo_locking.contrib._http import PreconditionRequired
+from pynamo_locking._facade import inspection, versions
+from pynamo_locking.contrib import _frameworks
+from pynamo_locking.contrib._frameworks import PreconditionRequired
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from flask import Flask, Response
     from pynamodb.models import Model
+
 
 __all__ = ["PreconditionRequired", "PynamoLocking", "conditional", "etag", "if_match"]
 
@@ -76,11 +77,13 @@ class PynamoLocking:
         if app.extensions.setdefault(_EXTENSION, self) is not self:
             raise ConfigurationError("this application has a PynamoLocking already: give all models to one.")
         given = {key.removeprefix(_PREFIX): value for key, value in app.config.items() if key.startswith(_PREFIX)}
-        unknown = sorted(given.keys() - _meta.KEYS)
+        unknown = sorted(given.keys() - _frameworks.KEYS)
         if unknown:
-            raise ConfigurationError(f"{_PREFIX}{unknown[0]} is no key; there are: {', '.join(sorted(_meta.KEYS))}.")
-        _meta.configure(self.models, given)
-        for error_class in _http.ANSWERED:
+            raise ConfigurationError(
+                f"{_PREFIX}{unknown[0]} is no key; there are: {', '.join(sorted(_frameworks.KEYS))}."
+            )
+        _frameworks.configure(self.models, given)
+        for error_class in _frameworks.ANSWERED:
             app.register_error_handler(error_class, _answer)
         request_started.connect(_note_held_before_request, app)
         app.teardown_request(_release_leftovers_of_request)
@@ -90,7 +93,7 @@ class PynamoLocking:
 
     def reset(self) -> None:
         """Undo the configuration of the models: for tests that configure one application after another."""
-        _meta.reset(self.models)
+        _frameworks.reset(self.models)
 
 
 def etag(item: Model) -> str:
@@ -104,7 +107,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: the model has no version.
     """
-    return entity_tags.etag_of(item)
+    return versions.etag_of(item)
 
 
 def conditional(body: Any, item: Model) -> Response:
@@ -138,16 +141,16 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _http.if_match(request.environ, item, hash_key, range_key)
+    found: _M = _frameworks.if_match(request.environ, item, hash_key, range_key)
     return found
 
 
 def _answer(error: LockingError) -> Response:
     base = current_app.config.get(f"{_PREFIX}PROBLEM_TYPE")
-    problem = _http.problem(error, is_conditional=_http.is_conditional(request.environ), base=base)
-    _http.log_if_broken(error, problem, _request())
+    problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(request.environ), base=base)
+    _frameworks.log_if_broken(error, problem, _request())
     body = current_app.json.dumps(problem.body)
-    return current_app.response_class(body, problem.status, problem.headers, content_type=_http.CONTENT_TYPE)
+    return current_app.response_class(body, problem.status, problem.headers, content_type=_frameworks.CONTENT_TYPE)
 
 
 def _request() -> str:
@@ -184,7 +187,7 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
     def list_locks(is_json: bool) -> None:  # noqa: FBT001 - click
         """List all holders and waiters. Scans the tables that carry locks."""
         with _readable_errors():
-            _print(list(_queues.listed(models)), is_json)
+            _print(list(_frameworks.listed(models)), is_json)
 
     @locks.command()
     @click.argument("model")
@@ -193,7 +196,7 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
     def show(model: str, key: tuple[str, ...], is_json: bool) -> None:  # noqa: FBT001
         """Show the queue of one lock: the name of a MODEL, and its hash KEY and range key."""
         with _readable_errors():
-            _print(_queues.shown(models, model, key), is_json)
+            _print(_frameworks.shown(models, model, key), is_json)
 
     @locks.command("break")
     @click.argument("model")
@@ -205,7 +208,7 @@ def _commands(models: Sequence[type[Model]]) -> AppGroup:
         if not yes:
             click.confirm(f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}?", abort=True)
         with _readable_errors():
-            if not _queues.broken(models, model, key, ticket):
+            if not _frameworks.broken(models, model, key, ticket):
                 raise click.ClickException(f"ticket {ticket} is not in that queue (any more).")
         click.echo(f"ticket {ticket} is gone")
 
@@ -224,4 +227,4 @@ def _readable_errors() -> Iterator[None]:
 
 
 def _print(rows: list[dict[str, Any]], is_json: bool) -> None:  # noqa: FBT001
-    click.echo(json.dumps(rows) if is_json else _queues.table(rows))
+    click.echo(json.dumps(rows) if is_json else _frameworks.table(rows))

@@ -1,4 +1,4 @@
-"""Starlette: configuration, errors as answers, ETags. Needs the extra ``starlette``; for FastAPI see `contrib.fastapi`.
+"""Starlette: configuration, errors as responses, ETags.
 
 ::
 
@@ -15,9 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import NotModifiedResponse
 
-from pynamo_locking._edge import entity_tags, inspection
-from pynamo_locking.contrib import _http, _meta
-from pynamo_locking.contrib._http import PreconditionRequired
+from pynamo_locking._facade import inspection, versions
+from pynamo_locking.contrib import _frameworks
+from pynamo_locking.contrib._frameworks import PreconditionRequired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection, Request
 
     from pynamo_locking import LockSettings
+
 
 __all__ = ["PreconditionRequired", "PynamoLocking", "aif_match", "conditional", "etag", "if_match"]
 
@@ -97,22 +98,22 @@ class PynamoLocking:
             "MAX_POOL_CONNECTIONS": max_pool_connections,
             "LOCK_SETTINGS": lock_settings,
         }
-        _meta.configure(self.models, settings)
+        _frameworks.configure(self.models, settings)
 
         async def answer(connection: Request | Any, error: Any) -> Response:
             if connection.scope["type"] != "http":  # a WebSocket has no answer with a status
                 raise error
             environ = _environ(connection)
-            problem = _http.problem(error, is_conditional=_http.is_conditional(environ), base=problem_type)
-            _http.log_if_broken(error, problem, f"{connection.method} {connection.url.path}")
-            return JSONResponse(problem.body, problem.status, problem.headers, media_type=_http.CONTENT_TYPE)
+            problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(environ), base=problem_type)
+            _frameworks.log_if_broken(error, problem, f"{connection.method} {connection.url.path}")
+            return JSONResponse(problem.body, problem.status, problem.headers, media_type=_frameworks.CONTENT_TYPE)
 
-        for error_class in _http.ANSWERED:
+        for error_class in _frameworks.ANSWERED:
             app.add_exception_handler(error_class, answer)
 
     def reset(self) -> None:
         """Undo the configuration of the models: for tests that configure one application after another."""
-        _meta.reset(self.models)
+        _frameworks.reset(self.models)
 
 
 def etag(item: Model) -> str:
@@ -127,7 +128,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: the model has no version.
     """
-    return f'"{entity_tags.etag_of(item)}"'
+    return f'"{versions.etag_of(item)}"'
 
 
 def conditional(request: Request, body: Any, item: Model) -> Response:
@@ -143,7 +144,9 @@ def conditional(request: Request, body: Any, item: Model) -> Response:
     response.headers["ETag"] = tag
     # Of other methods the write has happened, which has compared If-Match.
     is_read = request.method in ("GET", "HEAD")
-    return NotModifiedResponse(response.headers) if is_read and _http.is_known(_environ(request), tag) else response
+    return (
+        NotModifiedResponse(response.headers) if is_read and _frameworks.is_known(_environ(request), tag) else response
+    )
 
 
 def if_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
@@ -165,7 +168,7 @@ def if_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _http.if_match(_environ(request), item, hash_key, range_key)
+    found: _M = _frameworks.if_match(_environ(request), item, hash_key, range_key)
     return found
 
 

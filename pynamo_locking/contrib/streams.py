@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import LockingError, TransactionTable
-from pynamo_locking._edge import (
+from pynamo_locking._facade import (
     audited,
-    header_requests,
     inspection,
-    key_text,
-    lock_document,
+    invariants,
+    keys,
+    lock_record,
     own_keys_of,
     recovery,
-    transitions,
+    transaction_record,
 )
 
 if TYPE_CHECKING:
@@ -29,18 +29,20 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-    from pynamo_locking._edge import Audited, Breach, LockState, Mark
+    from pynamo_locking._facade import Audited, Breach, LockState, WriteIntent
+
+logger = logging.getLogger("pynamo_locking")
+
 
 __all__ = ["Auditor", "Finding", "handler"]
 
-logger = logging.getLogger("pynamo_locking")
 
 #: A record of a stream, as a Lambda function or `boto3` gets it; an image of an item in it.
 Record = Mapping[str, Any]
 Image = dict[str, Any]
 
 #: The attribute of a lock row in which people read when the lease ends; it changes with the lock.
-_BESIDE_LOCKS: Final = frozenset({lock_document.LEASE_ENDS})
+_BESIDE_LOCKS: Final = frozenset({lock_record.LEASE_ENDS})
 
 #: So many seconds a clock may be ahead of the time that DynamoDB gives to a record.
 _SKEW_S: Final = 60
@@ -128,10 +130,10 @@ class Auditor:
         try:
             change = _Change.of(record)
             breaches = list(dict.fromkeys(self._breaches(change, self._by_table.get(_name_of(name), []))))
-            key = {part: key_text.text_of(*value.values()) for part, value in change.key.items()}
+            key = {part: keys.text_of(*value.values()) for part, value in change.key.items()}
         except Exception as error:  # noqa: BLE001 - whatever a record holds, the others are looked at
             logger.warning("a record of the stream of %s cannot be read: %r", name, error)
-            key, breaches = {}, [transitions.Breach("unreadable", f"the record cannot be read: {error!r}")]
+            key, breaches = {}, [invariants.Breach("unreadable", f"the record cannot be read: {error!r}")]
         sequence, event = str(_part(record, "dynamodb").get("SequenceNumber", "")), str(record.get("eventID", ""))
         return [Finding(_name_of(name), key, *each, sequence, event) for each in breaches]
 
@@ -144,7 +146,7 @@ class Auditor:
             elif change.old is not None and change.new is not None:
                 yield from self._of_item(known, _Item(change.old, change.new, known, locks, change.at_s))
             elif change.old is not None and not change.is_by_ttl:
-                yield from _of_removal(lock_document.state_in(change.old, known.lock or ""))
+                yield from _of_removal(lock_record.state_in(change.old, known.lock or ""))
 
     def _of_item(self, known: Audited, item: _Item) -> Iterator[Breach]:
         if item.begins_anew:
@@ -152,28 +154,28 @@ class Auditor:
         if known.version is not None and not known.is_own:
             before, after = known.versions_in(item.old), known.versions_in(item.new)
             has_ids = known.write_id is not None
-            yield from transitions.of_versions(before, after, has_ids=has_ids, is_changed=item.is_changed)
+            yield from invariants.of_versions(before, after, has_ids=has_ids, is_changed=item.is_changed)
         if known.lock is None:
             return
         before_lock, after_lock = item.states()
-        yield from transitions.of_lock(before_lock, after_lock)
+        yield from invariants.of_lock(before_lock, after_lock)
         if before_lock.mark is not None:
             yield from self._of_mark(before_lock.mark, after_lock, item, known)
-        elif item.is_changed and not known.is_own and transitions.is_written_past(before_lock, after_lock):
-            yield transitions.Breach("lock_ignored", "values were written past the holder of the lock")
+        elif item.is_changed and not known.is_own and invariants.is_written_past(before_lock, after_lock):
+            yield invariants.Breach("lock_ignored", "values were written past the holder of the lock")
 
-    def _of_mark(self, mark: Mark, after: LockState, item: _Item, known: Audited) -> Iterator[Breach]:
+    def _of_mark(self, mark: WriteIntent, after: LockState, item: _Item, known: Audited) -> Iterator[Breach]:
         if after.mark is not None or after.unreadable:
             if item.is_changed and after.mark == mark:
-                yield transitions.Breach("mark_ignored", f"values were written past the mark of {mark.id}")
+                yield invariants.Breach("mark_ignored", f"values were written past the mark of {mark.id}")
         elif item.is_finished(mark):
             return
         elif item.is_changed:
-            yield transitions.Breach("mark_lost", f"the mark of {mark.id} was removed, and its values were not stored")
+            yield invariants.Breach("mark_lost", f"the mark of {mark.id} was removed, and its values were not stored")
         else:
             yield from self._of_drop(mark, known)
 
-    def _of_drop(self, mark: Mark, known: Audited) -> Iterator[Breach]:
+    def _of_drop(self, mark: WriteIntent, known: Audited) -> Iterator[Breach]:
         table = getattr(known.model.Meta, "transaction_table", None)
         if not self._reads_headers or table is None:
             return
@@ -186,7 +188,7 @@ class Auditor:
             return
         if header is not None and header["state"] != "aborted":
             state = header["state"]
-            yield transitions.Breach("mark_lost", f"the mark of {mark.id}, which is {state}, was removed")
+            yield invariants.Breach("mark_lost", f"the mark of {mark.id}, which is {state}, was removed")
 
 
 def handler(
@@ -271,9 +273,9 @@ class _Item:
 
     def states(self) -> tuple[LockState, LockState]:
         name = self.known.lock or ""
-        return lock_document.state_in(self.old, name), lock_document.state_in(self.new, name)
+        return lock_record.state_in(self.old, name), lock_record.state_in(self.new, name)
 
-    def is_finished(self, mark: Mark) -> bool:
+    def is_finished(self, mark: WriteIntent) -> bool:
         """Tell whether the item has become what a mark intends, as far as the mark says it."""
         if mark.op == "keep":
             return True  # the decision itself writes it
@@ -296,23 +298,23 @@ def _without(image: Image, names: set[Any]) -> Image:
 def _of_removal(before: LockState) -> Iterator[Breach]:
     mark = before.mark
     if mark is not None and mark.op == "save" and not mark.is_ghost:
-        yield transitions.Breach("mark_lost", f"the item was deleted with the mark of {mark.id}")
+        yield invariants.Breach("mark_lost", f"the item was deleted with the mark of {mark.id}")
 
 
 def _of_transactions(known: Audited, change: _Change) -> Iterator[Breach]:
-    table = header_requests.header_table_of(known.model)
+    table = transaction_record.record_table_of(known.model)
     old = None if change.old is None else table.row(change.old)
-    before = header_requests.header_in(old, table)
+    before = transaction_record.record_in(old, table)
     if before is None or old is None:
         return
-    after = None if change.new is None else header_requests.header_in(table.row(change.new), table)
+    after = None if change.new is None else transaction_record.record_in(table.row(change.new), table)
     if after is not None:
-        yield from transitions.of_header(before.state, after.state, (before.beat, after.beat))
+        yield from invariants.of_header(before.state, after.state, (before.beat, after.beat))
     elif change.new is not None:
-        yield transitions.Breach("header_changed", "the header of a transaction was removed from its row")
-    elif not change.is_by_ttl and not (before.state.is_final and header_requests.EXPIRES in old):
+        yield invariants.Breach("header_changed", "the header of a transaction was removed from its row")
+    elif not change.is_by_ttl and not (before.state.is_final and transaction_record.EXPIRES in old):
         text = f"the header of a transaction that is {before.state.value} was deleted"
-        yield transitions.Breach("header_lost", text)
+        yield invariants.Breach("header_lost", text)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -7,11 +7,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import events
-from pynamo_locking._edge import plain
+from pynamo_locking._facade import plain
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from pynamo_locking.events import Event, Subscription
+
 
 #: What begins the name of each fact in a record, whose own attributes have names such as `name`.
 PREFIX: Final = "lock_"

@@ -1,4 +1,4 @@
-"""Traces and metrics of OpenTelemetry. Needs the extra ``otel``.
+"""Traces and metrics of OpenTelemetry.
 
 Spans: `acquire` (from the call until the lock is acquired, or the wait has timed out), `hold` (from then until the lock
 is released or lost, with a link to `acquire`) and `transaction`. Each is a child of the span that is current where it
@@ -15,14 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import events
 
-try:
-    from opentelemetry import metrics, trace
-except ImportError as _error:
-    raise ImportError(
-        "pynamo_locking.telemetry.opentelemetry needs the API of OpenTelemetry, which the extra `otel` brings: "
-        "pip install 'opentelemetry-api>=1.30'"
-    ) from _error
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -31,6 +23,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pynamo_locking.events import Event, LockEvent, Subscription, WriteEvent
+
+
+try:
+    from opentelemetry import metrics, trace
+except ImportError as _error:
+    raise ImportError(
+        "pynamo_locking.telemetry.opentelemetry needs the API of OpenTelemetry, which the extra `otel` brings: "
+        "pip install 'opentelemetry-api>=1.30'"
+    ) from _error
+
 
 #: The name of the instrumentation, and what the names of its own attributes and metrics begin with.
 NAME: Final = "pynamo_locking"

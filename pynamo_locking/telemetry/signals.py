@@ -1,4 +1,4 @@
-"""Signals of blinker, in the style of `pynamodb.signals`. Needs the extra ``signals``."""
+"""Signals of blinker, in the style of `pynamodb.signals`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from pynamo_locking import events
 
+if TYPE_CHECKING:
+    from pynamo_locking.events import Event, Subscription
+
+
 try:
     import blinker
 except ImportError as _error:
@@ -14,8 +18,6 @@ except ImportError as _error:
         "pynamo_locking.telemetry.signals needs blinker, which the extra `signals` brings: pip install 'blinker>=1.6'"
     ) from _error
 
-if TYPE_CHECKING:
-    from pynamo_locking.events import Event, Subscription
 
 _namespace: Final = blinker.Namespace()
 

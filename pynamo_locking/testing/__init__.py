@@ -3,8 +3,7 @@
 The fixtures `memory_dynamodb` and `virtual_clock` for pytest come with the package.
 """
 
-from pynamo_locking.testing.clock import VirtualClock, VirtualProcess
-from pynamo_locking.testing.clock_view import ClockView, TimeSource
+from pynamo_locking.testing.clock import ClockView, TimeSource, VirtualClock, VirtualProcess
 from pynamo_locking.testing.faults import Strikes, conflict, held, lose, lost_answers, strong_global_table, throttled
 from pynamo_locking.testing.memory import MemoryClient, MemoryDynamoDB
 

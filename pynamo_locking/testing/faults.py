@@ -17,17 +17,18 @@ from pynamodb.connection.base import Connection
 from pynamodb.exceptions import DoesNotExist
 from pynamodb.models import Model
 
-from pynamo_locking._core.error_codes import INVALID
-from pynamo_locking._expressions.request import Expressions
-from pynamo_locking._io import lock_document, runtime
+from pynamo_locking._core.dynamodb import INVALID
+from pynamo_locking._expressions.expressions import Expressions
+from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._items.keys import key_of
-from pynamo_locking._locks import held_entry, inspection
+from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing._botocore import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
 
 _M = TypeVar("_M", bound=Model)
 _T = TypeVar("_T")
@@ -303,7 +304,7 @@ def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = N
     for entry in holders:
         _elsewhere(partial(inspection.break_entry, row, entry.ticket))
     lost = {entry.id for entry in holders}
-    for each in tuple(held_entry.all_held):
+    for each in tuple(held_lock.all_held):
         if each.entry.id in lost:
             with suppress(LockLost):
                 _elsewhere(each.renew)
@@ -369,7 +370,7 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
             return True
         # A request for the lock changes nothing else of the item. The mark of a transaction is in the lock as well.
         values = kwargs.get("ExpressionAttributeValues", {}).values()
-        is_mark = any(lock_document.TX in value.get("M", ()) for value in values)
+        is_mark = any(lock_record.TX in value.get("M", ()) for value in values)
         return is_mark or any(path[0] not in own for path in update.paths)
 
     def is_write(operation: str, kwargs: dict[str, Any]) -> bool:
@@ -396,7 +397,7 @@ def _of_the_lock(model: Any) -> set[str]:
     if lock is None:
         return set()
     is_only_lock = getattr(model, "_lock_creates_item", False)  # the row says until when it is kept
-    return {lock.attr_name} | ({lock_document.LEASE_ENDS, model._ttl_attribute().attr_name} if is_only_lock else set())
+    return {lock.attr_name} | ({lock_record.LEASE_ENDS, model._ttl_attribute().attr_name} if is_only_lock else set())
 
 
 def _tables(kwargs: dict[str, Any]) -> set[str]:

@@ -9,39 +9,96 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
 
-from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.values import Refusal
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import cohorts, held_entry
+from pynamo_locking._locks import held_lock, local_queue
 from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.testing import _operations, _queries, _tables
 from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use, response_metadata
-from pynamo_locking.testing._dynamodb import administration, batches, items, queries, statements, transactions
-from pynamo_locking.testing._dynamodb.arguments import check_arguments
-from pynamo_locking.testing._dynamodb.tables import Store
-from pynamo_locking.testing.clock_view import view_here
+from pynamo_locking.testing._tables import Store
+from pynamo_locking.testing.clock import view_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pynamodb.connection
 
+
+# The arguments that operations take.
+
+
+_NAMES: Final = {"ExpressionAttributeNames"}
+_PLACEHOLDERS: Final = {*_NAMES, "ExpressionAttributeValues"}
+_REPORT: Final = {"ReturnConsumedCapacity", "ReturnItemCollectionMetrics"}
+_CONDITION: Final = {"ConditionExpression", *_PLACEHOLDERS, "ReturnValuesOnConditionCheckFailure"}
+_WRITE: Final = {"TableName", "ReturnValues", *_CONDITION, *_REPORT}
+_PAGE: Final = {
+    *("TableName", "IndexName", "Limit", "Select", "ConsistentRead", "ExclusiveStartKey"),
+    *("FilterExpression", "ProjectionExpression", "ReturnConsumedCapacity", *_PLACEHOLDERS),
+}
+
+#: By operation, what must be given, and what may.
+_ARGUMENTS: Final[dict[str, tuple[set[str], set[str]]]] = {
+    "GetItem": ({"TableName", "Key"}, {"ConsistentRead", "ProjectionExpression", "ReturnConsumedCapacity", *_NAMES}),
+    "PutItem": ({"TableName", "Item"}, _WRITE),
+    "UpdateItem": ({"TableName", "Key"}, {"UpdateExpression", *_WRITE}),
+    "DeleteItem": ({"TableName", "Key"}, _WRITE),
+    "Query": ({"TableName"}, {"KeyConditionExpression", "ScanIndexForward", *_PAGE}),
+    "Scan": ({"TableName"}, {"Segment", "TotalSegments", *_PAGE}),
+    "BatchGetItem": ({"RequestItems"}, {"ReturnConsumedCapacity"}),
+    "BatchWriteItem": ({"RequestItems"}, _REPORT),
+    "BatchExecuteStatement": ({"Statements"}, {"ReturnConsumedCapacity"}),
+    "TransactGetItems": ({"TransactItems"}, {"ReturnConsumedCapacity"}),
+    "TransactWriteItems": ({"TransactItems"}, {"ClientRequestToken", *_REPORT}),
+    "CreateTable": (
+        {"TableName", "KeySchema", "AttributeDefinitions"},
+        {
+            *("LocalSecondaryIndexes", "GlobalSecondaryIndexes", "BillingMode", "ProvisionedThroughput"),
+            *("Tags", "SSESpecification", "TableClass", "DeletionProtectionEnabled"),  # without effect
+        },
+    ),
+    "DescribeTable": ({"TableName"}, set()),
+    "DeleteTable": ({"TableName"}, set()),
+    "ListTables": (set(), {"Limit", "ExclusiveStartTableName"}),
+    "UpdateTimeToLive": ({"TableName", "TimeToLiveSpecification"}, set()),
+    "DescribeTimeToLive": ({"TableName"}, set()),
+}
+
+
+def check_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a request that the in-memory DynamoDB would not understand."""
+    if operation not in _ARGUMENTS:
+        raise ConfigurationError(f"MemoryDynamoDB does not know the operation {operation}")
+    required, optional = _ARGUMENTS[operation]
+    given = arguments.keys()
+    if not required <= given:
+        raise ConfigurationError(f"{operation} needs {', '.join(sorted(required - given))}")
+    unknown = given - required - optional
+    if unknown:
+        raise ConfigurationError(f"MemoryDynamoDB does not know {', '.join(sorted(unknown))} of {operation}")
+
+
+# A DynamoDB in this process, for tests that take microseconds a request.
+
+
 _SERVED: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
-    "GetItem": items.get_item,
-    "PutItem": items.put_item,
-    "UpdateItem": items.update_item,
-    "DeleteItem": items.delete_item,
-    "Query": queries.query,
-    "Scan": queries.scan,
-    "BatchGetItem": batches.batch_get_item,
-    "BatchWriteItem": batches.batch_write_item,
-    "BatchExecuteStatement": statements.batch_execute_statement,
-    "TransactGetItems": transactions.transact_get_items,
-    "TransactWriteItems": transactions.transact_write_items,
-    "CreateTable": administration.create_table,
-    "DescribeTable": administration.describe_table,
-    "DeleteTable": administration.delete_table,
-    "ListTables": administration.list_tables,
-    "UpdateTimeToLive": administration.update_time_to_live,
-    "DescribeTimeToLive": administration.describe_time_to_live,
+    "GetItem": _operations.get_item,
+    "PutItem": _operations.put_item,
+    "UpdateItem": _operations.update_item,
+    "DeleteItem": _operations.delete_item,
+    "Query": _queries.query,
+    "Scan": _queries.scan,
+    "BatchGetItem": _operations.batch_get_item,
+    "BatchWriteItem": _operations.batch_write_item,
+    "BatchExecuteStatement": _operations.batch_execute_statement,
+    "TransactGetItems": _operations.transact_get_items,
+    "TransactWriteItems": _operations.transact_write_items,
+    "CreateTable": _tables.create_table,
+    "DescribeTable": _tables.describe_table,
+    "DeleteTable": _tables.delete_table,
+    "ListTables": _tables.list_tables,
+    "UpdateTimeToLive": _tables.update_time_to_live,
+    "DescribeTimeToLive": _tables.describe_time_to_live,
 }
 _METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in _SERVED}
 
@@ -96,10 +153,10 @@ class MemoryDynamoDB:
             )
         self._patch.enter_context(connections_use(self.client_for))
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
-        self._patch.callback(held_entry._held.set, held_entry._held.get())
-        held_entry._held.set({})
-        self._patch.callback(setattr, cohorts, "_cohorts", cohorts._cohorts)
-        cohorts._cohorts = {}
+        self._patch.callback(held_lock._held.set, held_lock._held.get())
+        held_lock._held.set({})
+        self._patch.callback(setattr, local_queue, "_cohorts", local_queue._cohorts)
+        local_queue._cohorts = {}
         _in_use.append(self)
         return self
 

@@ -24,7 +24,7 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from tests.campaign.histories import MicroOp, Scribe
 from tests.campaign.models import (
     BESIDE,
@@ -92,7 +92,7 @@ class Party:
         ]
         self._weights, self._ways = zip(*[way for way in ways if not only or way[1].__name__[1:] in only], strict=True)
         if number % 2:
-            limits.MOST_ACTIONS = _FEW
+            dynamodb.MOST_ACTIONS = _FEW
 
     def work(self) -> None:
         """Write for as long as a file is there."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking.certify.contract.rows import CANCELED, INVALID, REFUSED, Rows, plain_item, wire_item
+from certify.contract.rows import CANCELED, INVALID, REFUSED, Rows, plain_item, wire_item
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

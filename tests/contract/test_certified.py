@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking.certify import contract
-from pynamo_locking.certify.contract import concurrency
+from certify import contract
+from certify.contract import concurrency
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.certify.contract import Rows
+    from certify.contract import Rows
     from tests.contract.helpers import Table
 
 #: What engines do otherwise than DynamoDB, although this package needs it. Asserted, so a mended engine shows.

@@ -21,10 +21,9 @@ from pynamodb.constants import KEY
 from pynamodb.expressions.update import RemoveAction
 from pynamodb.models import Model
 
-from pynamo_locking._core.limits import problems
-from pynamo_locking._expressions.refusals import Refusal
-from pynamo_locking._expressions.values import canonical_item
-from pynamo_locking._items.images import difference, holds, updated
+from pynamo_locking._core.dynamodb import problems
+from pynamo_locking._expressions.values import Refusal, canonical_item
+from pynamo_locking._items.conditions import difference, holds, updated
 from tests.contract.helpers import INVALID, REFUSED
 from tests.support import boundaries
 from tests.support.models import meta

@@ -1,6 +1,6 @@
 """What engines make of a request on a lock map that certify does not ask for."""
 
-from pynamo_locking.certify.contract.requests import RELEASE, names
+from certify.contract.rows import RELEASE, names
 from tests.contract.helpers import INVALID, Table, deviates, refused
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import ClientError
 
-from pynamo_locking.certify.contract.rows import ALL_OLD, wire
+from certify.contract.rows import ALL_OLD, wire
 from tests.contract.helpers import CANCELED, REFUSED, Table, plain_item, wire_item
 
 if TYPE_CHECKING:

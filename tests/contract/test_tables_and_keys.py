@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.certify.contract.requests import lock_map
+from certify.contract.rows import lock_map
 from tests.contract.helpers import INVALID, Table, deviates, plain_item, refused, wire_item
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from moto.core import models as moto_models
 from moto.core.botocore_stubber import BotocoreStubber
 from pynamodb.models import Model
 
-from pynamo_locking._models.own_table import OwnTable
+from pynamo_locking._models.tables import OwnTable
 from tests.engines import descriptions, one_table
 from tests.engines.memory import TappedMemory
 from tests.engines.servers import Servers, StartError

@@ -11,7 +11,7 @@ from pynamodb.attributes import Attribute, AttributeContainerMeta
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking._models.own_table import OwnTable
+    from pynamo_locking._models.tables import OwnTable
 
 #: When set, `Engine.bind` puts the locks, transactions and guards of a test into one table, beside other items.
 VARIABLE: Final = "ONE_TABLE"

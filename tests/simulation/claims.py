@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pynamo_locking._core.claims import Claim
+    from pynamo_locking._core.lock_modes import LockMode
 
 #: A point of a range that sorts before all others, and one that sorts after them.
 BEGINNING: Final[tuple[Any, ...]] = (0,)
@@ -69,7 +69,7 @@ def _point(stored: dict[str, Any]) -> tuple[Any, ...]:
     return 1, kind, value.encode() if kind == "S" else value
 
 
-def wished(claim: Claim) -> Claimed:
+def wished(claim: LockMode) -> Claimed:
     """Return what a party asked the library for."""
     ends = [None if end is None else _point(dict([end])) for end in (claim.lower, claim.upper)]
     return Claimed(claim.mode == "shared", claim.permits, ends[0] or BEGINNING, ends[1] or END)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking import Lock
-    from pynamo_locking._locks.cohorts import Caller
+    from pynamo_locking._locks.local_queue import LocalWaiter
     from tests.simulation.engine.network import Place
     from tests.simulation.engine.scheduler import Actor, Scheduler
 
@@ -179,7 +179,7 @@ class History:
     timeouts: int = 0
     losses: int = 0
     broken: set[tuple[Place, int]] = field(default_factory=set)
-    lines: WeakKeyDictionary[Caller, Line] = field(default_factory=WeakKeyDictionary)
+    lines: WeakKeyDictionary[LocalWaiter, Line] = field(default_factory=WeakKeyDictionary)
     resolves: bool = False
     _current: dict[Actor, Operation] = field(default_factory=dict)
 
@@ -250,10 +250,10 @@ class History:
             else:
                 self._current[me] = outer
 
-    def lining_up(self, join: Callable[[Caller], bool]) -> Callable[[Caller], bool]:
+    def lining_up(self, join: Callable[[LocalWaiter], bool]) -> Callable[[LocalWaiter], bool]:
         """Return a function that lines a caller up, and notes when."""
 
-        def noted(caller: Caller) -> bool:
+        def noted(caller: LocalWaiter) -> bool:
             began = self.scheduler.moment()
             leads = join(caller)
             self.lines[caller] = Line(began, self.scheduler.moment())

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from pynamo_locking._core import limits
-from pynamo_locking._intervals import disjoint
-from pynamo_locking._io import bell, header_requests, loops, runtime, statements
-from pynamo_locking._locks import cohorts, heartbeat, held_entry, mailboxes, removal, tasks
-from pynamo_locking._models import combining
-from pynamo_locking.testing.clock_view import ClockView
+from pynamo_locking._core import dynamodb
+from pynamo_locking._intervals import disjoint_writes
+from pynamo_locking._io import batch_requests, concurrency, runtime, transaction_record, wakeups
+from pynamo_locking._locks import acquire, heartbeat, held_lock, local_queue, release
+from pynamo_locking._models import edit
+from pynamo_locking.testing.clock import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.engine.bells import Bells
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
@@ -268,28 +268,28 @@ class _OfProcess:
 @contextlib.contextmanager
 def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> Iterator[None]:
     """Install the world, and give each simulated process what a real one has of its own."""
-    heart = _OfProcess(world, "heart", heartbeat.Heart)
+    heart = _OfProcess(world, "heart", heartbeat.HeartbeatThread)
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "current", world),
-        (mailboxes, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
-        (cohorts, "_cohorts", _OfProcess(world, "cohorts", dict)),
-        (combining, "_lines", _OfProcess(world, "lines", dict)),
-        (cohorts, "join", workload.history.lining_up(cohorts.join)),
-        (loops, "crew", _OfProcess(world, "crew", loops.Crew)),
-        (tasks, "_underway", set()),
+        (wakeups, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
+        (local_queue, "_cohorts", _OfProcess(world, "cohorts", dict)),
+        (edit, "_lines", _OfProcess(world, "lines", dict)),
+        (local_queue, "enqueue_locally", workload.history.lining_up(local_queue.enqueue_locally)),
+        (concurrency, "blocking_threads", _OfProcess(world, "crew", concurrency.BlockingThreads)),
+        (acquire, "_underway", set()),
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
-        (heartbeat, "heart", heart),
+        (heartbeat, "heartbeat_thread", heart),
     ]
     if plan.has_bells:
-        replaced += [(bell, "ring", bells.ring), (bell, "neighbours", bells.neighbours)]
-        replaced += [(bell, "are_listening", lambda _: True)]
-    replaced += [(limits, "MOST_STATEMENTS", workload.most_statements), (statements, "_refused", set())]
+        replaced += [(wakeups, "send_wakeup", bells.ring), (wakeups, "other_listeners", bells.neighbours)]
+        replaced += [(wakeups, "are_listening", lambda _: True)]
+    replaced += [(dynamodb, "MOST_STATEMENTS", workload.most_statements), (batch_requests, "_refused", set())]
     if workload.most_actions is not None:
-        replaced += [(limits, "MOST_ACTIONS", workload.most_actions)]
+        replaced += [(dynamodb, "MOST_ACTIONS", workload.most_actions)]
     if workload.refusals is not None:
-        replaced += [(disjoint, "_REFUSALS", workload.refusals)]
+        replaced += [(disjoint_writes, "_REFUSALS", workload.refusals)]
     if workload.final_ttl_s is not None:
-        replaced += [(header_requests, "IDLE_TTL_S", workload.final_ttl_s)]
+        replaced += [(transaction_record, "IDLE_TTL_S", workload.final_ttl_s)]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     logger = logging.getLogger("pynamo_locking")
     was_disabled, logger.disabled = logger.disabled, True
@@ -300,9 +300,9 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
         yield
     finally:
         share_entries(1)
-        for entry in tuple(held_entry.all_held):
+        for entry in tuple(held_lock.all_held):
             entry.possession = entry.possession.over()
-        removal._unfinished.clear()
+        release._unfinished.clear()
         logger.disabled = was_disabled
         for module, name, value in before:
             setattr(module, name, value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pynamo_locking import LockLost
-from pynamo_locking._core.possession import Possession
+from pynamo_locking._core.lock_queue import EntryOwnership
 from tests.simulation import checkers
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.engine.faults import Fault
@@ -202,7 +202,7 @@ def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     grant(history, 1).lock = SimpleNamespace(
         _held=SimpleNamespace(
             entry=SimpleNamespace(ticket=1),
-            possession=Possession("id1", 1, 1, reason=reason if is_lost else ""),
+            possession=EntryOwnership("id1", 1, 1, reason=reason if is_lost else ""),
         )
     )
 

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from pynamo_locking import LockTimeout
-from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim
+from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.claims import are_rivals, queued_in, wished
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Change, Place
 from tests.simulation.history import Told
 
-READER = Claim(SHARED)
-PERMIT = Claim(EXCLUSIVE, 2)
+READER = LockMode(SHARED)
+PERMIT = LockMode(EXCLUSIVE, 2)
 
 
-def span(lower: int | None, upper: int | None, mode: str = EXCLUSIVE) -> Claim:
+def span(lower: int | None, upper: int | None, mode: str = EXCLUSIVE) -> LockMode:
     """Return a range of numbers."""
-    return Claim(mode, 1, *(None if end is None else ("N", str(end)) for end in (lower, upper)))
+    return LockMode(mode, 1, *(None if end is None else ("N", str(end)) for end in (lower, upper)))
 
 
 #: Pairs of claims, and whether both may be held at once.
@@ -32,7 +32,7 @@ PAIRS = [
     (READER, WHOLE, False),
     (PERMIT, PERMIT, True),
     (PERMIT, WHOLE, False),
-    (PERMIT, Claim(EXCLUSIVE, 3), True),
+    (PERMIT, LockMode(EXCLUSIVE, 3), True),
     (span(0, 5), span(5, 9), True),
     (span(0, 5), span(4, 9), False),
     (span(0, 5), span(4, 9, SHARED), False),
@@ -46,11 +46,11 @@ PAIRS = [
 
 def name_of(claim: Any) -> str | None:
     """Return a claim as text, for the names of tests."""
-    return str(claim) if isinstance(claim, Claim) else None
+    return str(claim) if isinstance(claim, LockMode) else None
 
 
 @pytest.mark.parametrize(("first", "second", "is_right"), PAIRS, ids=name_of)
-def test_one_holder_of_each_part(first: Claim, second: Claim, is_right: bool) -> None:
+def test_one_holder_of_each_part(first: LockMode, second: LockMode, is_right: bool) -> None:
     """Two believers are fine if both may hold the lock at once, whichever of them came first."""
     for claims in ((first, second), (second, first)):
         history = History()
@@ -84,7 +84,7 @@ def test_one_holder_counts_permits() -> None:
         (span(0, 5), span(4, 9, SHARED), "save", False),
     ],
 )
-def test_fence_for_modes(own: Claim, ahead: Claim | None, kind: str, is_right: bool) -> None:
+def test_fence_for_modes(own: LockMode, ahead: LockMode | None, kind: str, is_right: bool) -> None:
     """Under a lock that others may have, too, only other items are written; and by no party before its turn."""
     history = History()
     checker = history.checked_by("Fence")
@@ -149,7 +149,7 @@ def test_fence_for_transactions_in_steps(is_right: bool) -> None:
     ],
     ids=["reader", "overtakes a writer", "readers", "overtakes a large range", "adjacent", "permit", "no permit left"],
 )
-def test_fifo_for_modes(queue: dict[int, Claim], let_in: int, is_right: bool) -> None:
+def test_fifo_for_modes(queue: dict[int, LockMode], let_in: int, is_right: bool) -> None:
     """No party is let in before one that came earlier and wants some of the same, be it held or waited for."""
     history = History()
     checker = history.checked_by("Fifo")
@@ -186,7 +186,7 @@ def test_fifo_lets_permits_be_taken_in_any_order() -> None:
         (span(0, 5), span(4, 9), ("look",), Told.APPLIED, True),
     ],
 )
-def test_unhindered(ahead: Claim, own: Claim, steps: tuple[str, ...], told: Told, is_right: bool) -> None:
+def test_unhindered(ahead: LockMode, own: LockMode, steps: tuple[str, ...], told: Told, is_right: bool) -> None:
     """Who finds no rival in its way neither looks nor renews nor gives up; others do all of that."""
     for fault in ("", "lost request"):
         history = History()
@@ -246,7 +246,7 @@ def test_once_each() -> None:
 
 def test_claims_are_read_as_they_are_stored() -> None:
     """The checkers read the queue by themselves: mode, permits and ends, numbers by value and texts as bytes."""
-    texts = Claim(SHARED, 1, ("S", "a"), None)
+    texts = LockMode(SHARED, 1, ("S", "a"), None)
     image = locked(1, 2, 3, 4, e1=READER, e2=PERMIT, e3=span(9, 10), e4=texts)
     claims = [queued.claimed for queued in queued_in(image)]
 

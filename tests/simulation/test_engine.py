@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking.testing.clock_view import ClockView
+from pynamo_locking.testing.clock import ClockView
 from tests.simulation.engine import threads
 from tests.simulation.engine.choices import Listed, NotTheSame, Recorded, Seeded, every_branch, shrink
 from tests.simulation.engine.scheduler import Process, Scheduler, Stuck

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
-from pynamo_locking.testing.clock_view import ClockView
+from pynamo_locking.testing.clock import ClockView
 from tests.simulation.engine.bench import Bench, create_table, every, place
 from tests.simulation.engine.choices import Listed, Recorded
 from tests.simulation.engine.faults import Fault, Faults

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking._io import bell, runtime
+from pynamo_locking._io import runtime, wakeups
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ def own_bells() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bells") as place, pytest.MonkeyPatch.context() as patch:
         folder = Path(place, f"pynamo_locking-{os.getuid()}")
         patch.setenv("TMPDIR", place)
-        patch.setattr(bell, "folder", lambda: folder)
-        patch.setattr(bell, "_IDLE_S", 0.02)
-        patch.setattr(bell, "ear", bell.Ear())
+        patch.setattr(wakeups, "folder", lambda: folder)
+        patch.setattr(wakeups, "_IDLE_S", 0.02)
+        patch.setattr(wakeups, "listener", wakeups.WakeupListener())
         patch.setattr(runtime.Runtime, "has_bells", True)
         yield folder
-        until(lambda: bell.ear._socket is None, "the end of the thread that listens")
+        until(lambda: wakeups.listener._socket is None, "the end of the thread that listens")
 
 
 def names(folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pynamo_locking._core.limits import LARGEST_ITEM, KeyRule
+from pynamo_locking._core.dynamodb import LARGEST_ITEM, KeyRule
 
 TYPES: Final = {"h": "S", "r": "S", "loc": "S", "gh": "S", "gr": "B", "num": "N"}
 #: Key attributes by index; None is the table itself.

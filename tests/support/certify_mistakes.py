@@ -15,11 +15,11 @@ from botocore.client import BaseClient
 from pynamodb.exceptions import PynamoDBException
 from typing_extensions import Self
 
-from pynamo_locking.certify import work as real_work
-from pynamo_locking.certify.plan import ACCOUNTS, Plan
+from certify import work as real_work
+from certify.plan import ACCOUNTS, Plan
 
 if TYPE_CHECKING:
-    from pynamo_locking.certify.work import Job
+    from certify.work import Job
 
 
 work: Any = real_work

@@ -22,7 +22,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._io import header_requests
+from pynamo_locking._io import transaction_record
 from tests.support.transaction_models import dying_where
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def deeds(operation: str, kwargs: Mapping[str, Any]) -> list[str]:
 def _of_write(operation: str, kwargs: Mapping[str, Any]) -> str:
     item, values = kwargs.get("Item", {}), str(kwargs.get("ExpressionAttributeValues", {}))
     key = _text(kwargs.get("Key", item))
-    if header_requests.STATE in item:
+    if transaction_record.STATE in item:
         return "header"
-    if header_requests.CONTENT in item:
+    if transaction_record.CONTENT in item:
         return "row"
     if "#state = :from" in kwargs.get("ConditionExpression", ""):
         return next(deed for sets, deed in _OF_HEADERS.items() if sets in str(kwargs))

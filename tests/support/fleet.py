@@ -33,7 +33,7 @@ from pynamo_locking import (
     VersionAttribute,
     transaction,
 )
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from tests.support import nursery
 
 #: A killed holder keeps the others waiting for so long.
@@ -144,7 +144,7 @@ WORK: Final = {"count": count, "hold": hold, "move": move, "book": book}
 
 def work(_pipe: object, number: int, folder: Path) -> None:
     """Do what there is to do for as long as a file is there."""
-    limits.MOST_ACTIONS = FEW  # type: ignore[misc]
+    dynamodb.MOST_ACTIONS = FEW  # type: ignore[misc]
     log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     go_on = folder / "go-on"
 

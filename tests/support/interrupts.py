@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import loops
-from pynamo_locking._locks import cohorts, heartbeat, held_entry, removal
+from pynamo_locking._io import concurrency
+from pynamo_locking._locks import heartbeat, held_lock, local_queue, release
 from tests.support.workers import Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def until_at_rest() -> None:
-    until(lambda: not (removal._unfinished or loops.crew._threads), "the threads that remove entries")
+    until(lambda: not (release._unfinished or concurrency.blocking_threads._threads), "the threads that remove entries")
 
 
 def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
@@ -25,11 +25,11 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         left = {name: entries for name, entries in left.items() if entries}
         assert left == {}, f"{where}: {left}"
-        led = [cohort for cohort in cohorts._cohorts.values() if cohort.is_led]
+        led = [cohort for cohort in local_queue._cohorts.values() if cohort.is_led]
         assert not led, f"{where}: the next caller of this process would wait behind the interrupted one"
-        mine = [own for mine in held_entry._held.get().values() for own in mine if not own.possession.is_over]
+        mine = [own for mine in held_lock._held.get().values() for own in mine if not own.possession.is_over]
         assert mine == [], f"{where}: an entry is still noted as held here"
-        due = [own for _, _, own in heartbeat.heart._due if not own.possession.is_over]
+        due = [own for _, _, own in heartbeat.heartbeat_thread._due if not own.possession.is_over]
         assert due == [], f"{where}: the heartbeat would renew an entry that nothing releases"
 
     return check

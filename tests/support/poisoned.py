@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import (
-    TransactionTable,
-    TransactWrite,
-    recover,
-    sweep,
-    transaction,
-)
+from pynamo_locking import TransactionTable, TransactWrite, recover, sweep, transaction
 from tests.support.models import declare
 from tests.support.transaction_models import (
     Purse,

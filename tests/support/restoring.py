@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import snapshot_restore_py
 
 from pynamo_locking import ConfigurationError, LockLost, LockSettings, Transaction
-from pynamo_locking._io import connections, runtime
-from pynamo_locking._io.loops import TO_THREADS, walk
-from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._io import client, runtime
+from pynamo_locking._io.concurrency import TO_THREADS, run_steps
+from pynamo_locking._locks.acquire import Acquisition
 from tests.support.nursery import die_with
 from tests.support.workers import Versioned, until
 
@@ -36,7 +36,7 @@ def restore_untold() -> int:
     """Copy this process, and tell nothing: the planted bug. Sockets are closed: copies of a machine share none."""
     pid = _copy()
     if not pid:
-        connections._close_after_restore()
+        client._close_after_restore()
     return pid
 
 
@@ -96,7 +96,7 @@ class Function:
                 report.entries += [entry.id for entry in Versioned.lock_state("counter").entries[:1]]
                 lock.item.value += 1
                 lock.item.save()
-        held = walk(self.steps)
+        held = run_steps(self.steps)
         report.waited = held.entry.id
         with contextlib.suppress(LockLost):
             held.release()

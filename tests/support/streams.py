@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking.testing._dynamodb.tables import Table
+from pynamo_locking.testing._tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import botocore.endpoint
 from pynamodb.connection import Connection
 
 from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._locks import heartbeat, held_entry, removal
+from pynamo_locking._locks import heartbeat, held_lock, release
 
 _ENDPOINT: Final[Any] = botocore.endpoint  # the stubs do not know all of it
 #: A thread that is about to end needs as long only on a machine that is very busy.
@@ -43,7 +43,7 @@ class Surroundings:
         for each in new:
             while each.is_alive() and not _waits_in_a_pool(each) and time.monotonic() < give_up:
                 each.join(_LOOK_S)
-        removal._unfinished.clear()
+        release._unfinished.clear()
         return [
             f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s"
             for each in new
@@ -63,8 +63,8 @@ def _waits_in_a_pool(thread: threading.Thread) -> bool:
 
 def _renewed() -> list[str]:
     """Return the locks that the heartbeat renews. It does so no more: the next test may count or lose requests."""
-    entries = tuple(held_entry.all_held)
-    renewed = {id(own) for _, _, own in heartbeat.heart._due}
+    entries = tuple(held_lock.all_held)
+    renewed = {id(own) for _, _, own in heartbeat.heartbeat_thread._due}
     words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.possession.is_held]
     for each in entries:
         each.possession = each.possession.over()
@@ -99,6 +99,6 @@ def _replaceable() -> dict[str, object]:
         "method of the runtime": (runtime.current.sleep, runtime.current.jitter, runtime.current.spawn),
         "clock of the runtime": (runtime.current.monotonic, runtime.current.time_us, runtime.current.time_ms),
         "switch of bells": runtime.Runtime.has_bells,
-        "heart": heartbeat.heart,
+        "heart": heartbeat.heartbeat_thread,
         "subscription to events": event_stream.listeners,
     }

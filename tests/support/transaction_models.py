@@ -29,7 +29,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from tests.engines.one_table import alone
 from tests.support.models import declare, meta
 
@@ -190,8 +190,8 @@ class Rate(LockableModel):
 
 def make_long_from(monkeypatch: pytest.MonkeyPatch, actions: int = FEW, *, statements: int = STATEMENTS) -> None:
     """Make every transaction of more than so many actions a long one, with so many statements in a batch; 1: none."""
-    monkeypatch.setattr(limits, "MOST_ACTIONS", actions)
-    monkeypatch.setattr(limits, "MOST_STATEMENTS", statements)
+    monkeypatch.setattr(dynamodb, "MOST_ACTIONS", actions)
+    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", statements)
 
 
 def purses(count: int, prefix: str = "p", **values: Any) -> list[Purse]:

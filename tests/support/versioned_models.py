@@ -9,14 +9,7 @@ from pynamodb.attributes import TTLAttribute as StockTTLAttribute
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ExpiringMixin,
-    LockableModel,
-    LockAttribute,
-    TTLAttribute,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import ExpiringMixin, LockableModel, LockAttribute, TTLAttribute, VersionAttribute, VersionedMixin
 from tests.support.models import meta
 
 if TYPE_CHECKING:

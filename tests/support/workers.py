@@ -34,7 +34,7 @@ import snapshot_restore_py
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, LockLost, LockSettings, NamedLock, TransactWrite
-from pynamo_locking._locks import cohorts
+from pynamo_locking._locks import local_queue
 from tests.engines import descriptions
 from tests.support import nursery
 from tests.support.faults import count_requests
@@ -124,9 +124,9 @@ def until_queued(model: Any, key: str, count: int) -> list[int]:
     return until(tickets, f"{count} entries in the queue of {key}") or []
 
 
-def in_line(model: Any, key: str) -> list[cohorts.Caller]:
+def in_line(model: Any, key: str) -> list[local_queue.LocalWaiter]:
     """Return the callers of this process that wait behind the one that acts for them, and have no entry."""
-    cohort = cohorts._cohorts.get(model._target_of(key, None).row.identity)
+    cohort = local_queue._cohorts.get(model._target_of(key, None).row.identity)
     return [] if cohort is None else list(cohort.waiting)
 
 

@@ -9,16 +9,15 @@ from hypothesis import HealthCheck, settings
 from pynamodb.connection import Connection
 
 from pynamo_locking import NamedLock
-from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._core.queue import FREE, LockState, QueueEntry
-from pynamo_locking._io import runtime
-from pynamo_locking._locks import mailboxes
-from pynamo_locking._locks.held_entry import HeldEntry
-from pynamo_locking._locks.mailboxes import Mailbox
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry
+from pynamo_locking._io import runtime, wakeups
+from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking._locks.held_lock import HeldEntry
 from tests.support.models import declare
 
 if TYPE_CHECKING:
-    from pynamo_locking._io.lock_document import LockRow
+    from pynamo_locking._io.lock_record import LockRow
 
 #: Hypothesis, the same examples in every run, however long they take.
 steady = settings(
@@ -60,7 +59,7 @@ def row(key: str = "a-1") -> LockRow:
 def opened(row: LockRow) -> Mailbox:
     """A new mailbox in which releases of that lock are heard."""
     mailbox = Mailbox(state=row.state)
-    mailboxes.open_mailbox(row, mailbox)
+    wakeups.open_mailbox(row, mailbox)
     return mailbox
 
 

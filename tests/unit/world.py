@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking._io import runtime
-from pynamo_locking._locks.heartbeat import heart
+from pynamo_locking._locks.heartbeat import heartbeat_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,8 +184,8 @@ class World(runtime.Runtime):
             for gate in self.gates:
                 gate.open()
             runtime.install(before)
-            with heart._condition:  # the real one may have looked at our clock meanwhile
-                heart._condition.notify_all()
+            with heartbeat_thread._condition:  # the real one may have looked at our clock meanwhile
+                heartbeat_thread._condition.notify_all()
 
 
 @pytest.fixture

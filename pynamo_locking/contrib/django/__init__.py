@@ -11,7 +11,7 @@ Needs the extra ``django``.
 
 from __future__ import annotations
 
-from pynamo_locking.contrib._http import PreconditionRequired
+from pynamo_locking.contrib._frameworks import PreconditionRequired
 from pynamo_locking.contrib.django.http import conditional, etag, health, if_match
 from pynamo_locking.contrib.django.sql import hold, locked_atomic
 

@@ -1,11 +1,11 @@
-"""The Django application: configures the models when Django starts."""
+"""The Django application."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
 from django.core.checks import Tags, register
 
-from pynamo_locking.contrib.django import checks, conf
+from pynamo_locking.contrib.django import conf
 
 
 class PynamoLockingConfig(AppConfig):
@@ -18,7 +18,7 @@ class PynamoLockingConfig(AppConfig):
     def ready(self) -> None:
         """Configure the models, and register the checks."""
         conf.apply()
-        register(checks.check_keys, Tags.compatibility)
-        register(checks.check_handlers, Tags.compatibility)
-        register(checks.check_models, Tags.models)
-        register(checks.check_tables, Tags.database, deploy=True)
+        register(conf.check_keys, Tags.compatibility)
+        register(conf.check_handlers, Tags.compatibility)
+        register(conf.check_models, Tags.models)
+        register(conf.check_tables, Tags.database, deploy=True)

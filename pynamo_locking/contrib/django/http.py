@@ -1,4 +1,4 @@
-"""ETags, preconditions and the answers to errors, for views; and a view that says whether locks can be taken."""
+"""ETags, preconditions and the responses to errors, for views."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.http import HttpResponse, JsonResponse
 from django.utils.cache import get_conditional_response
 from pynamodb.models import Model
 
-from pynamo_locking._edge import administration, entity_tags
-from pynamo_locking.contrib import _http
+from pynamo_locking._facade import tables, versions
+from pynamo_locking.contrib import _frameworks
 from pynamo_locking.contrib.django import conf
 
 _M = TypeVar("_M", bound=Model)
@@ -31,7 +31,7 @@ def etag(item: Model) -> str:
     Raises:
         ConfigurationError: the model has no version.
     """
-    return f'"{entity_tags.etag_of(item)}"'
+    return f'"{versions.etag_of(item)}"'
 
 
 def conditional(request: Any, response: Any, item: Model) -> Any:
@@ -67,17 +67,17 @@ def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key:
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _http.if_match(request.META, item, hash_key, range_key)
+    found: _M = _frameworks.if_match(request.META, item, hash_key, range_key)
     return found
 
 
-def response_of(problem: _http.Problem) -> Any:
+def response_of(problem: _frameworks.Problem) -> Any:
     """Return the answer to an error."""
     return HttpResponse(
         json.dumps(problem.body).encode(),
         status=problem.status,
         headers=problem.headers,
-        content_type=_http.CONTENT_TYPE,
+        content_type=_frameworks.CONTENT_TYPE,
     )
 
 
@@ -88,8 +88,8 @@ def health(_request: Any) -> Any:
 
     Cost: half a read unit for each model.
     """
-    errors = {model: administration.probe(model, _PATIENCE) for model in conf.models()}
+    errors = {model: tables.probe(model, _PATIENCE) for model in conf.models()}
     bad = {model.__name__: error for model, error in errors.items() if error is not None}
     for name, error in bad.items():
-        _http.logger.error("%s does not answer: %s", name, error)
+        _frameworks.logger.error("%s does not answer: %s", name, error)
     return JsonResponse({"status": "failing" if bad else "ok", "failing": list(bad)}, status=503 if bad else 200)

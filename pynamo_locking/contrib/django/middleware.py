@@ -1,4 +1,4 @@
-"""The middleware: errors become answers, and locks that a request did not release are released."""
+"""The middleware."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 
-from pynamo_locking._edge import inspection
-from pynamo_locking.contrib import _http
+from pynamo_locking._facade import inspection
+from pynamo_locking.contrib import _frameworks
 from pynamo_locking.contrib.django import conf, http, sql
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ class LocksMiddleware:
 
     def process_exception(self, request: Any, error: Exception) -> Any:
         """Return the answer to an error of this package; None for any other error, which Django handles."""
-        if not isinstance(error, _http.ANSWERED):
+        if not isinstance(error, _frameworks.ANSWERED):
             return None
         base = conf.configuration().get("PROBLEM_TYPE")
-        problem = _http.problem(error, is_conditional=_http.is_conditional(request.META), base=base)
-        _http.log_if_broken(error, problem, f"{request.method} {request.path}")
-        handler = conf.handler(problem.status)
+        problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(request.META), base=base)
+        _frameworks.log_if_broken(error, problem, f"{request.method} {request.path}")
+        handler = conf.handler_of(problem.status)
         return http.response_of(problem) if handler is None else handler(request, error)
 
 

@@ -1,4 +1,4 @@
-"""Locks around SQL transactions: released only when SQL has committed or rolled back, never before."""
+"""Locks around SQL transactions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from pynamo_locking import ConfigurationError, LockingError, LockLost, locked_all
-from pynamo_locking.contrib._http import logger
+from pynamo_locking.contrib._frameworks import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import timedelta
 
     from pynamo_locking import Lock
+
 
 #: The locks that `hold` has acquired in this request or block, and that were not released yet.
 _Scope = list["Lock[Any]"]

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from botocore.client import BaseClient
 
-from pynamo_locking.certify import STAGES, Course, Place, Plan, Price, Tables, crew, stages, work
-from pynamo_locking.certify.meter import Ledger, Meter
-from pynamo_locking.certify.plan import ACCOUNTS
-from pynamo_locking.certify.tables import KINDS
-from pynamo_locking.certify.work import Job
-from pynamo_locking.cli.problems import Exit
+from certify import STAGES, Course, Place, Plan, Price, Tables, stages, work
+from certify.plan import ACCOUNTS
+from certify.tables import KINDS
+from certify.work import Job, Ledger, Meter
+from pynamo_locking.cli.terminal import Exit
 from tests.engines.engine import DUMMY_ENVIRONMENT, running
 from tests.support import certify_mistakes
 from tests.support.certify_mistakes import Quick
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pynamo_locking.certify import Report
+    from certify import Report
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
@@ -64,7 +63,7 @@ def tables(engine: Engine) -> list[str]:
 def started(engine: Engine, folder: Path) -> subprocess.Popen[str]:
     only = [word for stage in CHOSEN for word in ("--only", stage)]
     where = ["--prefix", PREFIX, "--endpoint", str(engine.host), "--region", engine.region]
-    command = [sys.executable, "-m", "pynamo_locking", "certify", *where, "--scale", SCALE, *only]
+    command = [sys.executable, "-m", "certify", *where, "--scale", SCALE, *only]
     return subprocess.Popen(
         [*command, "--out", str(folder), "--yes", "--json"],
         cwd=ROOT,
@@ -177,7 +176,7 @@ def needed(operation: str, body: dict[str, Any]) -> set[str]:
 
 def test_all_work_is_metered_and_permitted(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request is counted, with the units that DynamoDB reports; and the policy in the docs permits it."""
-    place, ledger = Place(PREFIX, dynoxide.region, dynoxide.host), Ledger(crew.context(), 1e6)
+    place, ledger = Place(PREFIX, dynoxide.region, dynoxide.host), Ledger(stages.context(), 1e6)
     client: Any = BaseClient
     original, permissions, reported = client._make_api_call, set[str](), list[float]()
 
@@ -224,18 +223,18 @@ def test_all_work_is_metered_and_permitted(dynoxide: Engine, monkeypatch: pytest
 def test_a_child_tells_what_it_found_or_why_it_failed(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error ends the child with 1, and the parent hears where it came from."""
     monkeypatch.setattr(BaseClient, "_make_api_call", BaseClient._make_api_call)  # which a child replaces
-    monkeypatch.setattr(crew.signal, "signal", lambda *_: None)
-    ledger = Ledger(crew.context(), 1e6)
+    monkeypatch.setattr(stages.signal, "signal", lambda *_: None)
+    ledger = Ledger(stages.context(), 1e6)
     job = Job(Place(PREFIX, dynoxide.region, dynoxide.host), Quick(), ledger, ledger.new_slot(), 0)
 
     def fail(_: Job) -> dict[str, Any]:
         raise ValueError("why")
 
     ours, theirs = multiprocessing.Pipe()
-    crew._live(lambda _: {"done": 1}, job, theirs)
+    stages._live(lambda _: {"done": 1}, job, theirs)
     assert ours.recv() == (True, {"done": 1})
     with pytest.raises(SystemExit, match="1"):
-        crew._live(fail, job, theirs)
+        stages._live(fail, job, theirs)
     is_well, why = ours.recv()
     assert not is_well
     assert re.fullmatch(r"ValueError: why \(test_certify\.py:\d+\)", why)
@@ -243,7 +242,7 @@ def test_a_child_tells_what_it_found_or_why_it_failed(dynoxide: Engine, monkeypa
 
 def test_the_outcome_of_transfers_that_nothing_can_complete(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions that stay pending although no process is left are told; so is what a sweep could not complete."""
-    ledger = Ledger(crew.context(), 1e6)
+    ledger = Ledger(stages.context(), 1e6)
     job = Job(Place(PREFIX, dynoxide.region, dynoxide.host), Quick(), ledger, ledger.new_slot(), 0)
     monkeypatch.setattr(work, "time", SimpleNamespace(**{**vars(time), "sleep": lambda _: None}))
     monkeypatch.setattr(work, "_read", lambda *_: {"sum": 0})

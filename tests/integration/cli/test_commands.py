@@ -12,8 +12,8 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockLost, NamedLock, Transaction, TransactionTable, outcome
-from pynamo_locking._locks import cohorts
-from pynamo_locking.cli import watching
+from pynamo_locking._locks import local_queue
+from pynamo_locking.cli import locks
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Document, Locks, declare, meta
@@ -112,7 +112,7 @@ def test_the_document_of_a_lock(memory, shell, clock):
 def test_an_entry_of_several_callers(memory, shell, monkeypatch):
     """The table and the question before a break say for how many callers of a process an entry stands."""
     memory.bind(Locks)
-    monkeypatch.setattr(cohorts, "drawing", lambda _: 3)
+    monkeypatch.setattr(local_queue, "tickets_to_reserve", lambda _: 3)
     table = ["--table", name_of(Locks)]
     with pytest.raises(LockLost), Locks.locked("job", owner="me") as lock:
         assert shell.answer("locks", "show", "job", *table)["holders"][0]["callers"] == 3
@@ -247,7 +247,7 @@ def test_watch(memory, shell, monkeypatch):
             raise KeyboardInterrupt
         taken.append(Locks.locked("job", owner="me").acquire())
 
-    monkeypatch.setattr(watching, "_sleep", sleep)
+    monkeypatch.setattr(locks, "_sleep", sleep)
     code, out, err = shell.run("locks", "watch", *table, "--every", "5", "--json")
     looks = [json.loads(line) for line in out.splitlines()]
     once = shell.answer("locks", "watch", "--once", *table)
@@ -274,7 +274,7 @@ def test_watch_on_a_terminal(memory, shell, monkeypatch):
         if len(looks) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching, "_sleep", sleep)
+    monkeypatch.setattr(locks, "_sleep", sleep)
     with Locks.locked("job", owner="me"):
         code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
 

@@ -26,11 +26,10 @@ from pynamodb.models import Model
 
 from pynamo_locking import NamedLock, OutcomeUnknown
 from pynamo_locking._io import runtime
-from pynamo_locking.cli import app, guardian, main, output, settings, tables, watching
-from pynamo_locking.cli import locks as commands
-from pynamo_locking.cli.child import Child, Signals
-from pynamo_locking.cli.ending import Ending, Stopped
-from pynamo_locking.cli.problems import Problem
+from pynamo_locking.cli import app, guardian, locks, main, session, tables
+from pynamo_locking.cli import terminal as terminal_module
+from pynamo_locking.cli.run import Child, Signals
+from pynamo_locking.cli.terminal import Ending, Problem, Stopped
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Account, Locks, declare
 from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared
@@ -266,7 +265,7 @@ def test_more_than_fits(memory, shell, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     for name, value in {"TERM": "xterm", "COLUMNS": "160", "LINES": "12"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(watching, "_sleep", interrupt)
+    monkeypatch.setattr(locks, "_sleep", interrupt)
     with contextlib.ExitStack() as held:
         for i in range(9):
             held.enter_context(Locks.locked(f"job-{i}"))
@@ -325,7 +324,7 @@ def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monk
     """An operator who watches at night wants to see that; there is one warning for each time that it goes away."""
     memory.bind(Locks)
     outage = Outage(memory, monkeypatch, error)
-    monkeypatch.setattr(watching, "_sleep", outage.sleep)
+    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     code, out, err = shell.run("locks", "watch", "--table", name_of(Locks), "--json")
 
     assert (code, outage.pauses) == (0, 4)
@@ -340,7 +339,7 @@ def test_a_watch_that_is_drawn_says_how_old_it_is(memory, shell, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     outage = Outage(memory, monkeypatch, GONE)
-    monkeypatch.setattr(watching, "_sleep", outage.sleep)
+    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     with Locks.locked("job"):
         code, out, err = shell.run("locks", "watch", "--table", name_of(Locks))
 
@@ -353,7 +352,7 @@ def test_a_watch_ends_when_nothing_can_come_back(memory, shell, monkeypatch):
     """As when the credentials have expired."""
     memory.bind(Locks)
     outage = Outage(memory, monkeypatch, refused("ExpiredTokenException"))
-    monkeypatch.setattr(watching, "_sleep", outage.sleep)
+    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     code, _, err = shell.run("locks", "watch", "--table", name_of(Locks), "--json")
 
     assert (code, outage.pauses) == (77, 1)
@@ -411,7 +410,7 @@ def test_a_watch_that_has_seen_broken_locks_ends_with_1(memory, shell, monkeypat
 
     memory.bind(Locks)
     put(memory, "broken", BROKEN)
-    monkeypatch.setattr(watching, "_sleep", interrupt)
+    monkeypatch.setattr(locks, "_sleep", interrupt)
     code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
     assert (code, "queue.e.1.e is missing" in out) == (1, True)
 
@@ -557,7 +556,7 @@ def test_the_tickets_that_are_there_now(memory, shell, monkeypatch):
     def answered(*_: Any) -> None:
         lock.release()
 
-    monkeypatch.setattr(commands, "_ask", answered)
+    monkeypatch.setattr(locks, "_ask", answered)
     code, _, err = shell.run("locks", "break", "job", "--table", name_of(Locks), "--ticket", str(lock.ticket))
 
     assert code == 1
@@ -602,7 +601,7 @@ def test_a_table_that_cannot_be_created(memory, shell, monkeypatch):
 def test_a_table_that_cannot_be_described(memory, shell, monkeypatch):
     """Is not waited for."""
     memory.bind(Thing)
-    monkeypatch.setattr(tables.checks, "exists", lambda _: True)
+    monkeypatch.setattr(tables, "exists", lambda _: True)
     changed(memory, monkeypatch, "DescribeTable", denied)
     (table,) = shell.answer("tables", "create", f"{HERE}:Thing")["tables"]
 
@@ -618,7 +617,7 @@ def test_ttl_that_another_program_has_enabled(memory, shell, monkeypatch):
     def refuse(**_: Any) -> None:
         raise TableError("TimeToLive is being changed")
 
-    monkeypatch.setattr("pynamo_locking._models.own_table.OwnTable.update_ttl", refuse)
+    monkeypatch.setattr("pynamo_locking._models.tables.OwnTable.update_ttl", refuse)
 
     assert shell.run("tables", "create", "--table", name_of(Locks))[0] == 0
 
@@ -633,13 +632,13 @@ def test_ttl_that_another_program_has_enabled(memory, shell, monkeypatch):
 def test_endpoints_that_botocore_would_not_take(url):
     """It would raise a ValueError."""
     with pytest.raises(Problem, match="is no URL"):
-        settings.load({"endpoint": url})
+        session.load_settings({"endpoint": url})
 
 
 @pytest.mark.parametrize("url", ["http://localhost:8000", "https://h.example/", "http://[::1]:1", "http://10.0.0.1"])
 def test_endpoints(url):
     """That are taken."""
-    assert settings.load({"endpoint": url}).endpoint == url
+    assert session.load_settings({"endpoint": url}).endpoint == url
 
 
 @pytest.mark.parametrize(
@@ -656,7 +655,7 @@ def test_all_forms_of_the_section(text, tmp_path):
     """That TOML has: none of them is overlooked."""
     (tmp_path / "pyproject.toml").write_text(text)
 
-    assert settings.load({}, tmp_path).table == "t"
+    assert session.load_settings({}, tmp_path).table == "t"
 
 
 @pytest.mark.parametrize("text", ["tool.pynamo-locking = 3", "[[tool.pynamo-locking]]"])
@@ -664,28 +663,28 @@ def test_a_section_that_is_none(text, tmp_path):
     """Is said, rather than to fail with an error of Python's."""
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(Problem, match="must be a table of settings"):
-        settings.load({}, tmp_path)
+        session.load_settings({}, tmp_path)
 
 
 def test_a_tool_that_is_none(tmp_path):
     """Is not ours."""
     (tmp_path / "pyproject.toml").write_text("tool = 3\n[x]\npynamo-locking = 1")
 
-    assert settings.load({}, tmp_path) == settings.Settings()
+    assert session.load_settings({}, tmp_path) == session.Settings()
 
 
 def test_a_dependency_is_no_section(tmp_path):
     """A file that only depends on this package is not read."""
     (tmp_path / "pyproject.toml").write_text('dependencies = [\n"pynamo-locking[cli]",\nbroken')
 
-    assert settings.load({}, tmp_path) == settings.Settings()
+    assert session.load_settings({}, tmp_path) == session.Settings()
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
     """Is said."""
     (tmp_path / "pyproject.toml").mkdir()
     with pytest.raises(Problem, match="cannot be read"):
-        settings.load({}, tmp_path)
+        session.load_settings({}, tmp_path)
 
 
 def test_modules_of_this_directory_are_for_models_only(memory, shell, monkeypatch, tmp_path):
@@ -693,7 +692,7 @@ def test_modules_of_this_directory_are_for_models_only(memory, shell, monkeypatc
     memory.bind(Locks)
     monkeypatch.chdir(tmp_path)
     seen: list[list[str]] = []
-    monkeypatch.setattr(output, "dump", lambda *_, **__: seen.append(list(sys.path)) or "{}")
+    monkeypatch.setattr(terminal_module, "dump", lambda *_, **__: seen.append(list(sys.path)) or "{}")
     assert shell.run("locks", "list", "--table", name_of(Locks), "--json")[0] == 0
 
     assert len(seen) == 1

@@ -21,9 +21,8 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from pynamo_locking import LockLost, LockSettings
 from pynamo_locking.cli import guardian, main
 from pynamo_locking.cli import run as command
-from pynamo_locking.cli.child import Child, Signals
-from pynamo_locking.cli.problems import Problem
-from pynamo_locking.cli.turns import Turn
+from pynamo_locking.cli.run import Child, Signals, Turn
+from pynamo_locking.cli.terminal import Problem
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Locks
 from tests.support.parties import shifted_clock

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking._io import lock_requests
-from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import main
 from pynamo_locking.cli import run as command
-from pynamo_locking.cli.child import Signals
-from pynamo_locking.cli.problems import Problem
-from pynamo_locking.cli.turns import Turn
+from pynamo_locking.cli.run import Signals, Turn
+from pynamo_locking.cli.terminal import Problem
 from tests.support.faults import lost_requests
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock

@@ -23,7 +23,7 @@ from pynamo_locking import (
     Transaction,
     current_transaction,
 )
-from pynamo_locking.contrib import fastapi as contrib
+from pynamo_locking.contrib import fastapi
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
 from tests.support import faults
 from tests.support.parties import held_elsewhere
@@ -44,8 +44,8 @@ def loaded() -> ModuleType:
 
 bank: Final[Any] = loaded()
 Account: Final[Any] = bank.Account
-Tx = Annotated[Transaction, contrib.transaction_dependency(wait=2)]
-AsyncTx = Annotated[AsyncTransaction, contrib.atransaction_dependency(wait=2)]
+Tx = Annotated[Transaction, fastapi.transaction_dependency(wait=2)]
+AsyncTx = Annotated[AsyncTransaction, fastapi.atransaction_dependency(wait=2)]
 
 
 class Client:
@@ -418,7 +418,7 @@ def test_a_commit_without_an_answer(shop):
 
 def test_one_key_for_all_requests_is_refused():
     """The second request would be taken for the first one sent again."""
-    for make in (contrib.transaction_dependency, contrib.atransaction_dependency):
+    for make in (fastapi.transaction_dependency, fastapi.atransaction_dependency):
         with pytest.raises(ConfigurationError, match="all requests"):
             make(idempotency_key="k")
 
@@ -426,8 +426,8 @@ def test_one_key_for_all_requests_is_refused():
 def test_two_dependencies_in_one_request(client):
     """Two transactions would not be atomic together: refused, unless the inner one joins."""
     app = FastAPI()
-    inner = Annotated[Transaction, contrib.transaction_dependency(join=True)]
-    other = Annotated[Transaction, contrib.transaction_dependency()]
+    inner = Annotated[Transaction, fastapi.transaction_dependency(join=True)]
+    other = Annotated[Transaction, fastapi.transaction_dependency()]
 
     @app.get("/joined")
     def joined(tx: Tx, same: inner) -> bool:

@@ -13,7 +13,7 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribu
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, LockableModel, LockAttribute, LockLost, NamedLock
-from pynamo_locking.contrib import _queues
+from pynamo_locking.contrib import _frameworks
 from tests.support import faults
 from tests.support.models import declare, meta
 
@@ -68,7 +68,7 @@ def seen(rows):
 def test_all_locks_that_are_held(held):
     """Those in items and those beside them, one scan for each table that has any; none that is free."""
     with faults.count_requests() as requests:
-        rows = list(_queues.listed(MODELS))
+        rows = list(_frameworks.listed(MODELS))
     assert requests.by_operation == {"Scan": 3}
     assert seen(rows) == {
         ("Slot", f"7/{WHEN}", held.slot.ticket, "holds", "s"),
@@ -88,14 +88,14 @@ def test_each_key_can_be_typed_as_it_is_listed(held):
         (Beside, "Beside", ["x", "1"], held.beside),
         (Locks, "Locks", ["nightly"], held.nightly),
     ):
-        [row] = _queues.shown(MODELS, name, key)
+        [row] = _frameworks.shown(MODELS, name, key)
         assert (row["model"], row["ticket"]) == (model.__name__, lock.ticket)
-        assert _queues.broken(MODELS, name, key, lock.ticket + 1) is False
-        assert _queues.broken(MODELS, name, key, lock.ticket) is True
-        assert _queues.shown(MODELS, name, key) == []
+        assert _frameworks.broken(MODELS, name, key, lock.ticket + 1) is False
+        assert _frameworks.broken(MODELS, name, key, lock.ticket) is True
+        assert _frameworks.shown(MODELS, name, key) == []
         with pytest.raises(Exception, match="no longer in the queue"):
             lock.renew()
-    assert list(_queues.listed(MODELS)) == []
+    assert list(_frameworks.listed(MODELS)) == []
 
 
 def test_who_waits(memory):
@@ -103,12 +103,12 @@ def test_who_waits(memory):
     memory.bind(Beside, Locks)
     first, second = (Beside.locked_range("x", low, high) for low, high in ((1, 5), (7, 9)))
     with first, second:
-        rows = _queues.shown(MODELS, "Beside", ["x"])
+        rows = _frameworks.shown(MODELS, "Beside", ["x"])
         assert [(row["state"], row["claim"]) for row in rows] == [
             ("holds", str(lock._options.claim)) for lock in (first, second)
         ]
     lock = {"key": {"hash": "x", "range": None}, "unreadable": None, "holders": [entry(1)], "waiters": [entry(2)]}
-    assert [row["state"] for row in _queues._rows(Beside, lock)] == ["holds", "waits"]
+    assert [row["state"] for row in _frameworks._rows(Beside, lock)] == ["holds", "waits"]
 
 
 def entry(ticket):
@@ -128,22 +128,22 @@ def test_the_table_of_people():
     """A heading, aligned columns, seconds with their unit; only the heading if there is nothing."""
     waiters = [entry(1), entry(12345)]
     rows = list(
-        _queues._rows(
+        _frameworks._rows(
             Slot, {"key": {"hash": "7", "range": None}, "unreadable": None, "holders": [], "waiters": waiters}
         )
     )
-    heading, first, second = _queues.table(rows).splitlines()
-    assert heading.split() == list(_queues.COLUMNS)
+    heading, first, second = _frameworks.table(rows).splitlines()
+    assert heading.split() == list(_frameworks.COLUMNS)
     assert first.split() == ["Slot", "7", "1", "waits", "o", "exclusive", "3.5", "s", "1.2", "s", "60.0", "s"]
     assert first.index("waits") == second.index("waits") == heading.index("state")
-    assert _queues.table([]).splitlines() == ["  ".join(_queues.COLUMNS)]
+    assert _frameworks.table([]).splitlines() == ["  ".join(_frameworks.COLUMNS)]
 
 
 def test_what_a_terminal_obeys_is_made_visible(memory):
     """An owner's label, or a name, comes from any program that can write to the table."""
     memory.bind(Locks)
     with Locks.locked("a\nb", owner="\x1b[2J") as lock:
-        text = _queues.table(_queues.listed([Locks]))
+        text = _frameworks.table(_frameworks.listed([Locks]))
     assert len(text.splitlines()) == 2
     assert "\x1b" not in text
     assert ["Locks", "a\\x0ab", str(lock.ticket), "holds", "\\x1b[2J"] == text.splitlines()[1].split()[:5]
@@ -157,8 +157,8 @@ def test_bytes_that_are_stored_in_base_64(memory):
     memory.bind(Old)
     Old(b"\xff").save()
     with Old.locked(b"\xff") as lock:
-        [row] = _queues.listed([Old])
-        [shown] = _queues.shown([Old], "Old", ["/w=="])
+        [row] = _frameworks.listed([Old])
+        [shown] = _frameworks.shown([Old], "Old", ["/w=="])
     assert (row["key"], row["ticket"], shown["ticket"]) == ("/w==", lock.ticket, lock.ticket)
 
 
@@ -177,5 +177,5 @@ def test_bytes_that_are_stored_in_base_64(memory):
 def test_names_and_keys_that_cannot_be(name, key):
     """Are refused, with what there is, before any request."""
     with faults.count_requests() as requests, pytest.raises(ConfigurationError):
-        _queues.shown(MODELS, name, key)
+        _frameworks.shown(MODELS, name, key)
     assert requests.total == 0

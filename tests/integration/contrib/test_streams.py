@@ -25,10 +25,10 @@ from pynamo_locking import (
     locked_all,
     transaction,
 )
-from pynamo_locking._core.queue import Mark
-from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_requests, lock_document
-from pynamo_locking._io.stored import number
+from pynamo_locking._core.lock_queue import WriteIntent
+from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
+from pynamo_locking._io import lock_record, transaction_record
+from pynamo_locking._io.stored_rows import number
 from pynamo_locking.contrib.streams import Auditor, handler
 from tests.engines.engine import running
 from tests.support.interval_models import Slot, SlotLocks
@@ -257,11 +257,15 @@ class Case:
 
     def mark(self, **intent: Any) -> None:
         """Store what a pending transaction leaves in an item."""
-        table = header_requests.header_table_of(Transactions)
-        header = Header(self.transaction, State.PENDING, "1-a", "me", beat=3, lease_ms=60_000, until_ms=1, items=1)
-        header_requests.begin(table, header)
-        mark = Mark(self.transaction, table.place, "save", set={"balance": number(7), "version": number(3)}, **intent)
-        self.update("SET #l.tx = :mark", {"#l": "lock"}, mark=lock_document.stored_mark(mark))
+        table = transaction_record.record_table_of(Transactions)
+        header = TransactionRecord(
+            self.transaction, TransactionStatus.PENDING, "1-a", "me", beat=3, lease_ms=60_000, until_ms=1, items=1
+        )
+        transaction_record.begin(table, header)
+        mark = WriteIntent(
+            self.transaction, table.place, "save", set={"balance": number(7), "version": number(3)}, **intent
+        )
+        self.update("SET #l.tx = :mark", {"#l": "lock"}, mark=lock_record.stored_mark(mark))
 
 
 def with_queue(case: Case) -> None:
@@ -270,7 +274,7 @@ def with_queue(case: Case) -> None:
     def change(lock: dict[str, Any]) -> None:
         first = int(lock["next"]["L"][0]["N"])
         for i in range(3):
-            entry = lock_document.new_entry("me", lock_document.WHOLE, 60.0, 1, ticket=first + i)
+            entry = lock_record.new_entry("me", lock_record.WHOLE, 60.0, 1, ticket=first + i)
             lock["queue"]["M"][f"entry{i}"] = entry
         lock["next"] = {"L": [number(first + 3)]}
 
@@ -306,7 +310,7 @@ FOREIGN: dict[str, tuple[str, Callable[[Case], object], set[str]]] = {
         "queue",
         lambda c: c.change_lock(
             lambda m: m["queue"]["M"].update(
-                me=lock_document.new_entry("x", lock_document.WHOLE, 60.0, 1, ticket=m_first(m))
+                me=lock_record.new_entry("x", lock_record.WHOLE, 60.0, 1, ticket=m_first(m))
             )
         ),
         {"queue_changed"},
@@ -452,7 +456,7 @@ def test_a_dropped_mark_is_judged_by_its_header(memory_stream: Stream) -> None:
     records = memory_stream.new_records()
     assert [finding.kind for finding in Auditor([Purse], reads_headers=True).audit(records)] == ["mark_lost"]
     assert Auditor([Purse]).audit(records) == []
-    header_requests.abort(header_requests.header_table_of(Transactions), "t-p", "asked")
+    transaction_record.abort(transaction_record.record_table_of(Transactions), "t-p", "asked")
     assert Auditor([Purse], reads_headers=True).audit(records) == []
     case.client.delete_table(TableName=Transactions.Meta.table_name)
     assert Auditor([Purse], reads_headers=True).audit(records) == []

@@ -9,13 +9,7 @@ from botocore.exceptions import ReadTimeoutError
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, UpdateError
 
-from pynamo_locking import (
-    Conflict,
-    LockingError,
-    OutcomeUnknown,
-    OverlapError,
-    StaleVersion,
-)
+from pynamo_locking import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
 from pynamo_locking._io import runtime
 from tests.support.faults import delayed, lost_responses
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots

@@ -27,7 +27,7 @@ from pynamo_locking import (
     VersionAttribute,
     transaction,
 )
-from pynamo_locking._writes import barrier
+from pynamo_locking._writes import send
 from tests.support.faults import count_requests, lost_responses
 from tests.support.interval_models import SlotLocks
 from tests.support.models import declare, meta
@@ -359,8 +359,8 @@ def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     with lost_responses("TransactWriteItems"):
         row.save()
     assert stored()[0] == (14, 15, "new")
-    monkeypatch.setattr(barrier.Barrier, "_in_the_way", lambda *_: [])
-    monkeypatch.setattr(barrier, "_MOST_LOOKS", 0)
+    monkeypatch.setattr(send.ForeignLockCheck, "_in_the_way", lambda *_: [])
+    monkeypatch.setattr(send, "_MOST_LOOKS", 0)
     with held_elsewhere(Plan.locked_range("d", 12, 18)), pytest.raises(TransactionConflict):
         row.save()
 

@@ -19,7 +19,7 @@ from pynamo_locking import (
     StaleVersion,
     TransactionConflict,
 )
-from pynamo_locking._intervals.staging import MOST_TOUCHED
+from pynamo_locking._intervals.disjoint_writes import MOST_TOUCHED
 from pynamo_locking._io import runtime
 from tests.support.interval_models import (
     Booking,

@@ -22,8 +22,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._items import expiry
-from pynamo_locking._writes.plans import plan_check, plan_save, plan_update
-from pynamo_locking._writes.writers import action_of
+from pynamo_locking._writes.write import action_of, plan_check, plan_save, plan_update
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.models import meta

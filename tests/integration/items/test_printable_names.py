@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pynamo_locking import ItemLocked, LockTimeout
-from pynamo_locking._core import naming
-from pynamo_locking._core.naming import plain
-from pynamo_locking._io import lock_document
+from pynamo_locking._core import row_keys
+from pynamo_locking._core.row_keys import plain
+from pynamo_locking._io import lock_record
 from pynamo_locking._items import keys
-from pynamo_locking._locks import held_entry
+from pynamo_locking._locks import held_lock
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import held_elsewhere
 from tests.support.workers import Locks, Plain
@@ -50,7 +50,7 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
         dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
-        held_entry.all_held.discard(dead._held)
+        held_lock.all_held.discard(dead._held)
         with held_elsewhere(Locks.lock(EVIL, wait=1000)):
             pass
         lock = Locks.lock(EVIL)
@@ -69,8 +69,8 @@ def test_names_are_made_when_they_are_printed(memory: Engine, monkeypatch: pytes
     memory.bind(Plain)
     Plain("a").save()
     made: list[str] = []
-    real = naming.row_name
-    for module in (lock_document, keys):
+    real = row_keys.row_name
+    for module in (lock_record, keys):
         monkeypatch.setattr(module, "row_name", lambda *parts: made.append(real(*parts)) or made[-1])
     with Plain.locked("a") as lock:
         lock.item.save()

@@ -8,12 +8,7 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockableModel,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import ConfigurationError, LockableModel, VersionAttribute, VersionedMixin
 from tests.support.faults import count_requests
 from tests.support.models import declare
 

@@ -24,7 +24,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._io import lock_requests
-from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import inspection
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses

@@ -11,18 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import (
-    ConfigurationError,
-    ItemLocked,
-    ItemNotFound,
-    LockLost,
-    LockSettings,
-    LockTimeout,
-    locked_all,
-)
-from pynamo_locking._io import dispatch as io_dispatch
-from pynamo_locking._io import loops
-from pynamo_locking._locks import held_entry
+from pynamo_locking import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockSettings, LockTimeout, locked_all
+from pynamo_locking._io import client, concurrency
+from pynamo_locking._locks import held_lock
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until
@@ -111,7 +102,7 @@ def test_two_hundred_tasks_wait_without_threads(cheap: Engine, monkeypatch: pyte
             await until_waiting(Plain, "a", 200)
             while crew():  # noqa: ASYNC110 - the last answer is being heard
                 await asyncio.sleep(0.001)
-            monkeypatch.setattr(loops.crew, "_threads", threads)
+            monkeypatch.setattr(concurrency.blocking_threads, "_threads", threads)
             lock.item.value = 1000
             await asyncio.to_thread(lock.item.save)
         await asyncio.gather(*tasks)
@@ -119,14 +110,14 @@ def test_two_hundred_tasks_wait_without_threads(cheap: Engine, monkeypatch: pyte
     asyncio.run(main())
     assert Plain.get("a", consistent_read=True).value == 1200
     assert Plain.lock_state("a").entries == ()
-    assert 1 <= threads.most <= loops.MAX_THREADS
+    assert 1 <= threads.most <= concurrency.MAX_THREADS
     until(lambda: crew() == 0, "the threads to leave")
 
 
 def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads are busy with tasks that enter the queue, and more such tasks wait for one: the release is next."""
     bind(memory, "a")
-    dispatch, sent = io_dispatch.dispatch, list[str]()
+    dispatch, sent = client.dispatch, list[str]()
     begun, go_on = threading.Event(), threading.Event()
 
     def held_up(*args: Any) -> Any:
@@ -144,14 +135,14 @@ def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypa
     async def main() -> None:
         async with Plain.locked("a", settings=apart):
             until(lambda: crew() == 0, "the thread to leave")
-            monkeypatch.setattr(io_dispatch, "dispatch", held_up)
+            monkeypatch.setattr(client, "dispatch", held_up)
             tasks = [asyncio.create_task(work()) for _ in range(5)]
             while not begun.is_set():  # noqa: ASYNC110 - of another thread
                 await asyncio.sleep(0)
             asyncio.get_running_loop().call_soon(go_on.set)  # that is, once we wait for the release
         await asyncio.gather(*tasks)
 
-    monkeypatch.setattr(loops, "MAX_THREADS", 1)
+    monkeypatch.setattr(concurrency, "MAX_THREADS", 1)
     asyncio.run(main())
     assert sent[:3] == ["SET", "REMOVE", "SET"]
 
@@ -309,11 +300,11 @@ def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
         with Plain.locked("a") as outer:
             async with Plain.locked("a") as inner:
                 assert inner.ticket == outer.ticket
-            assert not held_entry.holds_nothing()
-        assert held_entry.holds_nothing()
+            assert not held_lock.holds_nothing()
+        assert held_lock.holds_nothing()
         async with Plain.locked("a"):
-            assert not held_entry.holds_nothing()
-        assert held_entry.holds_nothing()
+            assert not held_lock.holds_nothing()
+        assert held_lock.holds_nothing()
 
     asyncio.run(main())
     assert Plain.lock_state("a").entries == ()

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings, locked_all
-from pynamo_locking._io import dispatch as io_dispatch
-from pynamo_locking._io import loops, runtime
-from pynamo_locking._io.loops import TO_THREADS
-from pynamo_locking._locks import held_entry, mailboxes
-from pynamo_locking._locks import tasks as locks_tasks
-from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._io import client, concurrency, runtime, wakeups
+from pynamo_locking._io.concurrency import TO_THREADS
+from pynamo_locking._locks import acquire, held_lock
+from pynamo_locking._locks.acquire import Acquisition
 from tests.support.cancelling import Cancelled, ended
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
@@ -41,10 +39,10 @@ def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
     """No exception was left unheard, no mailbox open, no thread at work."""
     yield
     gc.collect()
-    until(lambda: not loops.crew._threads, "the threads to leave")
+    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
     assert complaints(caplog) == []
-    assert mailboxes._mailboxes == {}
-    assert held_entry.holds_nothing()
+    assert wakeups._mailboxes == {}
+    assert held_lock.holds_nothing()
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def waiting(model: Any, key: str) -> list[str]:
 
 def has_sleeper() -> bool:
     """Whether a task waits for a release."""
-    boxes = [box for boxes in mailboxes._mailboxes.values() for box in boxes]
+    boxes = [box for boxes in wakeups._mailboxes.values() for box in boxes]
     return any(box.on_ring for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
 
 
@@ -178,7 +176,7 @@ def test_cancelled_in_the_middle_of_each_request(
     memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a request is on its way to DynamoDB, or its answer on the way back."""
-    dispatch = io_dispatch.dispatch
+    dispatch = client.dispatch
 
     async def run(place: int) -> tuple[bool, int]:
         loop, count = asyncio.get_running_loop(), itertools.count(1)
@@ -197,11 +195,11 @@ def test_cancelled_in_the_middle_of_each_request(
             assert is_cancelled.wait(PATIENCE)
             return dispatch(*args) if moment == "before" else answer
 
-        monkeypatch.setattr(io_dispatch, "dispatch", cancelling)
+        monkeypatch.setattr(client, "dispatch", cancelling)
         try:
             return await ended(task), seen
         finally:
-            monkeypatch.setattr(io_dispatch, "dispatch", dispatch)
+            monkeypatch.setattr(client, "dispatch", dispatch)
 
     assert each_place(run) >= 2
 
@@ -267,7 +265,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
     memory: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """These tasks never end; when they are collected, threads tidy up behind them."""
-    loop, dispatch, count = asyncio.new_event_loop(), io_dispatch.dispatch, 1 if when == "holding" else 2
+    loop, dispatch, count = asyncio.new_event_loop(), client.dispatch, 1 if when == "holding" else 2
     is_on_its_way, go_on, held = threading.Event(), threading.Event(), threading.Event()
 
     def held_up(*args: Any) -> Any:
@@ -292,7 +290,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
         assert not any(task.done() for task in tasks)
 
     if when == "entering":
-        monkeypatch.setattr(io_dispatch, "dispatch", held_up)
+        monkeypatch.setattr(client, "dispatch", held_up)
     loop.run_until_complete(until_then())
     loop.close()
     go_on.set()
@@ -315,7 +313,7 @@ def test_no_thread_can_be_started(
             waiter = asyncio.ensure_future(way())
             while not has_sleeper():  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0)
-            until(lambda: not loops.crew._threads, "the threads to leave")
+            until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
             monkeypatch.setattr(runtime.current, "spawn", no_thread)
             item.value = 7
         with pytest.raises(RuntimeError, match="start new thread"):
@@ -334,13 +332,13 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
         async with Plain.locked("a", settings=DEAF):
             apart = replace(DEAF, block=1)
             waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=apart)._options)
-            taking = locks_tasks.Taking(waiting.steps(), lambda own: own)
+            taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
             assert taking.advance(None) is TO_THREADS
             assert taking.advance(None) is not None
-            before = set(loops.crew._threads)  # those of earlier tests end soon
+            before = set(concurrency.blocking_threads._threads)  # those of earlier tests end soon
             monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
             taking.leave_behind()
-            assert loops.crew._threads <= before
+            assert concurrency.blocking_threads._threads <= before
             taking.abandon()
             assert len(state()) == 2
             monkeypatch.undo()

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import locked_all
-from pynamo_locking._io import dispatch as io_dispatch
-from pynamo_locking._io import loops
-from pynamo_locking._locks import held_entry
+from pynamo_locking._io import client, concurrency
+from pynamo_locking._locks import held_lock
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -35,14 +34,14 @@ def memory(memory: Engine) -> Engine:
 @pytest.fixture
 def slow(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The same, whose answers to tasks take their time: who does not wait for them has gone on meanwhile."""
-    dispatch = io_dispatch.dispatch
+    dispatch = client.dispatch
 
     def late(*args: Any) -> Any:
         if threading.current_thread().name == "pynamo-locking-asyncio":
             time.sleep(0.05)  # nothing depends on it, but that the test cannot succeed by chance
         return dispatch(*args)
 
-    monkeypatch.setattr(io_dispatch, "dispatch", late)
+    monkeypatch.setattr(client, "dispatch", late)
     return memory
 
 
@@ -81,7 +80,7 @@ def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]])
             async for _ in numbers:
                 break
         assert is_free()
-        assert held_entry.holds_nothing()
+        assert held_lock.holds_nothing()
         async with Plain.try_locked("a") as lock:
             assert lock is not None
 
@@ -138,7 +137,7 @@ def test_closed_while_it_gives_the_lock_back(memory: Engine) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(close())
         with pytest.MonkeyPatch.context() as patch:
-            dispatch, seen = io_dispatch.dispatch, []
+            dispatch, seen = client.dispatch, []
 
             def cancelling(*args: Any) -> Any:
                 seen.append(1)
@@ -149,10 +148,10 @@ def test_closed_while_it_gives_the_lock_back(memory: Engine) -> None:
                     assert cancelled.wait(PATIENCE)
                 return dispatch(*args)
 
-            patch.setattr(io_dispatch, "dispatch", cancelling)
+            patch.setattr(client, "dispatch", cancelling)
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert is_free()
 
     asyncio.run(main())
-    until(lambda: not loops.crew._threads, "the threads to leave")
+    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")

@@ -11,7 +11,7 @@ import pytest
 
 from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
-from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._locks.acquire import Acquisition
 from tests.support.bells import names, own_bells, throw
 from tests.support.faults import count_requests
 from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued

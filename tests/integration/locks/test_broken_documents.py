@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings, LockTimeout
-from pynamo_locking._core.claims import Claim
-from pynamo_locking._core.limits import MOST_WAITERS
-from pynamo_locking._io import lock_document
-from pynamo_locking._locks import inspection, mailboxes
-from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._core.dynamodb import MOST_WAITERS
+from pynamo_locking._core.lock_modes import LockMode
+from pynamo_locking._io import lock_record, wakeups
+from pynamo_locking._locks import inspection
+from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.options import make_options
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks
@@ -114,7 +114,7 @@ def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
         image = existing(Purse, "p0")
         lock = image["lock"]["M"]
         assert held.ticket is not None
-        bad = lock_document.new_entry("bad", Claim(), 60, 0, ticket=held.ticket + 1)
+        bad = lock_record.new_entry("bad", LockMode(), 60, 0, ticket=held.ticket + 1)
         del bad["L"][1]["M"]["o"]
         lock["queue"]["M"]["bad"] = bad
         lock["next"] = next_is(held.ticket + 2)
@@ -137,7 +137,7 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
     with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
         image = existing(Purse, "p0")
         lock = image["lock"]["M"]
-        lock["queue"]["M"]["twin"] = lock_document.new_entry("twin", Claim(), 60, 0, ticket=held.ticket)
+        lock["queue"]["M"]["twin"] = lock_record.new_entry("twin", LockMode(), 60, 0, ticket=held.ticket)
         put(Purse, image)
         assert Purse.break_lock("p0", force=True) is True
         assert Purse.lock_state("p0").entries == ()
@@ -158,7 +158,7 @@ def test_how_many_entries_there_are(memory: Engine) -> None:
     memory.bind(Locks)
     settings = LockSettings(max_waiters=MOST_WAITERS)
     for permits, most in ((1, MOST_WAITERS + 1), (MOST_WAITERS, MOST_WAITERS + 1)):
-        options = make_options(Locks, **NOTHING, settings=settings, claim=Claim(permits=permits))
+        options = make_options(Locks, **NOTHING, settings=settings, claim=LockMode(permits=permits))
         assert options.capacity == most
 
 
@@ -169,12 +169,12 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
     row = Purse.lock("p0")._target.row
     with Purse.edit("p0") as purse:
         mailbox = Acquisition(row, make_options(Purse, **NOTHING, settings=None))._mailbox
-        mailboxes.open_mailbox(row, mailbox)
+        wakeups.open_mailbox(row, mailbox)
         purse.balance = 7
         image = existing(Purse, "p0")
         mailbox.put(image)
         put(Purse, {**image, "lock": changed(image["lock"], evicted={"S": "x"})})
-    mailboxes.close_mailbox(row, mailbox)
+    wakeups.close_mailbox(row, mailbox)
     assert Purse.get("p0").balance == 7
     assert mailbox.wait(0) == image
 

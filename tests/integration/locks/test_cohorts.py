@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ItemNotFound, LockLost, LockSettings, LockTimeout
-from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._core.queue import QueueEntry
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.lock_queue import QueueEntry
 from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._locks import cohorts
-from pynamo_locking._locks.mailboxes import Mailbox
+from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking._locks import local_queue
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued
 
@@ -33,7 +33,7 @@ ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_time
 @pytest.fixture(autouse=True)
 def _no_lock_of_another_test() -> None:
     """An example of the documentation may have left one held in this process."""
-    cohorts._cohorts.clear()
+    local_queue._cohorts.clear()
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_in_order_of_arrival(model: Any) -> None:
     assert [value for _, value in served] == [1, 2, 3, 4]
     assert [ticket for ticket, _ in served] == sorted({ticket for ticket, _ in served})
     assert model.lock_state("a").entries == ()
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
@@ -129,10 +129,10 @@ def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) 
     """One of them looks whether the leader still acts, another one when that caller has left."""
     memory.bind(Plain)
     Plain("a").save()
-    looked, is_leading = list[str](), cohorts.is_leading
+    looked, is_leading = list[str](), local_queue.is_leading
     quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
 
-    def looks(caller: cohorts.Caller) -> bool:
+    def looks(caller: local_queue.LocalWaiter) -> bool:
         looked.append(caller.new.owner)
         return is_leading(caller)
 
@@ -142,7 +142,7 @@ def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) 
         return set(looked[5:])  # the first ones may be of callers that have just been woken
 
     lock = Plain.lock("a", settings=quick).acquire()
-    monkeypatch.setattr(cohorts, "is_leading", looks)
+    monkeypatch.setattr(local_queue, "is_leading", looks)
     works = [edit(Plain, quick, owner=f"w{i}", wait=0.5 if i == 0 else 100) for i in range(5)]
     with lined_up(Plain, "a", *works) as futures:
         with pytest.raises(LockTimeout):
@@ -205,16 +205,16 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
     """The callers behind it keep the place in the queue that it drew for them."""
     other = model.lock("a", settings=ALONE).acquire()
     gate = threading.Event()
-    real = cohorts.drawing
+    real = local_queue.tickets_to_reserve
 
     def two(caller: Any) -> int:
         gate.wait()
         return real(caller)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
-        patch.setattr(cohorts, "drawing", two)
+        patch.setattr(local_queue, "tickets_to_reserve", two)
         leader = pool.submit(edit(model, wait=1))
-        until(lambda: bool(cohorts._cohorts), "a leader")
+        until(lambda: bool(local_queue._cohorts), "a leader")
         with lined_up(model, "a", edit(model)) as (behind,):
             gate.set()
             until_queued(model, "a", 2)
@@ -282,7 +282,7 @@ def test_an_item_deleted_in_the_block(dynoxide: Engine) -> None:
         for future in futures:
             with pytest.raises(ItemNotFound):
                 future.result()
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 @pytest.mark.parametrize("lost", [lost_requests, lost_responses])
@@ -336,7 +336,7 @@ def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
     asyncio.run(play())
     assert Plain.get("a", consistent_read=True).value == 2
     assert Plain.lock_state("a").entries == ()
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
@@ -374,7 +374,7 @@ def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.
     asyncio.run(play())
     lock.release()
     assert Plain.lock_state("a").entries == ()
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 def test_who_can_leave_the_line(memory: Engine) -> None:
@@ -382,19 +382,19 @@ def test_who_can_leave_the_line(memory: Engine) -> None:
     memory.bind(Plain)
     row = Plain.lock("a")._target.row
     new, held = lock_requests.NewEntry("of all", "all", 60), QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
-    first, second, third = (cohorts.Caller(row, new, Mailbox(), 32, lambda *_: None) for _ in range(3))
+    first, second, third = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(3))
     for caller in (first, second, third):
-        cohorts.join(caller)
+        local_queue.enqueue_locally(caller)
 
-    assert not cohorts.leave_line(first), "it acts for the others"
-    assert cohorts.succession(first, held) is not None
-    assert not cohorts.leave_line(second), "a write that stores its entry may be under way"
-    cohorts.pass_on(first)
-    assert not cohorts.leave_line(second), "it has an entry, and does not know of it"
-    cohorts.come(second)
-    cohorts.pass_on(second)
-    assert cohorts.leave_line(third), "it leads, and has not begun to"
-    assert not cohorts._cohorts
+    assert not local_queue.leave_local_queue(first), "it acts for the others"
+    assert local_queue.handover_to_next(first, held) is not None
+    assert not local_queue.leave_local_queue(second), "a write that stores its entry may be under way"
+    local_queue.let_next_lead(first)
+    assert not local_queue.leave_local_queue(second), "it has an entry, and does not know of it"
+    local_queue.accept_handover(second)
+    local_queue.let_next_lead(second)
+    assert local_queue.leave_local_queue(third), "it leads, and has not begun to"
+    assert not local_queue._cohorts
 
 
 def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
@@ -403,7 +403,7 @@ def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
     with ThreadPoolExecutor(2) as pool, Plain.locked("a", settings=ALONE):
         futures = [pool.submit(edit(Plain, ALONE)) for _ in range(2)]
         assert len(until_queued(Plain, "a", 3)) == 3
-        assert not cohorts._cohorts
+        assert not local_queue._cohorts
     assert sorted(future.result()[1] for future in futures) == [1, 2]
 
 
@@ -412,28 +412,28 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     dynoxide.bind(Plain)
     Plain("a").save()
     new = lock_requests.NewEntry("of the leader", "leader", 60)
-    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
-    cohorts.join(caller)
+    caller = local_queue.LocalWaiter(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
+    local_queue.enqueue_locally(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
         del caller
         assert future.result()[1] == 1
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
     dynoxide.bind(Plain)
     Plain("a").save()
     new = lock_requests.NewEntry("x", "x", 100.0)
-    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
-    cohorts.join(caller)
+    caller = local_queue.LocalWaiter(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
+    local_queue.enqueue_locally(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:
         with pytest.raises(LockTimeout):  # of the first watcher
             futures[0].result()
         del caller
         assert [future.result()[1] for future in futures[1:]] == [1, 2]
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
@@ -451,7 +451,7 @@ def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
     with pytest.raises(LockLost):
         lock.release()
     assert model.lock_state("a").entries == ()
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
@@ -486,7 +486,7 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
         futures[0].result()
         assert futures[1].result()[1] == 1
     until(lambda: Plain.lock_state("a").entries == (), "an empty queue")
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
@@ -495,18 +495,20 @@ def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
     Plain("a").save()
     row, removed = Plain.lock("a", settings=LAZY)._target.row, list[str]()
     new = lock_requests.NewEntry("of the second", "second", 60)
-    first, second = (cohorts.Caller(row, new, Mailbox(), 32, lambda _, entry: removed.append(entry)) for _ in range(2))
-    cohorts.join(first)
-    cohorts.join(second)
+    first, second = (
+        local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda _, entry: removed.append(entry)) for _ in range(2)
+    )
+    local_queue.enqueue_locally(first)
+    local_queue.enqueue_locally(second)
     held = QueueEntry("of the first", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
-    assert cohorts.succession(first, held) is not None
-    cohorts.give_up(second)
+    assert local_queue.handover_to_next(first, held) is not None
+    local_queue.abandon(second)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
         del first
         assert future.result()[1] == 1
     assert removed == ["of the second"]
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 #: A lease that ends while a test waits.
@@ -518,12 +520,12 @@ def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engin
     dynoxide.bind(Plain)
     Plain("a").save()
     new = lock_requests.NewEntry("of the leader", "leader", SHORT.lease)
-    caller = cohorts.Caller(Plain.lock("a")._target.row, new, Mailbox(), 32, lambda *_: None)
-    cohorts.join(caller)
+    caller = local_queue.LocalWaiter(Plain.lock("a")._target.row, new, Mailbox(), 32, lambda *_: None)
+    local_queue.enqueue_locally(caller)
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
         assert sorted(future.result()[1] for future in futures) == [1, 2]
-    assert cohorts.drawing(caller) == 1
-    assert not cohorts._cohorts
+    assert local_queue.tickets_to_reserve(caller) == 1
+    assert not local_queue._cohorts
 
 
 def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
@@ -548,7 +550,7 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
         return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
 
     assert asyncio.run(play()) == [1, 2]
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
 
 
 def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,21 +558,21 @@ def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, m
     dynoxide.bind(Plain)
     row = Plain.lock("a")._target.row
     new = lock_requests.NewEntry("of both", "both", 60)
-    first, second = (cohorts.Caller(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
-    cohorts.join(first)
-    cohorts.join(second)
+    first, second = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
+    local_queue.enqueue_locally(first)
+    local_queue.enqueue_locally(second)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cohorts, "note_life", interrupted)
-        cohorts.pass_on(first)
-    assert not cohorts.is_leading(second)
+        patch.setattr(local_queue, "note_alive", interrupted)
+        local_queue.let_next_lead(first)
+    assert not local_queue.is_leading(second)
     first.acts_until = 0  # its lease is over; else it would have to be collected
-    assert cohorts.is_leading(second)
-    cohorts.give_up(second)
-    assert not cohorts._cohorts
+    assert local_queue.is_leading(second)
+    local_queue.abandon(second)
+    assert not local_queue._cohorts
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
@@ -590,5 +592,5 @@ def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
         for future in futures[1:]:
             with pytest.raises((ItemNotFound, model.DoesNotExist)):
                 future.result()
-    assert not cohorts._cohorts
+    assert not local_queue._cohorts
     assert model.lock_state("a").entries == ()

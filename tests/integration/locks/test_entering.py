@@ -12,10 +12,10 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import ConfigurationError, LockSettings, LockTimeout
-from pynamo_locking._core.limits import LARGEST_ITEM
+from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import lock_requests, retries, runtime
-from pynamo_locking._locks.acquisition import Acquisition
+from pynamo_locking._io import client, lock_requests, runtime
+from pynamo_locking._locks.acquire import Acquisition
 from tests.support import faults
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Locks
@@ -123,7 +123,7 @@ def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, 
         copies.append(arguments)
         try:
             return enter(*arguments)
-        except retries.Unavailable:
+        except client.Unavailable:
             clock.shift += 5
             raise
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import LockLost, LockSettings
-from pynamo_locking._locks import cohorts
+from pynamo_locking._locks import local_queue
 from tests.support.workers import Beside, Locks, Plain, Versioned, crew, until_next_beat, until_queued
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap: Engine) 
     bind(cheap, Plain, "a")
     lock = Plain.lock("a").acquire()
     lock._held.leave_to_parent()  # type: ignore[union-attr]
-    cohorts._forget_after_fork()
+    local_queue._forget_after_fork()
     Plain.break_lock("a", ticket=lock.ticket)  # the parent has left
     with pytest.raises(LockLost, match="take one here"):
         lock.acquire()

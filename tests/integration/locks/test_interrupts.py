@@ -22,8 +22,8 @@ from typing_extensions import Self
 
 import pynamo_locking
 from pynamo_locking import LockSettings, TransactionAborted, locked_all, sweep, transaction
-from pynamo_locking._io import dispatch
-from pynamo_locking._locks import cohorts, heartbeat, mailboxes, removal
+from pynamo_locking._io import client, wakeups
+from pynamo_locking._locks import heartbeat, local_queue, release
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.interrupts import (
@@ -84,7 +84,7 @@ class Injected:
         self._left = place
         self._let_be = let_be
         self.where = "nowhere"
-        self._dispatch = dispatch.dispatch.__code__
+        self._dispatch = client.dispatch.__code__
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
@@ -123,7 +123,9 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
     run()  # what is made once and kept
     place = step
     while True:
-        heartbeat.heart._released = 0  # a sweep would be interrupted at each of its steps, and have one more each time
+        heartbeat.heartbeat_thread._released = (
+            0  # a sweep would be interrupted at each of its steps, and have one more each time
+        )
         with Injected(place, let_be) as injected:
             run()
         until_at_rest()
@@ -236,7 +238,7 @@ def test_an_interrupted_task_leaves_no_entry(models: None, run: Any, let_be: set
 
 def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C again, while the entry is removed because of the first one: a thread goes on."""
-    original, second = removal._remove, iter([KeyboardInterrupt()])
+    original, second = release._remove, iter([KeyboardInterrupt()])
 
     def interrupted(row: Any, entry_id: str) -> None:
         for interrupt in second:
@@ -247,11 +249,11 @@ def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch:
         raise KeyboardInterrupt
 
     with parties.held_elsewhere(workers.Plain.lock("a")), monkeypatch.context() as patch:
-        patch.setattr(removal, "_remove", interrupted)
-        patch.setattr(mailboxes.Mailbox, "wait", wait)
+        patch.setattr(release, "_remove", interrupted)
+        patch.setattr(wakeups.Mailbox, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             workers.Plain.lock("a").acquire()
-        until(lambda: not removal._unfinished, "the thread that removes the entry")
+        until(lambda: not release._unfinished, "the thread that removes the entry")
         assert len(workers.Plain.lock_state("a").entries) == 1
     none_left((workers.Plain, "a"))("the second interrupt")
 
@@ -315,15 +317,16 @@ logging.basicConfig(format="%(message)s")
 beaten = threading.Event()
 atexit.register(beaten.wait, 20)  # runs after what a library registers that is imported later
 
-from pynamo_locking import LockSettings, NamedLock
-from pynamo_locking._locks.heartbeat import Heart
+from pynamo_locking import LockSettings
+from pynamo_locking import NamedLock
+from pynamo_locking._locks.heartbeat import HeartbeatThread
 
 class Locks(NamedLock):
     class Meta:
         table_name, host, region = sys.argv[1:]
         aws_access_key_id = aws_secret_access_key = "dummy"
 
-renew = Heart._renew
+renew = HeartbeatThread._renew
 
 def noted(self, own):
     due = renew(self, own)
@@ -331,7 +334,7 @@ def noted(self, own):
         beaten.set()
     return due
 
-Heart._renew = noted
+HeartbeatThread._renew = noted
 Locks.lock("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=0.1)).acquire()
 """
 
@@ -417,7 +420,7 @@ class Line:
         self.threads[-1].start()
 
     def waits(self) -> int:
-        return sum(len(cohort.waiting) for cohort in list(cohorts._cohorts.values()))
+        return sum(len(cohort.waiting) for cohort in list(local_queue._cohorts.values()))
 
     def as_holder(self) -> None:
         """Hand over to the next caller."""
@@ -455,7 +458,7 @@ class Line:
         self.threads.clear()
         until_at_rest()
         none_left((workers.Plain, "a"))(where)
-        until(lambda: not cohorts._cohorts or gc.collect() < 0, where)
+        until(lambda: not local_queue._cohorts or gc.collect() < 0, where)
 
 
 # As above, of `holders_in`, which its caller does not read to the end.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import locked_all, sweep, transaction
-from pynamo_locking._core.limits import MOST_ACTIONS
+from pynamo_locking._core.dynamodb import MOST_ACTIONS
 from tests.support.interrupts import (
     by_acquire_and_release,
     by_acquire_and_release_of_a_task,

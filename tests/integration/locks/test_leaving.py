@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking import (
-    LockingError,
-    LockLost,
-)
-from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._locks import held_entry, mailboxes
-from pynamo_locking._locks.heartbeat import heart
+from pynamo_locking import LockingError, LockLost
+from pynamo_locking._io import lock_requests, runtime, wakeups
+from pynamo_locking._locks import held_lock
+from pynamo_locking._locks.heartbeat import heartbeat_thread
 
 pytestmark = pytest.mark.core
 
@@ -39,15 +36,15 @@ def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
         def spawn(self, target, name):
             raise RuntimeError("can't start new thread")
 
-    real, threads = runtime.current, heart._threads
+    real, threads = runtime.current, heartbeat_thread._threads
     runtime.install(Crowded())
-    heart._threads, heart._idle, idle = 0, 0, heart._idle
+    heartbeat_thread._threads, heartbeat_thread._idle, idle = 0, 0, heartbeat_thread._idle
     try:
         with pytest.raises(RuntimeError, match="new thread"):
             account.locked("a").acquire()
     finally:
         runtime.install(real)
-        heart._threads, heart._idle = threads, idle
+        heartbeat_thread._threads, heartbeat_thread._idle = threads, idle
     assert account.lock_state("a").entries == ()
 
 
@@ -65,19 +62,19 @@ def _interrupted(function):
 def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, name):
     """Ctrl-C right before the first request, and between the grant and its use: no entry, and no open mailbox."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        original = getattr(mailboxes, name)
+        original = getattr(wakeups, name)
         first = iter([_interrupted(original)])
 
         def interrupted_once(*arguments):
             return next(first, original)(*arguments)
 
-        patch.setattr(mailboxes, name, interrupted_once)
+        patch.setattr(wakeups, name, interrupted_once)
         account.lock("a").acquire()
     assert account.lock_state("a").entries == ()
-    assert not mailboxes.has_waiters(account.lock("a")._target.row)
+    assert not wakeups.has_waiters(account.lock("a")._target.row)
 
 
-@pytest.mark.parametrize(("module", "name"), [(held_entry, "forget"), (mailboxes, "has_waiters")])
+@pytest.mark.parametrize(("module", "name"), [(held_lock, "remove_from_context"), (wakeups, "has_waiters")])
 def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
     """Ctrl-C before its request was sent: the entry would have been renewed for as long as the process lives."""
     lock = account.lock("a").acquire()
@@ -85,4 +82,4 @@ def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
         patch.setattr(module, name, _interrupted(getattr(module, name)))
         lock.release()
     assert lock._held.possession.is_over
-    assert held_entry.held_in_context(lock._target.row) is None
+    assert held_lock.held_in_context(lock._target.row) is None

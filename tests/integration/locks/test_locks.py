@@ -10,14 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from pynamo_locking import (
-    ConfigurationError,
-    ItemNotFound,
-    LockLost,
-    LockSettings,
-    LockTimeout,
-    locked_all,
-)
+from pynamo_locking import ConfigurationError, ItemNotFound, LockLost, LockSettings, LockTimeout, locked_all
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._writes.write import Write
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ConfigurationError, LockLost, LockSettings, events, locked_all
-from pynamo_locking._locks import cohorts
+from pynamo_locking._locks import local_queue
 from pynamo_locking.testing import VirtualClock, lose
 from tests.support.faults import count_requests, is_save, lost_requests
 from tests.support.models import APART, Account, Device, Locks
@@ -252,7 +252,7 @@ def test_no_last_write_follows_a_loss(clock: VirtualClock, monkeypatch: pytest.M
     def late(*_: Any) -> None:
         clock.sleep(LEASE * 1.2)
 
-    monkeypatch.setattr(cohorts, "succession", late)
+    monkeypatch.setattr(local_queue, "handover_to_next", late)
     with pytest.raises(LockLost, match="progress"), Account.edit("a", lease=LEASE, heartbeat="progress") as account:
         account.balance = 7
     assert Account.get("a").balance == 1

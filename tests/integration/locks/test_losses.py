@@ -7,13 +7,9 @@ import threading
 import pytest
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockLost,
-    TransactWrite,
-)
+from pynamo_locking import ConfigurationError, LockLost, TransactWrite
 from pynamo_locking._io import lock_requests
-from pynamo_locking._locks.evictions import evict_dead
+from pynamo_locking._locks.release import evict_dead
 from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.models import APART, Locks
 from tests.support.parties import in_thread

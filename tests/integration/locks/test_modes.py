@@ -19,7 +19,7 @@ from pynamo_locking import (
     locked_all,
     transaction,
 )
-from pynamo_locking._io import lock_requests, retries
+from pynamo_locking._io import client, lock_requests
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -321,7 +321,7 @@ def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
         others = [abandoned(account.lock("a", shared=True, heartbeat=False)) for _ in range(8)]
         assert account.break_lock("a", ticket=others[-1].ticket)
         row = first._target.row
-        with pytest.raises(retries.Refused):
+        with pytest.raises(client.Refused):
             lock_requests.evict(row, image.entries, image.evicted)
         lock_requests.evict(row, image.entries, account.lock_state("a").evicted)
         clock.shift += 200

@@ -459,8 +459,8 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None
 def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, however often it is taken again; from then on the outer one is, too."""
     added: list[Any] = []
-    add = heartbeat.heart.add
-    monkeypatch.setattr(heartbeat.heart, "add", lambda own: (added.append(own), add(own)))
+    add = heartbeat.heartbeat_thread.add
+    monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
 
     with kind.locked("a", heartbeat=False) as outer:
         with kind.locked("a", heartbeat=False):
@@ -478,8 +478,8 @@ def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytes
 def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for tasks."""
     added: list[Any] = []
-    add = heartbeat.heart.add
-    monkeypatch.setattr(heartbeat.heart, "add", lambda own: (added.append(own), add(own)))
+    add = heartbeat.heartbeat_thread.add
+    monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
 
     async def work() -> None:
         async with kind.locked("a", heartbeat=False):

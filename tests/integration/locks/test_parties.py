@@ -8,10 +8,7 @@ import threading
 
 import pytest
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockTimeout,
-)
+from pynamo_locking import ConfigurationError, LockTimeout
 from tests.support.models import APART
 from tests.support.parties import in_thread
 

@@ -16,7 +16,7 @@ from pynamo_locking import (
     TransactWrite,
     transaction,
 )
-from pynamo_locking._locks.held_entry import HeldEntry
+from pynamo_locking._locks.held_lock import HeldEntry
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Document, declare
 

@@ -12,8 +12,8 @@ import pytest
 
 from pynamo_locking import LockSettings, LockTimeout
 from pynamo_locking._io import lock_requests
+from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import heartbeat
-from pynamo_locking._locks.mailboxes import Mailbox
 from tests.support.faults import count_requests
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, crew, until, until_in_line, until_queued
 

@@ -25,8 +25,8 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._core import limits
-from pynamo_locking._io import runtime, statements
+from pynamo_locking._core import dynamodb
+from pynamo_locking._io import batch_requests, runtime
 from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
 from tests.support.models import QUICK
@@ -99,7 +99,7 @@ MODELS: list[Any] = [Plain, Lasting, Inside]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_refused", set())
+    monkeypatch.setattr(batch_requests, "_refused", set())
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_rows_and_results_are_those_of_single_requests(
     with count_requests() as counted:
         told = together.happen()
     assert counted.by_operation[BATCH] == 2
-    monkeypatch.setattr(limits, "MOST_STATEMENTS", 1)
+    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
     assert told == alone.happen()
     rows = rows_of(model)
     found = [{number: row for (name, number), row in rows.items() if name == each} for each in ("together", "alone")]

@@ -24,8 +24,8 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from pynamo_locking._io import loops
-from pynamo_locking._models import combining
+from pynamo_locking._io import concurrency
+from pynamo_locking._models import edit
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare, meta
@@ -55,9 +55,9 @@ Beside = declare("Beside", hash_key="pk", version=True, lock_table=Locks, log=Li
 
 @pytest.fixture(autouse=True)
 def _no_line_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(combining, "_LOOK_S", 100.0)  # callers in line are woken
+    monkeypatch.setattr(edit, "_LOOK_S", 100.0)  # callers in line are woken
     yield
-    assert combining._lines == {}
+    assert edit._lines == {}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def log_of(model: Any = Board) -> list[Any]:
 
 
 def line_of(model: Any) -> Any:
-    return next((line for (of, _), line in combining._lines.items() if of is model), None)
+    return next((line for (of, _), line in edit._lines.items() if of is model), None)
 
 
 def until_in_line(model: Any, count: int) -> None:
@@ -298,7 +298,7 @@ def test_after_a_refusal_the_item_is_read_consistently(memory):
 @pytest.mark.usefixtures("boards")
 def test_each_write_of_a_line_begins_anew(monkeypatch):
     """After a write that was refused and made again, the next one reads the item, and takes what its refusal shows."""
-    monkeypatch.setattr(combining, "MOST", 2)
+    monkeypatch.setattr(edit, "MOST", 2)
     beaten: list[int] = []
 
     def once(change: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -437,7 +437,7 @@ def test_interrupts_anywhere(memory):
         mine, other = (change_of(key, name) for name in ("mine", "other"))
         other.line_up()
         with Injected(place, LET_BE | {"_profile"}) as injected:
-            combining.combined(mine)
+            edit.combined(mine)
         was_raised, place = injected.was_raised, place + 3
         Board.modify(key, note("third"), combine=True)
         end = end_of(other)
@@ -450,11 +450,11 @@ def test_interrupts_anywhere(memory):
     assert place > 60
 
 
-def change_of(key: str, mark: str) -> combining.Change[Any]:
-    return combining.Change(Board, (key, None), note(mark), attempts=9, create=False, consistent_read=True)
+def change_of(key: str, mark: str) -> edit.QueuedChange[Any]:
+    return edit.QueuedChange(Board, (key, None), note(mark), attempts=9, create=False, consistent_read=True)
 
 
-def end_of(change: combining.Change[Any]) -> str:
+def end_of(change: edit.QueuedChange[Any]) -> str:
     """Let a caller in line lead, if there is no leader, until it knows how its change ended."""
     for _ in range(5):
         if not change.is_told and change.leads():
@@ -483,7 +483,9 @@ def test_tasks(memory):
         tasks = [asyncio.ensure_future(Board.amodify("a", each, combine=True)) for each in (gate, *changes)]
         while len(getattr(line_of(Board), "waiting", ())) < len(tasks):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
-        assert sum(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate()) <= loops.MAX_THREADS
+        assert (
+            sum(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate()) <= concurrency.MAX_THREADS
+        )
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     with count_requests() as counted:

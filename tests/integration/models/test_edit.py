@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    TransactWrite,
-)
+from pynamo_locking import TransactWrite
 from tests.support.faults import is_save
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Robot, RowLocks

@@ -10,10 +10,7 @@ from pynamodb.exceptions import (
     TableError,
 )
 
-from pynamo_locking import (
-    StaleVersion,
-    TransactWrite,
-)
+from pynamo_locking import StaleVersion, TransactWrite
 from tests.support.versioned_models import (
     EVERYBODY,
     OURS,

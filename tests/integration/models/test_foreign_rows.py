@@ -11,7 +11,7 @@ import pytest
 from pynamodb.exceptions import AttributeDeserializationError, DoesNotExist
 
 from pynamo_locking import ConfigurationError, Conflict, LockAttribute, LockingError, Transaction, transaction
-from pynamo_locking._intervals.staging import Staging
+from pynamo_locking._intervals.disjoint_writes import StagedInserts
 from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.interval_models import Slot, SlotLocks, slots
@@ -228,13 +228,13 @@ def test_between_the_look_at_a_counter_and_the_commit(cheap: Engine) -> None:
 def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program stores its item after an interval has found no guard; the next attempt says so."""
     cheap.bind(Slot, SlotLocks)
-    key, search, items = f"guard#{table_of(Slot)}/d", Staging._search, list[Any]()
+    key, search, items = f"guard#{table_of(Slot)}/d", StagedInserts._search, list[Any]()
 
     def late(*arguments: Any) -> Any:
         items.append(items or put(cheap, SlotLocks, key, CUSTOMERS["a customer"]))
         return search(*arguments)
 
-    monkeypatch.setattr(Staging, "_search", late)
+    monkeypatch.setattr(StagedInserts, "_search", late)
     with pytest.raises(ConfigurationError, match="It was left as it is"):
         Slot.insert_disjoint(slots((1, 2)))
     assert stored(cheap, SlotLocks, key) == items[0]
@@ -250,7 +250,7 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: 
 def test_rows_of_a_long_transaction(engine: Engine, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its header, its participants, and what does not fit into a mark: nothing is written."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr("pynamo_locking._transactions.marking.SPILL_BYTES", 100)
+    monkeypatch.setattr("pynamo_locking._transactions.prepare.SPILL_BYTES", 100)
     engine.bind(Purse, Transactions)
     tx = Transaction(workers=1)
     for number in range(9):

@@ -31,8 +31,8 @@ from pynamo_locking import (
     VersionedMixin,
     locked_all,
 )
-from pynamo_locking._core import limits
-from pynamo_locking._io import runtime, statements
+from pynamo_locking._core import dynamodb
+from pynamo_locking._io import batch_requests, runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare, meta
 from tests.support.parties import held_elsewhere
@@ -65,13 +65,13 @@ MODES = pytest.mark.parametrize("transactions", [False, True], ids=["each", "tra
 
 @pytest.fixture(autouse=True)
 def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_refused", set())
+    monkeypatch.setattr(batch_requests, "_refused", set())
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No statements: each write is a request. See test_batches_by_statements.py for those."""
-    monkeypatch.setattr(limits, "MOST_STATEMENTS", 1)
+    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
 
 
 class Sleepless(runtime.Runtime):

@@ -12,9 +12,9 @@ from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, LockingError, NamedLock, TransactionTable, transaction
-from pynamo_locking._io import header_requests
+from pynamo_locking._io import transaction_record
 from pynamo_locking._locks import inspection
-from pynamo_locking._models import own_rows
+from pynamo_locking._models import tables
 from pynamo_locking._transactions import recovery
 from pynamo_locking.cli import main
 from tests.engines import one_table
@@ -36,7 +36,7 @@ from tests.support.transaction_models import make_long_from
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._core.own_keys import OwnKeys
+    from pynamo_locking._core.row_keys import OwnKeys
     from tests.engines.engine import Engine
 
 FEW = 30
@@ -139,7 +139,7 @@ def test_prefixes_of_which_one_begins_the_other(memory: Engine, monkeypatch: pyt
     make_long_from(monkeypatch)
     table = make(memory, FEW)
     memory.bind_to(table, Tenant, TenantTransactions)
-    long = header_requests.header_table_of(Transactions)
+    long = transaction_record.record_table_of(Transactions)
     header = {**long.key("dead"), "state": {"S": "committed"}, "priority": {"S": "1-dead"}}
     memory.client().put_item(TableName=table, Item=header)
     assert TenantTransactions.sweep().examined == 0
@@ -161,7 +161,7 @@ def test_a_mark_of_another_prefix_is_not_judged(memory: Engine, monkeypatch: pyt
     order.save()
     mark = {
         "id": {"S": "t"},
-        "table": {"S": header_requests.header_table_of(TenantTransactions).place},
+        "table": {"S": transaction_record.record_table_of(TenantTransactions).place},
         "intent": {"M": {"op": {"S": "keep"}}},
     }
     memory.client().update_item(
@@ -278,22 +278,22 @@ def test_commands_make_no_table_of_others(memory: Engine, capsys: pytest.Capture
 
 def scan_of_all(patch: pytest.MonkeyPatch) -> None:
     """A scan without the prefix."""
-    patch.delattr(own_rows._Own, "scan")
+    patch.delattr(tables._Own, "scan")
 
 
 def range_key_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Keys without the range key."""
-    patch.setattr(own_rows.OwnKeys, "begins", property(lambda keys: {keys.hash_name: keys.prefix}))
+    patch.setattr(tables.OwnKeys, "begins", property(lambda keys: {keys.hash_name: keys.prefix}))
 
 
 def ttl_as_in_a_table_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """TTL enabled where the table is empty."""
-    patch.setattr(own_rows.OwnKeys, "is_shared", False)
+    patch.setattr(tables.OwnKeys, "is_shared", False)
 
 
 def marks_without_a_prefix(patch: pytest.MonkeyPatch) -> None:
     """A mark that names the table alone."""
-    patch.setattr(own_rows.OwnKeys, "place", lambda _, table: table)
+    patch.setattr(tables.OwnKeys, "place", lambda _, table: table)
 
 
 def name_in_one_key(patch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def name_in_one_key(patch: pytest.MonkeyPatch) -> None:
         name = str(image["pk"]["S"])
         return name.removeprefix(keys.prefix) if name.startswith(keys.prefix) else None
 
-    patch.setattr(own_rows.OwnKeys, "name_in", name_in)
+    patch.setattr(tables.OwnKeys, "name_in", name_in)
 
 
 @pytest.mark.parametrize(

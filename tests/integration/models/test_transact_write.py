@@ -12,11 +12,7 @@ from pynamodb.exceptions import (
 )
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    ConfigurationError,
-    StaleVersion,
-    TransactWrite,
-)
+from pynamo_locking import ConfigurationError, StaleVersion, TransactWrite
 from tests.support.faults import count_requests
 from tests.support.versioned_models import (
     FAILED,

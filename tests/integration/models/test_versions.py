@@ -14,11 +14,7 @@ from pynamodb.exceptions import (
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    StaleVersion,
-    TransactWrite,
-    VersionedMixin,
-)
+from pynamo_locking import StaleVersion, TransactWrite, VersionedMixin
 from tests.support.versioned_models import (
     FAILED,
     OURS,

@@ -29,9 +29,9 @@ from pynamo_locking import (
 )
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, lock_requests
-from pynamo_locking._locks import reports as locks_reports
-from pynamo_locking._locks.evictions import evict_dead
-from pynamo_locking._writes import reports
+from pynamo_locking._locks import lock_events
+from pynamo_locking._locks.release import evict_dead
+from pynamo_locking._writes import write
 from pynamo_locking.events import (
     Acquired,
     Event,
@@ -786,9 +786,9 @@ def test_without_subscribers_nothing_is_made(tables: None, monkeypatch: pytest.M
     for name, kind in vars(events).items():
         if isinstance(kind, type) and issubclass(kind, Event):
             monkeypatch.setattr(kind, "__init__", note(name))
-    for name, function in vars(locks_reports).items():
-        if callable(function) and getattr(function, "__module__", "") == locks_reports.__name__:
-            monkeypatch.setattr(locks_reports, name, note(name))
+    for name, function in vars(lock_events).items():
+        if callable(function) and getattr(function, "__module__", "") == lock_events.__name__:
+            monkeypatch.setattr(lock_events, name, note(name))
     for name in ("emit", "requesting", "answered", "clocks"):
         monkeypatch.setattr(event_stream, name, note(name))
     monkeypatch.setattr(event_stream.Scope, "__init__", note("Scope"))
@@ -870,7 +870,7 @@ def test_a_key_that_cannot_be_named_harms_no_write(
     """If an event cannot be made, the caller gets the error of the write all the same."""
     stale = Document.get("f", 1)
     Document.get("f", 1).save()
-    monkeypatch.setattr(reports, "name_of_error", lambda _: 1 / 0)
+    monkeypatch.setattr(write, "name_of_error", lambda _: 1 / 0)
     with pytest.raises(StaleVersion):
         stale.save()
     assert heard.all(WriteRefused) == []

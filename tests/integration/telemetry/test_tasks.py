@@ -16,9 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking import LockSettings, LockTimeout
-from pynamo_locking._io import dispatch as io_dispatch
-from pynamo_locking._io import loops
-from pynamo_locking._locks import tasks
+from pynamo_locking._io import client, concurrency
+from pynamo_locking._locks import acquire
 from pynamo_locking.events import Acquired, Event, Released, TimedOut, Waiting, subscribe
 from pynamo_locking.telemetry import opentelemetry
 from tests.support.faults import count_requests, lost_responses
@@ -63,8 +62,8 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             loop.call_soon_threadsafe(is_cancelled.set)
             assert is_cancelled.wait(PATIENCE)
 
-        def advance(taking: tasks.Taking, told: Any) -> Any:
-            if tasks.current() is not None:
+        def advance(taking: acquire.TaskAcquisition, told: Any) -> Any:
+            if acquire.current() is not None:
                 return original(taking, told)  # before the first request
             if answer == "granted":
                 pause = original(taking, told)
@@ -73,15 +72,15 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             cancel_now()
             return original(taking, told)
 
-        original = tasks.Taking.advance
-        monkeypatch.setattr(tasks.Taking, "advance", advance)
+        original = acquire.TaskAcquisition.advance
+        monkeypatch.setattr(acquire.TaskAcquisition, "advance", advance)
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(take())
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    until(lambda: not loops.crew._threads, "the threads to leave")
+    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
     assert names(heard) in ([], ["Acquired", "Released"])
     assert answer != "granted" or len(heard) == 2
     assert [event.consumed_units for event in heard if isinstance(event, (Acquired, Released))] == [1.0] * len(heard)
@@ -112,7 +111,7 @@ def test_collected_while_it_waits(heard: list[Event], monkeypatch: pytest.Monkey
 
     async def until_waiting() -> None:
         task = loop.create_task(take())
-        while "Waiting" not in names(heard) or loops.crew._threads:  # noqa: ASYNC110 - no event for it
+        while "Waiting" not in names(heard) or concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -137,7 +136,7 @@ def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkey
     """No process knows which of those that tried it was first; everything else is told once."""
     lock = abandoned(Plain.lock("a", lease=600, heartbeat=False, settings=LockSettings(block=1)))
     ticket = lock.ticket
-    dispatch, lost = io_dispatch.dispatch, []
+    dispatch, lost = client.dispatch, []
 
     def late(*args: Any) -> Any:
         if "evicted" not in str(args[2].get("ConditionExpression", "")) or lost:
@@ -146,8 +145,8 @@ def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkey
         with lost_responses("UpdateItem"):
             return dispatch(*args)
 
-    monkeypatch.setattr(io_dispatch, "dispatch", late)
-    monkeypatch.setattr("pynamo_locking._locks.acquisition.dead_among", lambda entries, *_: entries)
+    monkeypatch.setattr(client, "dispatch", late)
+    monkeypatch.setattr("pynamo_locking._locks.acquire.dead_among", lambda entries, *_: entries)
     in_thread(lambda: Plain.lock("a", owner="heir").acquire().release())
     assert lost
     assert Plain.lock_state("a").was_evicted(ticket)

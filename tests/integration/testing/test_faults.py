@@ -28,7 +28,7 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from pynamo_locking.testing import conflict, held, lose, lost_answers, throttled
 from tests.support.models import declare
 
@@ -149,7 +149,7 @@ def test_transactions_run_again(accounts):
 def test_a_transaction_that_marks_its_items(accounts, monkeypatch):
     """More than a native one can have: the conflict comes before the mark, which keeps other writers out."""
     monkeypatch.setattr(Account.Meta, "transaction_table", Headers, raising=False)
-    monkeypatch.setattr(limits, "MOST_STATEMENTS", 1)
+    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
     keys = [str(number) for number in range(104)]
     with Account.guarded_batch() as batch:
         for key in keys:

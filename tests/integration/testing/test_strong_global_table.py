@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 from pynamodb.exceptions import TableError, TransactWriteError
 
-from pynamo_locking import (
-    ConfigurationError,
-    TransactWrite,
-    transaction,
-)
-from pynamo_locking._models import administration
-from pynamo_locking.cli import checks
+from pynamo_locking import ConfigurationError, TransactWrite, transaction
+from pynamo_locking._models import tables
+from pynamo_locking.cli import tables as tables_module
 from pynamo_locking.testing import strong_global_table
 from tests.support.interval_models import Slot
 from tests.support.models import Locks, declare
@@ -24,7 +20,7 @@ Ship = declare("Ship", hash_key="ship_id", version=True, lock_table=Locks)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr("pynamo_locking._io.retries.backoff", lambda *_: 0.0)
+    monkeypatch.setattr("pynamo_locking._io.client.backoff", lambda *_: 0.0)
 
 
 def saved():
@@ -72,7 +68,7 @@ NAMES += ["under the lock", "modify", "batch", "a name"]
 @pytest.mark.parametrize("name", NAMES)
 def test_each_operation_meets_writes_of_other_regions(memory, name, conflicts, monkeypatch):
     """Several times: it succeeds, and was applied once."""
-    monkeypatch.setattr("pynamo_locking._core.limits.MOST_STATEMENTS", 1)
+    monkeypatch.setattr("pynamo_locking._core.dynamodb.MOST_STATEMENTS", 1)
     memory.bind(Account, Locks)
     item = saved()
     act = act_on(item)[name]
@@ -155,11 +151,11 @@ def test_ttl_cannot_be_enabled(memory):
     """As on such a table of DynamoDB; the description says what the table is."""
     memory.bind(Account)
     with strong_global_table(Account):
-        description = administration.describe(Account)
+        description = tables.describe(Account)
         with pytest.raises(TableError, match="UpdateTimeToLive is not supported"):
             Account._get_connection().update_time_to_live("expires")
     assert description["MultiRegionConsistency"] == "STRONG"
-    assert "MultiRegionConsistency" not in administration.describe(Account)
+    assert "MultiRegionConsistency" not in tables.describe(Account)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +175,7 @@ def test_a_check_says_what_does_not_work_there(memory, model, level, needs):
     """What needs transactions is a problem; the rest is a warning."""
     memory.bind(model)
     with strong_global_table(model):
-        (found,) = [each for each in checks.findings(model) if each.check == "regions"]
+        (found,) = [each for each in tables_module.findings(model) if each.check == "regions"]
     assert found.level == level
     assert "us-east-2" in found.detail
     assert found.detail.partition("these need transactions: ")[2] == (needs or "")

@@ -19,8 +19,8 @@ from pynamo_locking import (
     current_transaction,
     transaction,
 )
-from pynamo_locking._io import loops
-from pynamo_locking._locks import held_entry
+from pynamo_locking._io import concurrency
+from pynamo_locking._locks import held_lock
 from tests.support.cancelling import Cancelled, ended
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _nothing_left(caplog: pytest.LogCaptureFixture) -> Any:
     yield
-    until(lambda: not loops.crew._threads, "the threads to leave")
+    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
-    assert held_entry.holds_nothing()
+    assert held_lock.holds_nothing()
 
 
 def bind(engine: Engine, **balances: int) -> None:
@@ -224,8 +224,8 @@ def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) 
             found[1].balance += 1
             await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
             await tx.get(Purse, "c", for_update=True)
-            assert not held_entry.holds_nothing()
-        assert held_entry.holds_nothing()
+            assert not held_lock.holds_nothing()
+        assert held_lock.holds_nothing()
 
     asyncio.run(main())
     assert balances("a", "b") == [9, 1]
@@ -278,7 +278,7 @@ def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) 
 
     assert asyncio.run(main()) == [None] * count
     assert sum(purse.balance for purse in stored_purses()) == 5000
-    assert 0 < max(threads) <= loops.MAX_THREADS
+    assert 0 < max(threads) <= concurrency.MAX_THREADS
 
 
 # Retries
@@ -413,7 +413,7 @@ def test_cancelled_at_each_place(
 ) -> None:
     """No lock, no mark and no thread is left, and all of it is written or nothing."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr("pynamo_locking._transactions.running.backoff", lambda *_: 0.001)
+    monkeypatch.setattr("pynamo_locking._transactions.begin.backoff", lambda *_: 0.001)
     bind(memory, a=1000, b=0, c=0, d=0, e=0, f=0)
 
     async def run(place: int) -> tuple[bool, int]:
@@ -447,7 +447,7 @@ def test_a_cancelled_reader_waits_for_no_transaction(memory: Engine, monkeypatch
 
     async def main() -> None:
         task = asyncio.ensure_future(reads())
-        while not loops.crew._threads:  # noqa: ASYNC110 - no event for it
+        while not concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
         task.cancel()
         [done], _ = await asyncio.wait([task], timeout=PATIENCE)

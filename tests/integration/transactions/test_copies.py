@@ -9,14 +9,7 @@ import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockLost,
-    StaleVersion,
-    Transaction,
-    VersionedMixin,
-    transaction,
-)
+from pynamo_locking import ConfigurationError, LockLost, StaleVersion, Transaction, VersionedMixin, transaction
 from tests.support.models import declare
 from tests.support.transaction_models import (
     Animal,

@@ -22,10 +22,10 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
-from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_requests, retries, runtime
-from pynamo_locking._io.header_requests import header_table_of
-from pynamo_locking._transactions import fates
+from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
+from pynamo_locking._io import client, runtime, transaction_record
+from pynamo_locking._io.transaction_record import record_table_of
+from pynamo_locking._transactions import commit
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import declare
@@ -116,7 +116,7 @@ def test_an_applied_transaction_is_applied(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """One write, which is refused."""
-    monkeypatch.setattr(fates, "found", lambda *_: None)  # as if the commit got no answer to this either
+    monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)  # as if the commit got no answer to this either
     with lost_responses("TransactWriteItems", times=99):
         error = unknown(created(1, **options))
     with count_requests() as counted:
@@ -161,7 +161,7 @@ def test_a_row_that_has_expired_proves_nothing(
 ) -> None:
     """DynamoDB removes it after a day; then there is none although the transaction was applied."""
     memory.bind(Plain)
-    monkeypatch.setattr(fates, "found", lambda *_: None)
+    monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)
     with lost_responses("TransactWriteItems", times=99):
         error = unknown(created(1, **options))
     clock.jump(DAY_S * 0.6)
@@ -222,7 +222,7 @@ def test_a_long_transaction_is_settled_by_its_header(
 ) -> None:
     """The header cannot be reached after the decision was sent; later it can."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr(retries, "_PERSISTENT_ATTEMPTS", 1)
+    monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     purses(6)
     tx = Transaction(Transactions)
     for item in list(Purse.scan()):
@@ -306,11 +306,13 @@ def test_rows_are_kept_as_long_as_the_table_says(
 
 def test_a_sweep_leaves_the_young_alone(clock: VirtualClock) -> None:
     """It counts from the last renewal, which is what `tx list` shows."""
-    table = header_table_of(Transactions)
+    table = record_table_of(Transactions)
     now_ms = runtime.current.time_ms()
     for name, age_s in (("young", 50), ("old", 70)):
-        header = Header(name, State.PENDING, priority="1", lease_ms=10_000, until_ms=now_ms - age_s * 1000 + 10_000)
-        header_requests.begin(table, header)
+        header = TransactionRecord(
+            name, TransactionStatus.PENDING, priority="1", lease_ms=10_000, until_ms=now_ms - age_s * 1000 + 10_000
+        )
+        transaction_record.begin(table, header)
     with count_requests() as counted:
         report = sweep(Transactions, older_than=60)
     assert (report.examined, report.aborted) == (1, 1)
@@ -358,7 +360,7 @@ def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -
 
 def test_a_long_attempt_after_a_small_one(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its header says nothing of the small one; the key does."""
-    monkeypatch.setattr(retries, "_PERSISTENT_ATTEMPTS", 1)
+    monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     make_long_from(monkeypatch)
     purses(6)
     small = created(1, idempotency_key="k")
@@ -411,7 +413,7 @@ def test_an_error_of_a_later_attempt_does_not_hide_that_the_first_was_applied(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, way: Callable[[], None]
 ) -> None:
     """It was paid, the second attempt finds too little money, and the caller must not be told that nothing was paid."""
-    monkeypatch.setattr(fates, "found", lambda *_: None)  # as if the commit got no answer to this either
+    monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)  # as if the commit got no answer to this either
     purses(1)
     with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
         way()
@@ -445,7 +447,7 @@ def test_whether_an_earlier_attempt_was_applied_cannot_be_found_out(
     def denied(*_: Any) -> None:
         raise TransactWriteError("denied")
 
-    monkeypatch.setattr(header_requests, "abandon", denied)
+    monkeypatch.setattr(transaction_record, "abandon", denied)
     purses(1)
 
     @transactional(table=Transactions, idempotency_key="k")

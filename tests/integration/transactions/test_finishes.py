@@ -8,9 +8,9 @@ import pytest
 from pynamodb.connection import Connection
 
 from pynamo_locking import LockingError, TransactionConflict, recover, sweep, transaction
-from pynamo_locking._core.queue import Mark
-from pynamo_locking._core.transaction import Header, State, row_of_participants
-from pynamo_locking._io import header_requests, lock_document, statements
+from pynamo_locking._core.lock_queue import WriteIntent
+from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus, row_of_participants
+from pynamo_locking._io import batch_requests, lock_record, transaction_record
 from tests.integration.transactions.test_statements import consumed
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 #: How many marks at most.
 MOST: Final = 1000
-STATES: Final = [State.COMMITTED, State.ABORTED]
+STATES: Final = [TransactionStatus.COMMITTED, TransactionStatus.ABORTED]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_refused", set())
+    monkeypatch.setattr(batch_requests, "_refused", set())
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def sheets(clock: VirtualClock, memory: Engine) -> VirtualClock:
     return clock
 
 
-def leave(count: int, state: State, *, name: str = "t", placeholders: int = 0, **header: Any) -> None:
+def leave(count: int, state: TransactionStatus, *, name: str = "t", placeholders: int = 0, **header: Any) -> None:
     """Leave the rows of a transaction of so many items that are marked, of which the last are placeholders."""
-    table = header_requests.header_table_of(Transactions)
+    table = transaction_record.record_table_of(Transactions)
     connection = Sheet._get_connection()
     for row in rows_of(Transactions):
         if row["id"]["S"].partition("#")[0] == name:
@@ -64,23 +64,26 @@ def leave(count: int, state: State, *, name: str = "t", placeholders: int = 0, *
     for i in range(count):
         key = {"pk": {"S": "a"}, "sk": {"N": str(i)}}
         is_new = i >= count - placeholders
-        mark = Mark(name, table.table, "save", is_new, {"b": {"S": "new"}, "v": {"N": "2"}})
-        row = {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_document.stored_mark(mark)}}}
+        mark = WriteIntent(name, table.table, "save", is_new, {"b": {"S": "new"}, "v": {"N": "2"}})
+        row = {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_record.stored_mark(mark)}}}
         connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": row})
         named.append({"M": {"table": {"S": connection.table_name}, "key": {"M": key}, "lock": {"S": "lck"}}})
     rows = range(0, count, 1000)
     for number, start in enumerate(rows):
         some = {"items": {"L": named[start : start + 1000]}}
-        header_requests.put_row(table, row_of_participants(name, number), some, expires=True)
+        transaction_record.put_row(table, row_of_participants(name, number), some, expires=True)
     lease_ms = 10_000
-    header_requests.begin(
-        table, Header(name, state, "0", "owner", **{"lease_ms": lease_ms, "items": count, "rows": len(rows), **header})
+    transaction_record.begin(
+        table,
+        TransactionRecord(
+            name, state, "0", "owner", **{"lease_ms": lease_ms, "items": count, "rows": len(rows), **header}
+        ),
     )
 
 
-def assert_settled(count: int, state: State, *, placeholders: int = 0) -> None:
+def assert_settled(count: int, state: TransactionStatus, *, placeholders: int = 0) -> None:
     assert marked_rows(Sheet, "lck") == []
-    is_committed = state is State.COMMITTED
+    is_committed = state is TransactionStatus.COMMITTED
     expected = ["new"] * count if is_committed else ["old"] * (count - placeholders)
     assert [row["b"]["S"] for row in rows_of(Sheet)] == expected
 
@@ -106,21 +109,21 @@ DEEDS: Final[dict[str, tuple[Callable[[int], Any], int, int]]] = {
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("deed", DEEDS)
-def test_requests_by_the_hundred(memory: Engine, deed: str, state: State) -> None:
+def test_requests_by_the_hundred(memory: Engine, deed: str, state: TransactionStatus) -> None:
     """The header is read once, items by the hundred, and 25 marks are removed by each request, for a unit each."""
     for count in (10, 100):
         check_requests(memory, deed, state, count)
 
 
 @pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
-def test_requests_of_a_thousand(memory: Engine, deed: str, state: State) -> None:
+def test_requests_of_a_thousand(memory: Engine, deed: str, state: TransactionStatus) -> None:
     """They grow with what is removed, and with nothing else."""
     check_requests(memory, deed, state, MOST)
 
 
 @pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
 def test_requests_and_units_elsewhere(
-    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, deed: str, state: State
+    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, deed: str, state: TransactionStatus
 ) -> None:
     """On an engine that is not ours: a write unit for each mark, and two for the header."""
     units = check_requests(dynoxide, deed, state, 100, lambda: consumed(monkeypatch))
@@ -128,7 +131,7 @@ def test_requests_and_units_elsewhere(
 
 
 def check_requests(
-    engine: Engine, deed: str, state: State, count: int, watch: Callable[[], list[float]] = list
+    engine: Engine, deed: str, state: TransactionStatus, count: int, watch: Callable[[], list[float]] = list
 ) -> list[float]:
     engine.bind(Sheet, Transactions)
     placeholders = count // 10
@@ -154,17 +157,17 @@ def test_without_statements_one_request_for_each_mark(
     """As for an engine that refuses them."""
     memory.bind(Sheet, Transactions)
     make_long_from(monkeypatch, 100, statements=1)
-    leave(30, State.COMMITTED)
+    leave(30, TransactionStatus.COMMITTED)
     act, few, reads = DEEDS[deed]
     with count_requests() as counted:
         act(30)
     assert counted.total == few + (deed in ("recover", "sweep")) + reads + 30
-    assert_settled(30, State.COMMITTED)
+    assert_settled(30, TransactionStatus.COMMITTED)
 
 
 def test_a_commit_that_meets_many_marks(sheets: VirtualClock) -> None:
     """It is refused by all of them at once, removes them together, and is sent again."""
-    leave(50, State.COMMITTED)
+    leave(50, TransactionStatus.COMMITTED)
     with count_requests() as counted, transaction() as tx:
         for i in range(50):
             tx.update(Sheet("a", i), [Sheet.body.set("newer")], add_version_condition=False)
@@ -178,7 +181,7 @@ def test_a_commit_that_meets_many_marks(sheets: VirtualClock) -> None:
 
 def test_who_looks_past_marks_reads_the_header_once(sheets: VirtualClock) -> None:
     """For all the marks that one request has found."""
-    leave(100, State.PENDING, until_ms=sheets.time_ms() + 10_000)
+    leave(100, TransactionStatus.PENDING, until_ms=sheets.time_ms() + 10_000)
     with count_requests() as counted, transaction(isolation="read_committed") as tx:
         assert {item.body for item in tx.query(Sheet, "a")} == {"old"}
     assert counted.total == 2
@@ -186,10 +189,10 @@ def test_who_looks_past_marks_reads_the_header_once(sheets: VirtualClock) -> Non
 
 def test_who_waits_looks_at_one_mark(sheets: VirtualClock) -> None:
     """The header and the first of its items are read again after each pause; at last the dead one is aborted."""
-    leave(100, State.PENDING, until_ms=sheets.time_ms() + 10_000)
+    leave(100, TransactionStatus.PENDING, until_ms=sheets.time_ms() + 10_000)
     with count_requests() as counted, transaction() as tx:
         assert {item and item.body for item in tx.get_all(Sheet, [("a", i) for i in range(100)])} == {"old"}
-    assert_settled(100, State.ABORTED)
+    assert_settled(100, TransactionStatus.ABORTED)
     assert counted.by_operation["GetItem"] < 2 * 40
     assert counted.by_operation["BatchGetItem"] == 2
     assert counted.by_operation[BATCH] == 4
@@ -197,7 +200,7 @@ def test_who_waits_looks_at_one_mark(sheets: VirtualClock) -> None:
 
 def test_the_time_to_wait_is_one_for_all(sheets: VirtualClock) -> None:
     """A pending transaction is waited for until the deadline, whatever the number of its marks."""
-    leave(10, State.PENDING, until_ms=sheets.time_ms() + 10**6, lease_ms=10**6)
+    leave(10, TransactionStatus.PENDING, until_ms=sheets.time_ms() + 10**6, lease_ms=10**6)
     before = sheets.elapsed
     with pytest.raises(TransactionConflict), transaction(wait=5) as tx:
         tx.get_all(Sheet, [("a", i) for i in range(10)])
@@ -207,10 +210,10 @@ def test_the_time_to_wait_is_one_for_all(sheets: VirtualClock) -> None:
 
 def test_marks_of_several_transactions(sheets: VirtualClock) -> None:
     """Each is judged by its own header."""
-    leave(30, State.COMMITTED, name="t")
+    leave(30, TransactionStatus.COMMITTED, name="t")
     rows = {row["sk"]["N"]: row for row in rows_of(Sheet)}
     table = Sheet._get_connection()
-    leave(0, State.ABORTED, name="u", items=0, rows=0)
+    leave(0, TransactionStatus.ABORTED, name="u", items=0, rows=0)
     for i in range(0, 30, 3):
         row = rows[str(i)]
         row["lck"]["M"]["tx"]["M"]["id"] = {"S": "u"}
@@ -232,10 +235,10 @@ def refused_each(_: Any, kwargs: Any) -> Any:
 @pytest.mark.parametrize("answer", [denied, lost_half, throttled_in_part, refused_each])
 @pytest.mark.parametrize(("deed", "state"), [*zip(DEEDS, STATES * 2, strict=True)])
 def test_what_a_batch_has_not_removed_is_sent_alone(
-    sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, state: State, answer: Any
+    sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, state: TransactionStatus, answer: Any
 ) -> None:
     """A refused or unknown statement goes the way of a refused single request; without permission all do."""
-    monkeypatch.setattr("pynamo_locking._io.mark_requests.WORKERS", 1)  # else both batches may be under way when denied
+    monkeypatch.setattr("pynamo_locking._io.write_intents.WORKERS", 1)  # else both batches may be under way when denied
     leave(40, state, placeholders=5)
     with answering(monkeypatch, answer) as batches:
         DEEDS[deed][0](40)
@@ -244,9 +247,11 @@ def test_what_a_batch_has_not_removed_is_sent_alone(
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_process_that_dies_in_the_middle(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, state: State) -> None:
+def test_a_process_that_dies_in_the_middle(
+    sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, state: TransactionStatus
+) -> None:
     """Before and after each request of a recovery: a header is final only when no mark is left; the next goes on."""
-    monkeypatch.setattr("pynamo_locking._io.mark_requests.WORKERS", 1)
+    monkeypatch.setattr("pynamo_locking._io.write_intents.WORKERS", 1)
     for requests in range(1, 7):
         for lost in (False, True):
             name = f"t{requests}{lost}"
@@ -272,7 +277,7 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
             item.update([Sheet.body.set("newer")])
 
     for before in range(5):
-        leave(26, State.COMMITTED)
+        leave(26, TransactionStatus.COMMITTED)
         original, seen = Connection.dispatch, list[str]()
 
         def dispatch(
@@ -299,7 +304,7 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
 
 def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
     """All the others are finished, the error names it, and the transaction is not finished."""
-    leave(30, State.COMMITTED)
+    leave(30, TransactionStatus.COMMITTED)
     table = Sheet._get_connection()
     broken = existing(Sheet, "a", 3)
     broken["lck"]["M"]["queue"] = {"S": "broken"}
@@ -313,28 +318,28 @@ def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
 
 def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
     """Nothing that is sent together may have it twice."""
-    leave(30, State.COMMITTED)
+    leave(30, TransactionStatus.COMMITTED)
     row = existing(Transactions, row_of_participants("t", 0))
     table = Transactions._get_connection()
     row["content"]["M"]["items"]["L"] *= 2
     table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
     recover(Transactions, "t")
-    assert_settled(30, State.COMMITTED)
+    assert_settled(30, TransactionStatus.COMMITTED)
 
 
 @pytest.mark.parametrize("deed", ["query", "recover"])
 def test_batches_of_reads_are_not_needed(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str) -> None:
     """Who may not send them reads item by item, after a query as well."""
-    leave(10, State.COMMITTED)
+    leave(10, TransactionStatus.COMMITTED)
     with answering(monkeypatch, denied, "BatchGetItem") as batches:
         DEEDS[deed][0](10)
     assert len(batches) == 1
-    assert_settled(10, State.COMMITTED)
+    assert_settled(10, TransactionStatus.COMMITTED)
 
 
 def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """DynamoDB was busy: the header says finished only when all were looked at."""
-    leave(30, State.COMMITTED)
+    leave(30, TransactionStatus.COMMITTED)
 
     def some(send: Any, kwargs: Any) -> Any:
         [[name, asked]] = kwargs["RequestItems"].items()
@@ -345,4 +350,4 @@ def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock, mo
     with answering(monkeypatch, some, "BatchGetItem") as batches:
         assert recover(Transactions, "t") == "finished"
     assert len(batches) == 5
-    assert_settled(30, State.COMMITTED)
+    assert_settled(30, TransactionStatus.COMMITTED)

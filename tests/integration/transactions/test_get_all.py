@@ -11,7 +11,7 @@ from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError
 
 from pynamo_locking import ConfigurationError, Transaction, outcome, transaction, transactional
-from pynamo_locking._core import limits
+from pynamo_locking._core import dynamodb
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
@@ -246,12 +246,12 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
         with transaction(isolation="read_committed") as reader:
             found = reader.get_all(Purse, keys)
         assert [item and item.balance for item in found] == ([1] * 8 if is_committed else [100] * 6 + [None] * 2)
-        monkeypatch.setattr(limits, "MOST_ACTIONS", 100)
+        monkeypatch.setattr(dynamodb, "MOST_ACTIONS", 100)
         with transaction() as reader:
             found = reader.get_all(Purse, keys)
         assert [item and item.balance for item in found] == ([1] * 8 if is_committed else [100] * 6 + [None] * 2)
         assert marked_rows(Purse) == []
-        monkeypatch.setattr(limits, "MOST_ACTIONS", 4)
+        monkeypatch.setattr(dynamodb, "MOST_ACTIONS", 4)
 
 
 def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:

@@ -22,9 +22,9 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._core.transaction import Header, State
-from pynamo_locking._io import header_requests
-from pynamo_locking._io.header_requests import header_table_of
+from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
+from pynamo_locking._io import transaction_record
+from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import deeds, dying_at
 from tests.support.parties import in_thread
@@ -392,8 +392,8 @@ def test_who_renews_between_look_and_abort_lives(
     with dying_at(monkeypatch, "decision"):
         in_thread(lambda: survive(tx.commit))
     assert "p3" in {row["purse_id"]["S"] for row in marked_rows(Purse)}
-    header_table, states, original = header_table_of(Transactions), list[str | None](), Connection.dispatch
-    header = header_requests.read(header_table, tx.id)
+    header_table, states, original = record_table_of(Transactions), list[str | None](), Connection.dispatch
+    header = transaction_record.read(header_table, tx.id)
     assert header is not None
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
@@ -401,7 +401,7 @@ def test_who_renews_between_look_and_abort_lives(
             with monkeypatch.context() as undo:
                 undo.setattr(Connection, "dispatch", original)
                 if not states:
-                    header_requests.renew(header_table, header, 1)
+                    transaction_record.renew(header_table, header, 1)
                 states.append(outcome(Transactions, tx.id))
         return original(connection, operation, kwargs, *args)
 
@@ -438,7 +438,7 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
     with dying_at(monkeypatch, "end" if is_committed else "decision"):
         in_thread(lambda: survive(dead.commit))
     if not is_committed:
-        header_requests.abort(header_table_of(Transactions), dead.id, "asked")
+        transaction_record.abort(record_table_of(Transactions), dead.id, "asked")
         assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
     assert marked_rows(Purse) == []
     assert outcome(Transactions, dead.id) == ("committed" if is_committed else "aborted")
@@ -588,8 +588,11 @@ def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch
 
 def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
     """A renewal that was not answered arrives after the next one: a watcher must not take that for silence."""
-    header_table = header_table_of(Transactions)
-    header_requests.begin(header_table, Header("t", State.PENDING, lease_ms=1000))
-    newer = header_requests.renew(header_table, Header("t", State.PENDING, lease_ms=5000), 2)
-    assert header_requests.renew(header_table, Header("t", State.PENDING, lease_ms=1000), 1) == newer
-    assert header_requests.read(header_table, "t") == newer
+    header_table = record_table_of(Transactions)
+    transaction_record.begin(header_table, TransactionRecord("t", TransactionStatus.PENDING, lease_ms=1000))
+    newer = transaction_record.renew(header_table, TransactionRecord("t", TransactionStatus.PENDING, lease_ms=5000), 2)
+    assert (
+        transaction_record.renew(header_table, TransactionRecord("t", TransactionStatus.PENDING, lease_ms=1000), 1)
+        == newer
+    )
+    assert transaction_record.read(header_table, "t") == newer

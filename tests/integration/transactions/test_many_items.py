@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.connection import Connection
 
-from pynamo_locking import (
-    LockSettings,
-    StaleVersion,
-    Transaction,
-    outcome,
-    transaction,
-)
-from pynamo_locking._core import commit_paths
+from pynamo_locking import LockSettings, StaleVersion, Transaction, outcome, transaction
+from pynamo_locking._core import transactions
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import header_requests, statements
-from pynamo_locking._io.header_requests import header_table_of
+from pynamo_locking._io import batch_requests, transaction_record
+from pynamo_locking._io.transaction_record import record_table_of
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import units
@@ -48,7 +42,7 @@ SIZES = (101, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 1
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine sends nothing twice, and statements are not refused yet."""
     monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=120, request_timeout=15))
-    monkeypatch.setattr(statements, "_refused", set())
+    monkeypatch.setattr(batch_requests, "_refused", set())
 
 
 def begin() -> Transaction:
@@ -100,7 +94,7 @@ def test_what_is_in_the_way_of_one_placeholder(memory: Engine, monkeypatch: pyte
     dead = _saving(keys[:8])
     with dying_after(monkeypatch, 3):  # header, names, placeholders
         in_thread(lambda: survive(dead.commit))
-    header_requests.abort(header_table_of(Transactions), dead.id, "asked")
+    transaction_record.abort(record_table_of(Transactions), dead.id, "asked")
     assert len(marked_rows(Session)) == 3
     Session(keys[9], user="old", expires_at=datetime.now(timezone.utc) - timedelta(minutes=1)).save()
     _saving(keys).commit()
@@ -184,9 +178,9 @@ def test_new_items_do_not_spill(dynoxide: Engine, monkeypatch: pytest.MonkeyPatc
 def test_names_fill_rows(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row of names exceeds what it may hold: so 9,000 short keys do not make one of more than 400 KB."""
     memory.bind(Purse, Transactions)
-    monkeypatch.setattr(commit_paths, "ROW_BYTES", 2000)
-    monkeypatch.setattr(commit_paths, "SPILL_BYTES", 10_000)
-    monkeypatch.setattr("pynamo_locking._transactions.marking.SPILL_BYTES", 600)
+    monkeypatch.setattr(transactions, "ROW_BYTES", 2000)
+    monkeypatch.setattr(transactions, "SPILL_BYTES", 10_000)
+    monkeypatch.setattr("pynamo_locking._transactions.prepare.SPILL_BYTES", 600)
     keys = fill(150, "x" * 200)
     tx = begin()
     for i, item in enumerate(tx.get_all(Purse, keys)):

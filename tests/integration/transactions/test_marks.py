@@ -22,7 +22,7 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
-from pynamo_locking._core.limits import LARGEST_ITEM
+from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
 from tests.support.deeds import deeds, dying_at
 from tests.support.parties import in_thread
@@ -619,7 +619,7 @@ def test_later_attempts_read_with_the_age_of_the_first(clock: VirtualClock, monk
         if len(attempts) == 1:
             with pending(clock, monkeypatch):
                 raise TransactionConflict("made up")
-        monkeypatch.setattr("pynamo_locking._core.limits.MOST_ACTIONS", 100)  # so many of them may be absent
+        monkeypatch.setattr("pynamo_locking._core.dynamodb.MOST_ACTIONS", 100)  # so many of them may be absent
         for key in KEYS:
             tx.get_or_none(Purse, key)
         assert clock.elapsed - attempts[-1] < 5, "it waits for a younger one, as if it were the younger one"

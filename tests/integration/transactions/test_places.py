@@ -16,7 +16,7 @@ from botocore.exceptions import ConnectionClosedError
 from pynamodb.connection import Connection
 
 from pynamo_locking import ConfigurationError, LockLost, Transaction, TransactionConflict, recover
-from pynamo_locking._core import commit_paths
+from pynamo_locking._core import transactions
 from tests.support.lengths import short_or_long
 from tests.support.transaction_models import (
     Plain,
@@ -167,7 +167,7 @@ class _Place:
 
     def force(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_long_from(monkeypatch)
-        chosen = commit_paths._direct
+        chosen = transactions._direct
 
         def direct(members: Any, writes: list[int], room: int, most_bytes: int) -> list[int]:
             others = [i for i in writes if i != 0]
@@ -175,7 +175,7 @@ class _Place:
                 return chosen(members, others, room, most_bytes)
             return [0, *chosen(members, others, room - 1, most_bytes)]
 
-        monkeypatch.setattr(commit_paths, "_direct", direct)
+        monkeypatch.setattr(transactions, "_direct", direct)
 
 
 PLACES = [
@@ -292,7 +292,7 @@ def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, monkeypatch: pyt
     Session(KEY, user="u", expires_at=soon).save()
     make_long_from(monkeypatch)
     monkeypatch.setattr(
-        commit_paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
+        transactions, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
     )
     tx = Transaction()
     tx.save(Session(KEY, user="v", expires_at=soon), add_version_condition=False)
@@ -312,7 +312,7 @@ def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(memory: Engine, monk
     connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": image})
     make_long_from(monkeypatch)
     monkeypatch.setattr(
-        commit_paths, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
+        transactions, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
     )
     tx = Transaction()
     for key in (KEY, *(f"n{i}" for i in range(5))):

@@ -29,8 +29,8 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import header_requests
-from pynamo_locking._io.header_requests import header_table_of
+from pynamo_locking._io import transaction_record
+from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._transactions import recovery
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import Answer, Forward, _tapped
@@ -374,8 +374,8 @@ def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     real_engine.bind(Purse, Transactions)
     for beat, state in ((None, "aborted"), ({"S": "0"}, "aborted"), ({"N": "0"}, "aborted"), ({"N": "7"}, "pending")):
         put(Transactions, header("T", "pending", beat=beat))
-        header_table = header_table_of(Transactions)
-        assert header_requests.abort(header_table, "T", "expired", beat=0).state.value == state
+        header_table = record_table_of(Transactions)
+        assert transaction_record.abort(header_table, "T", "expired", beat=0).state.value == state
     put(Transactions, header("T", "pending", beat=None))
     put(Transactions, participants("T"))
     assert sweep(Transactions).aborted == 1
@@ -440,13 +440,13 @@ def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkey
     put(Transactions, header("T", "committed"))
     put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
     image = existing(Purse, "p0")
-    original = header_requests.get_row
+    original = transaction_record.get_row
 
     def get_row(*arguments: Any) -> Any:
         put(Purse, {**_values(image), "balance": {"N": "6"}})
         return original(*arguments)
 
-    monkeypatch.setattr(header_requests, "get_row", get_row)
+    monkeypatch.setattr(transaction_record, "get_row", get_row)
     began = clock.elapsed
     with transaction() as tx:
         assert tx.get(Purse, "p0").balance == 6

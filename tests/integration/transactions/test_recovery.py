@@ -24,7 +24,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import dispatch as io_dispatch
+from pynamo_locking._io import client
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import deeds, dying_at, from_deed
 from tests.support.faults import Answer, Forward, _tapped, count_requests
@@ -600,7 +600,7 @@ def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
 @contextmanager
 def _silence_after_the_decision():
     """Apply what carries the idempotency key without an answer; nothing is answered then until the next read."""
-    original, silent = io_dispatch.dispatch, []
+    original, silent = client.dispatch, []
 
     def dispatch(connection, operation, kwargs):
         if operation == "GetItem":
@@ -614,7 +614,7 @@ def _silence_after_the_decision():
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io_dispatch, "dispatch", dispatch)
+        patch.setattr(client, "dispatch", dispatch)
         yield
 
 

@@ -20,8 +20,8 @@ from pynamo_locking import (
     recover,
     sweep,
 )
-from pynamo_locking._io import header_requests
-from pynamo_locking._io.retries import Refused
+from pynamo_locking._io import transaction_record
+from pynamo_locking._io.client import Refused
 from tests.integration.whole.test_broken_rows import broken
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
@@ -175,14 +175,14 @@ def test_a_sound_one(clock: VirtualClock) -> None:
 def test_a_decision_meanwhile(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header that was decided after the look stays decided."""
     store("pending", beat=PART)
-    original = header_requests.replace
+    original = transaction_record.replace_row
 
     def late(*arguments: Any) -> None:
-        monkeypatch.setattr(header_requests, "replace", original)
+        monkeypatch.setattr(transaction_record, "replace_row", original)
         put(Transactions, header("T", "committed", beat=PART))
         original(*arguments)
 
-    monkeypatch.setattr(header_requests, "replace", late)
+    monkeypatch.setattr(transaction_record, "replace_row", late)
     assert Transactions.repair("T")
     assert (outcome(Transactions, "T"), balance()) == ("committed", 6)
 
@@ -193,7 +193,7 @@ def test_changes_all_the_time(clock: VirtualClock, monkeypatch: pytest.MonkeyPat
     def refused(*_: Any) -> None:
         raise Refused(None)
 
-    monkeypatch.setattr(header_requests, "replace", refused)
+    monkeypatch.setattr(transaction_record, "replace_row", refused)
     with pytest.raises(OutcomeUnknown, match="faster"):
         Transactions.repair("T")
 

@@ -9,10 +9,10 @@ import pytest
 from pynamodb.connection import Connection
 
 from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
-from pynamo_locking._core.transaction import State
-from pynamo_locking._io import header_requests, runtime
-from pynamo_locking._io.header_requests import HeaderTable
-from pynamo_locking._transactions.long_commit import LongCommit
+from pynamo_locking._core.transactions import TransactionStatus
+from pynamo_locking._io import runtime, transaction_record
+from pynamo_locking._io.transaction_record import RecordTable
+from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
@@ -50,15 +50,15 @@ def write_all(**options: Any) -> Transaction:
 
 def commit(monkeypatch: pytest.MonkeyPatch, tx: Transaction, *, meanwhile: Callable[[], None]) -> None:
     """Commit, and do something else when all marks are there, right before the decision."""
-    decide, calls = LongCommit._decide, [meanwhile]
+    decide, calls = MultiRequestCommit._decide, [meanwhile]
 
-    def late(self: LongCommit) -> None:
+    def late(self: MultiRequestCommit) -> None:
         while calls:
             calls.pop()()
         decide(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LongCommit, "_decide", late)
+        patch.setattr(MultiRequestCommit, "_decide", late)
         tx.commit()
     assert not calls, "the commit was none of a long transaction"
 
@@ -300,16 +300,16 @@ class Left:
         with dying_at(monkeypatch, "decision"):
             in_thread(lambda: survive(tx.commit))
         self.id = tx.id
-        self.header_table = HeaderTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
+        self.header_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
         assert outcome(Transactions, tx.id) == "pending"
 
-    def decide(self, to: State) -> None:
+    def decide(self, to: TransactionStatus) -> None:
         """Turn the header."""
-        if to is State.ABORTED:
-            header_requests.abort(self.header_table, self.id, "asked")
+        if to is TransactionStatus.ABORTED:
+            transaction_record.abort(self.header_table, self.id, "asked")
             return
-        decision = header_requests.decision(self.header_table, self.id, to)
+        decision = transaction_record.decision(self.header_table, self.id, to)
         self.header_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
 
 
@@ -327,7 +327,7 @@ def test_what_is_committed_in_between_is_seen(left: Left, monkeypatch: pytest.Mo
 
     def decide(number: int) -> None:
         if number == read:
-            left.decide(State.COMMITTED)
+            left.decide(TransactionStatus.COMMITTED)
 
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
@@ -344,7 +344,7 @@ def test_what_is_aborted_in_between_changes_nothing(left: Left, monkeypatch: pyt
 
     def decide(number: int) -> None:
         if number == read:
-            left.decide(State.ABORTED)
+            left.decide(TransactionStatus.ABORTED)
 
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
@@ -357,7 +357,7 @@ def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monk
     """A mark without a header is an orphan, beside which stands what is committed."""
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
-    header_requests.ask(
+    transaction_record.ask(
         left.header_table, "DeleteItem", {"TableName": left.header_table.table, "Key": left.header_table.key(left.id)}
     )
     with watched(monkeypatch) as sent:

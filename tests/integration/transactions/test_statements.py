@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 from pynamodb.connection import Connection
 
 from pynamo_locking import Conflict, LockSettings, StaleVersion, Transaction, outcome, transaction
-from pynamo_locking._io import statements
-from pynamo_locking._io.statements import Result, Write
+from pynamo_locking._io import batch_requests
+from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.statements import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_refused", set())
+    monkeypatch.setattr(batch_requests, "_refused", set())
 
 
 @pytest.fixture
@@ -201,14 +201,14 @@ def test_a_statement_is_the_single_request(concurrent_engine: Engine, operation:
     """Whatever is stored: applied or not alike, and what is stored afterwards is the same."""
     concurrent_engine.bind(Purse)
     connection = Purse._get_connection().connection
-    table, written = Purse._get_connection().table_name, list[Write]()
+    table, written = Purse._get_connection().table_name, list[StatementWrite]()
     alone = list[bool]()
     for number, (_, item) in enumerate(cases()):
         for kind in ("alone", "together"):
             key = {"purse_id": {"S": f"{kind}-{number}"}}
             if item:
                 connection.dispatch("PutItem", {"TableName": table, "Item": {**key, **item}})
-            write = Write(connection, operation, {**request_, "TableName": table, "Key": key})
+            write = StatementWrite(connection, operation, {**request_, "TableName": table, "Key": key})
             if kind == "together":
                 written.append(write)
                 continue
@@ -218,9 +218,9 @@ def test_a_statement_is_the_single_request(concurrent_engine: Engine, operation:
                 alone.append(False)
             else:
                 alone.append(True)
-    results = statements.send(written)
-    assert [result is Result.APPLIED for result in results] == alone
-    assert Result.UNKNOWN not in results
+    results = batch_requests.send(written)
+    assert [result is StatementResult.APPLIED for result in results] == alone
+    assert StatementResult.UNKNOWN not in results
     assert 0 < sum(alone) < len(alone)
     for number in range(len(alone)):
         found = [stored(Purse, f"{kind}-{number}") for kind in ("alone", "together")]
@@ -249,9 +249,9 @@ def test_what_cannot_be_said_is_not_sent(memory: Engine, changed: dict[str, Any]
     memory.bind(Purse)
     kwargs = {"TableName": Purse._get_connection().table_name, "Key": {"purse_id": {"S": "p"}}, **DELETE, **changed}
     kwargs["ConditionExpression"] = changed.get("ConditionExpression", "#l.#tx.#id = :id")
-    write = Write(Purse._get_connection().connection, "UpdateItem", kwargs)
+    write = StatementWrite(Purse._get_connection().connection, "UpdateItem", kwargs)
     with count_requests() as counted:
-        assert statements.send([write, write]) == [Result.NOT_APPLIED] * 2
+        assert batch_requests.send([write, write]) == [StatementResult.NOT_APPLIED] * 2
     assert counted.total == 0
 
 

@@ -25,11 +25,11 @@ from pynamo_locking import (
     TransactWrite,
     transaction,
 )
-from pynamo_locking._core.error_codes import THROTTLED
-from pynamo_locking._items import unique
-from pynamo_locking._items.unique import Value
-from pynamo_locking._writes.claims import Holder, Row
-from pynamo_locking._writes.refusals import refusal
+from pynamo_locking._core.dynamodb import THROTTLED
+from pynamo_locking._items import unique_values
+from pynamo_locking._items.unique_values import Value
+from pynamo_locking._writes.unique_rows import Holder, UniqueRow
+from pynamo_locking._writes.write import error_of_refusal
 from pynamo_locking.testing._botocore import client_error
 from tests.support.faults import delayed, lost_requests, lost_responses
 from tests.support.models import Locks
@@ -305,11 +305,11 @@ def test_one_transaction_claims_a_value_once() -> None:
 def test_a_row_that_its_own_item_has_got_meanwhile() -> None:
     """Is no value of another item: a long transaction has read the row before, and lost a race."""
     own, other = (Holder("users", {"id": {"S": key}}) for key in "ab")
-    row = Row(Uniques, "x", Value(User, ("email",), ({"S": "x"},)), own)
+    row = UniqueRow(Uniques, "x", Value(User, ("email",), ({"S": "x"},)), own)
     _, write = row.plan(PutError)
     for holder, kind in ((own, TransactionConflict), (other, NotUnique)):
         image = {"holder": holder.stored().values[0]}
-        refused = refusal(write, PutError, image, Conflict("refused"))
+        refused = error_of_refusal(write, PutError, image, Conflict("refused"))
         assert isinstance(refused, kind)
         assert isinstance(refused, PutError)
 
@@ -375,7 +375,7 @@ def test_ways_that_leave_rows_out_are_refused() -> None:
 
 def test_a_row_of_another_program_stays() -> None:
     """It has no holder."""
-    [name] = unique.held(User, {"email": {"S": "x"}})
+    [name] = unique_values.held(User, {"email": {"S": "x"}})
     table = Uniques._get_connection()
     table.put_item(name, attributes={"theirs": {"S": "y"}})
     with pytest.raises(ConfigurationError, match="none that pynamo_locking has"):

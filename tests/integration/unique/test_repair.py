@@ -11,7 +11,7 @@ from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, NotUnique, transaction
-from pynamo_locking._transactions.long_commit import LongCommit
+from pynamo_locking._transactions.commit import MultiRequestCommit
 from tests.support.faults import count_requests
 from tests.support.models import Locks, declare
 from tests.support.parties import shifted_clock
@@ -179,7 +179,7 @@ def test_only_models_with_unique_values() -> None:
 def test_beside_a_long_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has marked and not finished is finished before it is judged."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr(LongCommit, "_finish", lambda self: None)
+    monkeypatch.setattr(MultiRequestCommit, "_finish", lambda self: None)
     with transaction(Transactions) as tx:
         for number in range(6):
             tx.save(Member(f"m{number}", email=f"x{number}"))

@@ -30,7 +30,7 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import header_requests, lock_document
+from pynamo_locking._io import lock_record, transaction_record
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests
 from tests.support.interval_models import Slot, SlotLocks
@@ -143,7 +143,7 @@ def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualCl
 
 
 def is_broken(lock: dict[str, Any]) -> bool:
-    return bool(lock_document.state_of(lock["M"]).unreadable)
+    return bool(lock_record.state_of(lock["M"]).unreadable)
 
 
 def may_have_a_holder(lock: dict[str, Any]) -> bool:
@@ -346,7 +346,7 @@ def test_headers(
         put(Transactions, row)
         place({"M": {"tx": mark("T", name_of(Transactions))}})
         try:
-            header_requests.header_in(row)
+            transaction_record.record_in(row)
         except CorruptRow:
             most = MOST_REQUESTS
         else:

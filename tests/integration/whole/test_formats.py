@@ -26,8 +26,8 @@ from pynamo_locking import (
     sweep,
     transaction,
 )
-from pynamo_locking._io import header_requests, mark_requests
-from pynamo_locking._io.stored import FORMAT
+from pynamo_locking._io import transaction_record, write_intents
+from pynamo_locking._io.stored_rows import FORMAT
 from pynamo_locking.testing import VirtualClock
 from tests.support import poisoned
 from tests.support.call_models import Calls
@@ -334,23 +334,23 @@ def test_a_header_without_anything_else(concurrent_engine: Engine) -> None:
 def test_requests_after_a_look(concurrent_engine: Engine) -> None:
     """A newer release has stored the row since it was read: DynamoDB refuses what is sent then."""
     concurrent_engine.bind(Purse, Transactions)
-    table = header_requests.header_table_of(Transactions)
+    table = transaction_record.record_table_of(Transactions)
     for state in ("pending", "committed", "aborted"):
         put(Transactions, header("T", state))
-        read = header_requests.read(table, "T")
+        read = transaction_record.read(table, "T")
         assert read is not None
         put(Transactions, {**header("T", state), "f": NEWER, "expires_s": {"N": "1"}})
         put(Transactions, {**participants("T", participant()), "f": NEWER})
         for operation in {
             "pending": [
-                lambda: header_requests.renew(table, read, 7),  # noqa: B023
-                lambda: header_requests.abort(table, "T", "asked"),
-                lambda: header_requests.abort(table, "T", "asked", beat=0),
+                lambda: transaction_record.renew(table, read, 7),  # noqa: B023
+                lambda: transaction_record.abort(table, "T", "asked"),
+                lambda: transaction_record.abort(table, "T", "asked", beat=0),
             ],
-            "committed": [lambda: header_requests.finish(table, "T")],
+            "committed": [lambda: transaction_record.finish(table, "T")],
             "aborted": [
-                lambda: header_requests.clean(table, "T", is_certain=True),
-                lambda: header_requests.delete_row(table, "T#0000"),
+                lambda: transaction_record.clean(table, "T", is_certain=True),
+                lambda: transaction_record.delete_row(table, "T#0000"),
             ],
         }[state]:
             refuse(operation, Transactions)
@@ -360,7 +360,7 @@ def test_requests_after_a_look(concurrent_engine: Engine) -> None:
     found = row.state(image).mark
     assert found is not None
     place({"M": {"f": NEWER, "tx": sound}})
-    for act in (mark_requests.finish_all, mark_requests.drop_all):
+    for act in (write_intents.finish_all, write_intents.drop_all):
         refuse(lambda: act(table, [(row, found)]), Purse)  # noqa: B023
         put(Purse, {**image, "purse_id": {"S": "p1"}})
         both = [(row, found), (Purse._lock_target("p1", None, Purse.lock_settings()).row, found)]

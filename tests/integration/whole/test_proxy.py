@@ -28,7 +28,7 @@ from pynamo_locking import (
     TransactWrite,
     VersionedMixin,
 )
-from pynamo_locking._io import retries
+from pynamo_locking._io import client
 from tests.conftest import ON_AWS, first_and_others
 from tests.engines.engine import running
 from tests.support.models import declare
@@ -438,7 +438,7 @@ def test_no_request_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> 
     proxy.plan = nth(0, fault, times=1000)
     with pytest.raises(LockTimeout, match="no answer"):
         Plain.lock("a", wait=0).acquire()
-    most = 2 * 4 + retries._PERSISTENT_ATTEMPTS  # to enter, to leave in case one of those arrived, and by a thread
+    most = 2 * 4 + client._PERSISTENT_ATTEMPTS  # to enter, to leave in case one of those arrived, and by a thread
     assert proxy.injected[fault] <= most
     proxy.plan = nothing
     with Plain.edit("a", wait=0) as item:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pynamo_locking import OutcomeUnknown, Transaction, TransactionAborted, outcome, recover, sweep, transaction
-from pynamo_locking._io import retries
+from pynamo_locking._io import client
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
@@ -15,7 +15,7 @@ from tests.support.transaction_models import Purse, Transactions, make_long_from
 def _tables(cheap, monkeypatch):
     cheap.bind(Purse, Transactions)
     purses(6)
-    monkeypatch.setattr(retries, "_PERSISTENT_ATTEMPTS", 1)
+    monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     with VirtualClock():
         yield
 

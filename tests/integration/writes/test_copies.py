@@ -8,11 +8,7 @@ import pickle
 import pytest
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    ConfigurationError,
-    ItemLocked,
-    LockLost,
-)
+from pynamo_locking import ConfigurationError, ItemLocked, LockLost
 from tests.support.models import Account, Device
 from tests.support.parties import in_thread
 

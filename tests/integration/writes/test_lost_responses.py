@@ -13,14 +13,8 @@ import pytest
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
-from pynamo_locking import (
-    LockLost,
-    LockSettings,
-    LockTimeout,
-    OutcomeUnknown,
-    TransactWrite,
-)
-from pynamo_locking._io import lock_requests, retries
+from pynamo_locking import LockLost, LockSettings, LockTimeout, OutcomeUnknown, TransactWrite
+from pynamo_locking._io import client, lock_requests
 from tests.support import faults
 from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks, declare
@@ -141,11 +135,11 @@ def test_a_late_copy_of_a_renewal_changes_nothing(account):
         lock.renew()
         lock.renew()
         newest = account.lock_state("a").holders[0]
-        with pytest.raises(retries.Refused):
+        with pytest.raises(client.Refused):
             lock_requests.renew(row, entry, 1, want_image=False)
         assert account.lock_state("a").holders[0].until_ms == newest.until_ms
         assert account.lock_state("a").holders[0].beat == 2
-        with pytest.raises(retries.Refused):
+        with pytest.raises(client.Refused):
             lock_requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
 
 

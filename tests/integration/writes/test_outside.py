@@ -6,10 +6,7 @@ import botocore.endpoint
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking import (
-    OutcomeUnknown,
-    TransactWrite,
-)
+from pynamo_locking import OutcomeUnknown, TransactWrite
 from tests.support.faults import is_save, lost_responses
 from tests.support.parties import in_thread
 

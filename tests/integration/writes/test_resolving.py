@@ -10,13 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 from pynamodb.exceptions import UpdateError
 
-from pynamo_locking import (
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    VersionedMixin,
-)
-from pynamo_locking._writes.writers import PlainWriter
+from pynamo_locking import OutcomeUnknown, StaleVersion, TransactWrite, VersionedMixin
+from pynamo_locking._writes.send import PlainWriter
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks, declare

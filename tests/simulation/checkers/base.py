@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._io import lock_document
+from pynamo_locking._io import lock_record
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import LockState, QueueEntry
+    from pynamo_locking._core.lock_queue import LockState, QueueEntry
     from tests.simulation.engine.network import Change, Image, Request
     from tests.simulation.history import Grant
     from tests.simulation.run import Run
@@ -89,7 +89,7 @@ _OF_LOCKS = ("lock", "expires_s", "lease_ends")
 
 def queue_of(image: Image | None) -> LockState:
     """Return the lock document of an item."""
-    return lock_document.state_in(image, "lock")
+    return lock_record.state_in(image, "lock")
 
 
 def handed_over(before: LockState, after: LockState) -> dict[str, QueueEntry]:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking._core.claims import WHOLE, Claim
-from pynamo_locking._io import lock_document
+from pynamo_locking._core.lock_modes import WHOLE, LockMode
+from pynamo_locking._io import lock_record
 from tests.simulation import checkers
 from tests.simulation.checkers import Lives, Violation
 from tests.simulation.claims import wished
@@ -123,7 +123,7 @@ def locked(
     since: int = 1,
     sent_s: float = 0,
     named: str = "e",
-    **claims: Claim,
+    **claims: LockMode,
 ) -> dict[str, Any]:
     """Return an item with these tickets in the queue of its lock, by requests that were sent at that time.
 
@@ -136,7 +136,7 @@ def locked(
         "since": {"N": str(since)},
         "queue": {
             "M": {
-                name: lock_document.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms, ticket=ticket)
+                name: lock_record.new_entry("owner", claims.get(name, WHOLE), 6.0, sent_ms, ticket=ticket)
                 for name, ticket in names.items()
             }
         },
@@ -149,7 +149,7 @@ def grant(
     history: History,
     ticket: int,
     *,
-    claim: Claim = WHOLE,
+    claim: LockMode = WHOLE,
     is_held: bool = True,
     trusts_clocks: bool = True,
     process: Any = None,

@@ -14,8 +14,8 @@ from tests.simulation.history import Told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking._core.queue import QueueEntry
-    from pynamo_locking._locks.held_entry import HeldEntry
+    from pynamo_locking._core.lock_queue import QueueEntry
+    from pynamo_locking._locks.held_lock import HeldEntry
     from tests.simulation.engine.network import Change, Place, Request
     from tests.simulation.engine.scheduler import Actor
     from tests.simulation.history import Operation

@@ -9,7 +9,7 @@ from tests.simulation.history import Told
 from tests.simulation.workloads.jobs import Periods
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import Success
+    from pynamo_locking._core.lock_queue import Success
     from tests.simulation.engine.network import Change, Request
     from tests.simulation.run import Run
 

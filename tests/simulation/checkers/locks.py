@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from pynamo_locking._core.queue import EVICTION_SLOTS
+from pynamo_locking._core.lock_queue import EVICTION_SLOTS
 from tests.simulation.checkers.base import Checker, content_of, handed_over, queue_of
 from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals_ahead
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.queue import LockState
+    from pynamo_locking._core.lock_queue import LockState
     from tests.simulation.claims import Claimed, Queued
     from tests.simulation.engine.network import Change, Image, Place, Request
     from tests.simulation.history import Grant, Operation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pynamo_locking._io import header_requests
+from pynamo_locking._io import transaction_record
 from tests.simulation.checkers.base import Checker, log_of, queue_of
 from tests.simulation.checkers.cycles import Outcome, Transaction, anomalies
 from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads
@@ -80,7 +80,7 @@ class NothingLeft(Checker):
         for image in self.run.network.images(Coin.Meta.table_name):
             self.require(queue_of(image).mark is None, f"an item has a mark still: {image}")
         for image in self.run.network.images(Headers.Meta.table_name):
-            header = header_requests.header_in(image)
+            header = transaction_record.record_in(image)
             is_open = (
                 header is not None and not header.state.is_final
             )  # an aborted one is kept open to sweeps for a day

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pynamo_locking._locks import mailboxes
+from pynamo_locking._io import wakeups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Bells:
-    """What stands for `pynamo_locking._io.bell`.
+    """What stands for `pynamo_locking._io.wakeups`.
 
     Args:
         scheduler: lets the bells be heard.
@@ -42,4 +42,4 @@ class Bells:
                 waiting = {box.entry_id for boxes in process.own.get("mailboxes", {}).values() for box in boxes}
                 for entry_id in sorted(waiting if is_forged else waiting & rung):
                     self._count += 1
-                    self._scheduler.spawn(process, f"bell-{self._count}", partial(mailboxes.wake, entry_id))
+                    self._scheduler.spawn(process, f"bell-{self._count}", partial(wakeups.wake, entry_id))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from pynamo_locking.testing.clock_view import ClockView
+from pynamo_locking.testing.clock import ClockView
 from tests.simulation.engine.choices import Listed, Recorded, every_branch
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.network import Network, Place

@@ -10,8 +10,7 @@ from tests.simulation.engine.wire import Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking.testing._dynamodb.tables import Store
-    from pynamo_locking.testing._dynamodb.views import Record
+    from pynamo_locking.testing._tables import Record, Store
 
 
 @dataclass

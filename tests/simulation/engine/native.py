@@ -16,12 +16,11 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.values import Refusal
 from pynamo_locking.testing._botocore import client_error
-from pynamo_locking.testing._dynamodb.arguments import check_arguments
-from pynamo_locking.testing._dynamodb.capacity import TRANSACTIONAL, Bill
-from pynamo_locking.testing._dynamodb.refusals import cancelled, reason
-from pynamo_locking.testing._dynamodb.transactions import (
+from pynamo_locking.testing._operations import (
+    TRANSACTIONAL,
+    Bill,
     bill_of_repetition,
     check_same,
     check_size,
@@ -30,12 +29,14 @@ from pynamo_locking.testing._dynamodb.transactions import (
     read_writes,
     remember,
 )
+from pynamo_locking.testing._tables import cancelled, reason
+from pynamo_locking.testing.memory import check_arguments
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
-    from pynamo_locking.testing._dynamodb import items
-    from pynamo_locking.testing._dynamodb.tables import Store
+    from pynamo_locking.testing import _operations
+    from pynamo_locking.testing._tables import Store
     from tests.simulation.engine.choices import Recorded
     from tests.simulation.engine.scheduler import Landing
     from tests.simulation.engine.wire import Place, Request
@@ -84,10 +85,10 @@ class Transaction:
     request: Request
     begun_s: float
     bill: Bill
-    writes: list[items.Write] = field(default_factory=list)
+    writes: list[_operations.Write] = field(default_factory=list)
     unprepared: list[list[int]] = field(default_factory=list)
     unapplied: list[list[int]] = field(default_factory=list)
-    changes: dict[int, items.Change] = field(default_factory=dict)
+    changes: dict[int, _operations.Change] = field(default_factory=dict)
     outcome: dict[str, Any] | ClientError | None = None
     landing: Landing | None = None
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
-from pynamo_locking._core.error_codes import ACTION_FAILED
-from pynamo_locking._io import lock_document
+from pynamo_locking._core.dynamodb import ACTION_FAILED
+from pynamo_locking._io import lock_record
 from pynamo_locking.testing import MemoryDynamoDB
 from pynamo_locking.testing._botocore import response_metadata
-from pynamo_locking.testing._dynamodb.statements import refused, single_write
+from pynamo_locking.testing._operations import refused, single_write
 from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
 from tests.simulation.engine.client import FaultyClient
 from tests.simulation.engine.expiry import Expiry
@@ -402,7 +402,7 @@ def _knows_itself(request: Request) -> bool:
 
     A delete does not, nor what checks nothing of the past.
     """
-    names_ticket = f"[{lock_document.TICKET}] = " in request.kwargs.get("ConditionExpression", "")
+    names_ticket = f"[{lock_record.TICKET}] = " in request.kwargs.get("ConditionExpression", "")
     return request.operation == "UpdateItem" and (bool(request.step) or names_ticket)
 
 

@@ -16,7 +16,7 @@ from tests.simulation.engine import threads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.testing.clock_view import ClockView
+    from pynamo_locking.testing.clock import ClockView
     from tests.simulation.engine.choices import Recorded
 
 #: The wall clock at the beginning of each run: 2026-01-01.

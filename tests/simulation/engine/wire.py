@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamo_locking._expressions.refusals import Refusal
+from pynamo_locking._expressions.values import Refusal
 from pynamo_locking._io import lock_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from pynamo_locking.testing._dynamodb.tables import Store
+    from pynamo_locking.testing._tables import Store
     from tests.simulation.engine.scheduler import Actor
 
 Image = dict[str, Any]

@@ -8,7 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING, cast
 
 from pynamo_locking._io import runtime
-from pynamo_locking.testing.clock_view import ClockView
+from pynamo_locking.testing.clock import ClockView
 from tests.simulation.engine.scheduler import Process
 from tests.simulation.engine.sync import Condition, Event, Mutex
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._core.outcome import EntryEffect
+from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._jobs import calls
-from pynamo_locking._locks import acquisition, guards, holding
-from pynamo_locking._locks.held_entry import HeldEntry
-from pynamo_locking._writes import inside as writes_inside
+from pynamo_locking._locks import acquire, fencing, held_lock
+from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking._recipes import idempotency
+from pynamo_locking._writes import send
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -18,30 +18,30 @@ from tests.simulation.planted.machinery import Patches, plants
 @plants(Plan("calls", faults={Fault.PAUSE_BEFORE: 1}), "OneResult", "Growing", limit=250, first_seed=110_000)
 def result_without_guard() -> Patches:
     """A call stores its result without any condition, as if it still had the key."""
-    guarded = writes_inside.inside
+    guarded = send.send_under_own_lock
 
     def inside(own: Any, write: Any) -> Any:
         if write.kind is not EntryEffect.FINISH:
             return guarded(own, write)
         write.condition = None
         with own.writing() as number, own.going():
-            data = writes_inside._send(own, write, number, write.kwargs(None, guards.leaving(own)))
-        holding.left(own, None)
+            data = send._send(own, write, number, write.kwargs(None, fencing.remove_own_entry(own)))
+        held_lock.note_left(own, None)
         return data
 
-    return [(writes_inside, "inside", inside)]
+    return [(send, "send_under_own_lock", inside)]
 
 
 @plants(Plan("calls of two payloads"), "OneResult")
 def payload_not_compared() -> Patches:
     """A call gets the result of another payload."""
-    return [(calls, "_hash_of", lambda _: None)]
+    return [(idempotency, "_hash_of", lambda _: None)]
 
 
 @plants(Plan("calls"), "OneResult")
 def stored_result_not_looked_at() -> Patches:
     """A call whose turn comes does the work again."""
-    return [(calls.IdempotencyTable, "_peek", classmethod(lambda cls, image: None))]
+    return [(idempotency.IdempotencyTable, "_peek", classmethod(lambda cls, image: None))]
 
 
 @plants(Plan("calls"), "OneResult")
@@ -55,13 +55,13 @@ def key_not_in_the_commit() -> Patches:
         if error is None:
             tx.after_commit(store)
 
-    return [(calls.IdempotentCall, "_leave_in", leave_in)]
+    return [(idempotency.IdempotentCall, "_leave_in", leave_in)]
 
 
 @plants(Plan("short calls"), "OneResult")
 def expired_result_returned() -> Patches:
     """A result counts for as long as its row is there."""
-    return [(calls, "_is_kept", lambda until_ms: until_ms is not None)]
+    return [(idempotency, "_is_kept", lambda until_ms: until_ms is not None)]
 
 
 class _Adopted(Exception):  # noqa: N818 - ends a wait
@@ -73,7 +73,7 @@ class _Adopted(Exception):  # noqa: N818 - ends a wait
 @plants(Plan("calls", faults={Fault.PAUSE_BEFORE: 1}), "OneResult", "Growing", limit=250, first_seed=110_000)
 def takeover_without_a_new_ticket() -> Patches:
     """A call that takes over goes on under the entry of the dead one, as if it were its own."""
-    waiting = acquisition.Acquisition._wait_for_turn
+    waiting = acquire.Acquisition._wait_for_turn
 
     def adopt(row: Any, dead: Any, state: Any) -> Any:
         raise _Adopted(dead[0])
@@ -88,4 +88,4 @@ def takeover_without_a_new_ticket() -> Patches:
             now = runtime.current.monotonic()
             return HeldEntry(self._row, entry, now, entry.beat, self._state.since, image or {})
 
-    return [(acquisition, "evict_dead", adopt), (acquisition.Acquisition, "_wait_for_turn", wait_for_turn)]
+    return [(acquire, "evict_dead", adopt), (acquire.Acquisition, "_wait_for_turn", wait_for_turn)]

@@ -13,13 +13,13 @@ from typing import Any
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._core.queue import QueueEntry
-from pynamo_locking._io import lock_document, lock_requests, runtime
-from pynamo_locking._io.retries import Refused
-from pynamo_locking._locks import cohorts, guards
-from pynamo_locking._locks.acquisition import Acquisition
-from pynamo_locking._locks.held_entry import HeldEntry
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.lock_queue import QueueEntry
+from pynamo_locking._io import lock_record, lock_requests, runtime
+from pynamo_locking._io.client import Refused
+from pynamo_locking._locks import fencing, local_queue
+from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -34,13 +34,13 @@ _RELEASED = _SHARED.but(workload="embedded")
 
 def _other_succession(change: Any) -> Patches:
     """Change what is stored for the next caller."""
-    succession = cohorts.succession
+    succession = local_queue.handover_to_next
 
     def changed(caller: Any, entry: Any) -> Any:
         after = succession(caller, entry)
         return None if after is None else change(after, caller, entry)
 
-    return [(cohorts, "succession", changed)]
+    return [(local_queue, "handover_to_next", changed)]
 
 
 # Requests
@@ -71,10 +71,10 @@ def a_late_write_of_an_earlier_caller() -> Patches:
     """A write under the lock asks whether its process has an entry, and not whether its caller has."""
 
     def has_any(own: Any, _: int) -> Any:
-        condition: Any = Path([own.row.attribute, lock_document.QUEUE]).exists()
+        condition: Any = Path([own.row.attribute, lock_record.QUEUE]).exists()
         return condition
 
-    return [(guards, "standing", has_any)]
+    return [(fencing, "held_without_later_write", has_any)]
 
 
 # Tickets
@@ -118,13 +118,13 @@ def a_block_without_end() -> Patches:
 @plants(_SHARED.but(parties=8, block=2), "Turns")
 def a_block_of_any_size() -> Patches:
     """A process draws as many tickets as it has callers, however many may share an entry."""
-    return [(cohorts, "_drawing", lambda _, cohort: len(cohort.waiting) + 1)]
+    return [(local_queue, "_drawing", lambda _, cohort: len(cohort.waiting) + 1)]
 
 
 @plants(_SHARED.but(parties=6), "Turns")
 def one_ticket_at_a_time() -> Patches:
     """A process draws one ticket for its next caller, and lets all others pass before it draws another."""
-    return [(cohorts, "_drawing", lambda *_: 1)]
+    return [(local_queue, "_drawing", lambda *_: 1)]
 
 
 # Turns
@@ -133,50 +133,54 @@ def one_ticket_at_a_time() -> Patches:
 @plants(_RELEASED.but(processes=1), "Turns")
 def the_last_comer_is_next() -> Patches:
     """A caller lines up before those that wait already."""
-    join = cohorts.join
+    join = local_queue.enqueue_locally
 
     def push_in(caller: Any) -> bool:
         leads = join(caller)
-        cohort = cohorts._cohorts.get(caller.row.identity)
+        cohort = local_queue._cohorts.get(caller.row.identity)
         if cohort is not None and caller in cohort.waiting:
             cohort.waiting.move_to_end(caller, last=False)
         return leads
 
-    return [(cohorts, "join", push_in)]
+    return [(local_queue, "enqueue_locally", push_in)]
 
 
 @plants(Plan("downgrade", parties=6, processes=2, rounds=2, block=32), "OneHolder", "Fifo", first_seed=10_000)
 def handed_over_by_a_reader() -> Patches:
     """A holder that shares its lock hands it over to a caller that comes ahead of other readers."""
-    succession = cohorts.succession
+    succession = local_queue.handover_to_next
     return [
-        (cohorts, "succession", lambda caller, entry: succession(caller, entry and replace(entry, claim=WHOLE))),
+        (
+            local_queue,
+            "handover_to_next",
+            lambda caller, entry: succession(caller, entry and replace(entry, claim=WHOLE)),
+        ),
     ]
 
 
 @plants(_SHARED, "Quiet", "Calm", "Progress")
 def the_next_caller_is_not_called() -> Patches:
     """A release does not wake the next caller of its process."""
-    return [(cohorts, "pass_on", lambda *_: None)]
+    return [(local_queue, "let_next_lead", lambda *_: None)]
 
 
 @plants(_SHARED.but(workload="callers", parties=2), "Quiet", "Calm", "Progress")
 def who_gives_up_stays_in_line() -> Patches:
     """A caller whose time is over does not leave the line, and everybody behind it waits for it."""
-    return [(cohorts, "give_up", lambda _: None)]
+    return [(local_queue, "abandon", lambda _: None)]
 
 
 @plants(Plan("cancelled tasks", parties=3, processes=1, rounds=2, block=32), "KeptPlace", "Quiet")
 def what_is_not_collected_stays() -> Patches:
     """The entry that was stored for a caller that had left stays in the queue."""
     return [
-        (cohorts, "_remove_handed_over", lambda _: None),
-        (cohorts, "was_handed_over", lambda _: False),
+        (local_queue, "_remove_handed_over", lambda _: None),
+        (local_queue, "was_handed_over", lambda _: False),
     ]
 
 
 def _remember(after: Any, caller: Any, _: Any) -> Any:
-    following: Any = cohorts._cohorts[caller.row.identity].called
+    following: Any = local_queue._cohorts[caller.row.identity].called
     following.after = after
     return after
 
@@ -214,19 +218,19 @@ def the_next_one_begins_early() -> Patches:
     def early(caller: Any, entry: Any) -> Any:
         after = changed(caller, entry)
         if after is not None and after.ticket is not None:
-            cohorts.pass_on(caller)
+            local_queue.let_next_lead(caller)
         return after
 
-    return [(cohorts, "succession", early), *others]
+    return [(local_queue, "handover_to_next", early), *others]
 
 
 @plants(_RELEASED.but(faults={Fault.PAUSE_AFTER: 1}), "OneHolder", "Fifo", first_seed=10_000)
 def lease_from_when_it_comes() -> Patches:
     """The lease of an entry that was handed over counts from when its caller comes for it."""
-    come = cohorts.come
+    come = local_queue.accept_handover
 
     def now(caller: Any) -> Any:
         handed_over = come(caller)
         return handed_over and (runtime.current.monotonic(), handed_over[1])
 
-    return [(cohorts, "come", now)]
+    return [(local_queue, "accept_handover", now)]

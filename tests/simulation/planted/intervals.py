@@ -6,14 +6,12 @@ from typing import Any
 
 from pynamodb.expressions.update import SetAction
 
-from pynamo_locking._core import intervals
-from pynamo_locking._intervals import disjoint, interval_mixin, placing, staging
-from pynamo_locking._intervals.axis import Axis
-from pynamo_locking._intervals.guard_row import IntervalGuard
-from pynamo_locking._intervals.staging import Staging
-from pynamo_locking._models.versioned import VersionedMixin
-from pynamo_locking._transactions.member import Member
-from pynamo_locking._transactions.members import Members
+from pynamo_locking._intervals import disjoint_writes, interval_mixin, intervals
+from pynamo_locking._intervals.disjoint_writes import ConflictRow, StagedInserts
+from pynamo_locking._intervals.intervals import IntervalAttributes
+from pynamo_locking._models.mixins import VersionedMixin
+from pynamo_locking._transactions.item import TransactionItem
+from pynamo_locking._transactions.items import TransactionItems
 from tests.simulation.engine.faults import Fault
 from tests.simulation.models import Booking
 from tests.simulation.plans import Plan
@@ -33,19 +31,19 @@ def _is_guard(member: Any) -> bool:
 @plants(_INTERVALS, "Disjoint")
 def guard_not_counted() -> Patches:
     """The guard of a hash key is checked, and not counted."""
-    save = Member.save
+    save = TransactionItem.save
 
     def save_items(self: Any, *arguments: Any, **options: Any) -> None:
         if not _is_guard(self):
             save(self, *arguments, **options)
 
-    return [(Member, "save", save_items)]
+    return [(TransactionItem, "save", save_items)]
 
 
 @plants(_INTERVALS, "Disjoint")
 def guard_not_checked() -> Patches:
     """The guard is written whatever it has become."""
-    rely, save = Member.rely, Member.save
+    rely, save = TransactionItem.rely, TransactionItem.save
 
     def save_blindly(self: Any, condition: Any, *, checks: bool) -> None:
         if _is_guard(self):
@@ -53,38 +51,38 @@ def guard_not_checked() -> Patches:
         save(self, condition, checks=checks)
 
     return [
-        (Member, "rely", lambda self: None if _is_guard(self) else rely(self)),
-        (Member, "save", save_blindly),
+        (TransactionItem, "rely", lambda self: None if _is_guard(self) else rely(self)),
+        (TransactionItem, "save", save_blindly),
     ]
 
 
 @plants(_INTERVALS, "Disjoint")
 def touched_items_not_settled() -> Patches:
     """What the guard names is taken to be in its place."""
-    return [(Staging, "_settle", lambda self, touched: []), (staging, "MOST_TOUCHED", 0)]
+    return [(StagedInserts, "_settle", lambda self, touched: []), (disjoint_writes, "MOST_TOUCHED", 0)]
 
 
 @plants(_INTERVALS, "Disjoint")
 def touched_items_not_named() -> Patches:
     """The guard names nothing."""
-    return [(staging, "note_touched", lambda guard, touched: None)]
+    return [(disjoint_writes, "note_touched", lambda guard, touched: None)]
 
 
 @plants(_INTERVALS.but(workload="open intervals"), "Disjoint", first_seed=31)
 def open_ends_not_seen() -> Patches:
     """A stored item without an end counts as one without an interval."""
-    span_in = Axis.span_in
+    span_in = IntervalAttributes.span_in
 
     def whole_span_in(self: Any, image: Any) -> Any:
         return span_in(self, image) if all(name in image for name in self.stored) else None
 
-    return [(Axis, "span_in", whole_span_in)]
+    return [(IntervalAttributes, "span_in", whole_span_in)]
 
 
 @plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
 def open_ends_written_unseen() -> Patches:
     """An item that loses its end is written without a look at what comes after it."""
-    ends_in = placing.ends_in
+    ends_in = disjoint_writes.ends_in
 
     def ends_set_in(axis: Any, actions: Any) -> Any:
         return [action for action in ends_in(axis, actions) if isinstance(action, SetAction)]
@@ -104,7 +102,7 @@ def last_part_not_looked_at() -> Patches:
 
 def _none_is_done(is_done: Any) -> Any:
     def forgetful(self: Any, place: Any, found: Any) -> Any:
-        placing.forget_unsure(place.row)
+        disjoint_writes.forget_unsure(place.row)
         return is_done(self, place, found)
 
     return forgetful
@@ -113,7 +111,7 @@ def _none_is_done(is_done: Any) -> Any:
 @plants(_INTERVALS.but(faults={Fault.FAILED_AFTER: 6}), "Truth")
 def own_items_in_the_way() -> Patches:
     """Who inserts again what may be stored already is refused by that."""
-    return [(Staging, "_is_done", _none_is_done(Staging._is_done))]
+    return [(StagedInserts, "_is_done", _none_is_done(StagedInserts._is_done))]
 
 
 class _Never(Exception):  # noqa: N818 - a stand-in
@@ -123,7 +121,7 @@ class _Never(Exception):  # noqa: N818 - a stand-in
 @plants(Plan("intervals under locks", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 1}), "Truth")
 def done_under_a_lost_lock() -> Patches:
     """That the lock is lost is told as a refusal, though the items are stored: the guards decide, and not the lock."""
-    return [(disjoint, "LockLost", _Never)]
+    return [(disjoint_writes, "LockLost", _Never)]
 
 
 @plants(_INTERVALS.but(workload="intervals in turns"), "Disjoint", limit=300, first_seed=230)
@@ -132,7 +130,7 @@ def names_forgotten_in_turn() -> Patches:
     update = VersionedMixin.update
 
     def forgetful(self: Any, actions: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(self, IntervalGuard):
+        if isinstance(self, ConflictRow):
             actions = [type(self).touched.set([])]
         return update(self, actions, *arguments, **options)
 
@@ -142,19 +140,19 @@ def names_forgotten_in_turn() -> Patches:
 @plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint")
 def staged_items_not_seen() -> Patches:
     """A transaction does not see the items that it has inserted itself."""
-    return [(Staging, "_written", lambda self: [])]
+    return [(StagedInserts, "_written", lambda self: [])]
 
 
 @plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300, first_seed=14)
 def earlier_calls_not_named() -> Patches:
     """The guard names the items of the last call of a transaction alone."""
-    look = Staging.look
+    look = StagedInserts.look
 
     def forgetful(self: Any) -> None:
         look(self)
         self._touched = [each for each in self._touched if not self._is_ours(each.key(self._axis))]
 
-    return [(Staging, "look", forgetful)]
+    return [(StagedInserts, "look", forgetful)]
 
 
 # Queries
@@ -163,16 +161,16 @@ def earlier_calls_not_named() -> Patches:
 @plants(_QUERIES, "Limited")
 def queries_without_guard() -> Patches:
     """A query does not check that nothing has appeared."""
-    return [(Members, "rely_on_guard", lambda self, model, hash_key: None)]
+    return [(TransactionItems, "rely_on_guard", lambda self, model, hash_key: None)]
 
 
 @plants(_QUERIES, "Limited")
 def creations_not_counted() -> Patches:
     """Who creates or deletes an item does not count the guard of its hash key."""
-    return [(Members, "count_in_guard", lambda self, member: None)]
+    return [(TransactionItems, "count_in_guard", lambda self, member: None)]
 
 
 @plants(_QUERIES, "Limited")
 def named_items_not_settled() -> Patches:
     """What the guard of a query names is taken to be in its place."""
-    return [(Members, "_settle", lambda self, model, hash_key, guard: None)]
+    return [(TransactionItems, "_settle", lambda self, model, hash_key, guard: None)]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._core.periods import Period
-from pynamo_locking._core.queue import Success
-from pynamo_locking._io import lock_document, lock_requests, runtime
-from pynamo_locking._jobs.once import Once
+from pynamo_locking._core.lock_queue import Success
+from pynamo_locking._io import lock_record, lock_requests, runtime
+from pynamo_locking._recipes.once import Once, Period
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -30,9 +29,9 @@ def success_before_the_work() -> Patches:
                 held.row,
                 set_="#l.#success = :success",
                 condition="#l.#q.#me[0] = :ticket",
-                names={"#me": held.entry.id, "#success": lock_document.SUCCESS},
+                names={"#me": held.entry.id, "#success": lock_record.SUCCESS},
                 values={
-                    ":success": lock_document.stored_success(success, once._period.kept_s(0)),
+                    ":success": lock_record.stored_success(success, once._period.kept_s(0)),
                     ":ticket": {"N": str(held.entry.ticket)},
                 },
             )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pynamo_locking._jobs.campaign import Term
-from pynamo_locking._locks.held_entry import HeldEntry
+from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking._recipes.leader_election import Term
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants

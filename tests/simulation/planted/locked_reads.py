@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from pynamo_locking._io import runtime
-from pynamo_locking._transactions import members
-from pynamo_locking._transactions.item_locks import lock_of_name
-from pynamo_locking._transactions.members import Members
+from pynamo_locking._transactions import items
+from pynamo_locking._transactions.items import TransactionItems, lock_of_name
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
 
-_locks_for = Members.locks_for
+_locks_for = TransactionItems.locks_for
 
 
 @plants(Plan("locked reads", parties=3, processes=3), "OneOrder", "Serializable", "Progress", limit=100)
@@ -23,7 +22,7 @@ def for_share_takes_no_lock() -> Patches:
     def locks_for(self: Any, model: Any, values: Any, locking: Any) -> Any:
         return () if locking.shared else _locks_for(self, model, values, locking)
 
-    return [(Members, "locks_for", locks_for)]
+    return [(TransactionItems, "locks_for", locks_for)]
 
 
 _PAUSED = Plan("locked reads", parties=3, processes=3, rounds=2, faults={Fault.PAUSE_BEFORE: 1})
@@ -32,7 +31,7 @@ _PAUSED = Plan("locked reads", parties=3, processes=3, rounds=2, faults={Fault.P
 @plants(_PAUSED, "OneOrder", "Serializable", limit=200)
 def for_share_is_not_checked() -> Patches:
     """The commit trusts the shared lock, which a reader that stood still has lost."""
-    read_all = Members.read_all
+    read_all = TransactionItems.read_all
 
     def trusting(self: Any, *arguments: Any) -> Any:
         found = read_all(self, *arguments)
@@ -40,7 +39,7 @@ def for_share_is_not_checked() -> Patches:
             member.is_read = False
         return found
 
-    return [(Members, "read_all", trusting)]
+    return [(TransactionItems, "read_all", trusting)]
 
 
 @plants(Plan("creators", parties=2, processes=2), "Progress", limit=200)
@@ -54,7 +53,7 @@ def each_creator_locks_a_name_of_its_own() -> Patches:
             found._target = replace(found._target, row=row)
         return found
 
-    return [(members, "lock_of_name", own)]
+    return [(items, "lock_of_name", own)]
 
 
 @plants(Plan("creators", parties=3, processes=3), "Progress", limit=200)
@@ -68,4 +67,4 @@ def the_item_is_not_looked_at_again() -> Patches:
                 given.append(lock)
                 yield lock
 
-    return [(Members, "locks_for", locks_for)]
+    return [(TransactionItems, "locks_for", locks_for)]

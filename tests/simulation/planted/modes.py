@@ -6,14 +6,14 @@ from typing import Any
 
 from pynamodb.exceptions import PutError
 
-from pynamo_locking._core import claims, queue
-from pynamo_locking._core.claims import SHARED, Claim
-from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import lock_document, lock_requests, stored
-from pynamo_locking._locks.held_entry import HeldEntry
-from pynamo_locking._models.placement import PlacedMixin
-from pynamo_locking._models.writing import GuardedMixin
-from pynamo_locking._writes.barrier import Barrier
+from pynamo_locking._core import lock_modes, lock_queue
+from pynamo_locking._core.lock_modes import SHARED, LockMode
+from pynamo_locking._core.lock_queue import LockState
+from pynamo_locking._io import lock_record, lock_requests, stored_rows
+from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking._models.attributes import PlacedMixin
+from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._writes.send import ForeignLockCheck
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -36,28 +36,28 @@ def _only_holders_ahead() -> Patches:
 def closed_ranges() -> Patches:
     """The end of a range is taken for a part of it, so that ranges which only touch wait for each other."""
 
-    def overlaps(self: Claim, other: Claim) -> bool:
+    def overlaps(self: LockMode, other: LockMode) -> bool:
         ends = ((self.lower, other.upper), (other.lower, self.upper))
-        return all(claims._is_before(lower, upper) or lower == upper for lower, upper in ends)
+        return all(lock_modes._is_before(lower, upper) or lower == upper for lower, upper in ends)
 
-    return [(Claim, "overlaps", overlaps)]
+    return [(LockMode, "overlaps", overlaps)]
 
 
 @plants(Plan("named ranges"), "OneHolder")
 def ranges_by_their_beginning() -> Patches:
     """Two ranges conflict only if they begin at the same point."""
-    return [(Claim, "overlaps", lambda self, other: self.lower == other.lower)]
+    return [(LockMode, "overlaps", lambda self, other: self.lower == other.lower)]
 
 
 @plants(Plan("named ranges", parties=4), "OneHolder", "Fifo")
 def open_ends_are_empty() -> Patches:
     """A range with an open end has nothing in common with any other."""
-    overlaps = Claim.overlaps
+    overlaps = LockMode.overlaps
 
-    def closed_overlap(self: Claim, other: Claim) -> bool:
+    def closed_overlap(self: LockMode, other: LockMode) -> bool:
         return None not in (self.lower, self.upper, other.lower, other.upper) and overlaps(self, other)
 
-    return [(Claim, "overlaps", closed_overlap)]
+    return [(LockMode, "overlaps", closed_overlap)]
 
 
 @plants(Plan("ranges of items", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
@@ -95,12 +95,12 @@ def ranges_looked_at_before() -> Patches:
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
 def only_holders_are_met() -> Patches:
     """A writer looks only at who holds a range, and not at who waits for it and may hold it by then."""
-    in_the_way = Barrier._in_the_way
+    in_the_way = ForeignLockCheck._in_the_way
 
     def held_in_the_way(self: Any, state: LockState) -> Any:
         return [entry for entry in in_the_way(self, state) if entry in state.holders]
 
-    return [(Barrier, "_in_the_way", held_in_the_way)]
+    return [(ForeignLockCheck, "_in_the_way", held_in_the_way)]
 
 
 @plants(Plan("named ranges", parties=3), "Fifo")
@@ -122,16 +122,16 @@ def readers_overtake_a_writer() -> Patches:
 def readers_beside_a_writer() -> Patches:
     """Who shares a lock conflicts with no other."""
 
-    def conflicts(self: Claim, other: Claim) -> bool:
+    def conflicts(self: LockMode, other: LockMode) -> bool:
         return SHARED not in (self.mode, other.mode) and self.overlaps(other)
 
-    return [(Claim, "conflicts", conflicts)]
+    return [(LockMode, "conflicts", conflicts)]
 
 
 @plants(Plan("readers", parties=3), "Unhindered")
 def readers_one_by_one() -> Patches:
     """Readers conflict with each other."""
-    return [(Claim, "conflicts", Claim.overlaps)]
+    return [(LockMode, "conflicts", LockMode.overlaps)]
 
 
 @plants(Plan("readers"), "Fence")
@@ -154,8 +154,8 @@ def readers_see_what_was() -> Patches:
 )
 def only_the_first_eviction_traced() -> Patches:
     """Of several readers who are evicted at once only the first one can find out."""
-    traces = queue.traces
-    return [(lock_requests, "traces", lambda entries, known: dict(list(traces(entries, known).items())[:1]))]
+    traces = lock_queue.eviction_traces
+    return [(lock_requests, "eviction_traces", lambda entries, known: dict(list(traces(entries, known).items())[:1]))]
 
 
 # From writer to reader
@@ -170,8 +170,8 @@ def downgrade_not_counted() -> Patches:
             row,
             set_="#l.#q.#me[1].#mode = :shared",
             condition="#l.#q.#me[0] = :ticket",
-            names={"#me": entry.id, "#mode": lock_document.MODE},
-            values={":shared": {"S": SHARED}, ":ticket": stored.number(entry.ticket)},
+            names={"#me": entry.id, "#mode": lock_record.MODE},
+            values={":shared": {"S": SHARED}, ":ticket": stored_rows.number(entry.ticket)},
         )
 
     return [(lock_requests, "downgrade", downgrade)]
@@ -189,19 +189,19 @@ def downgrade_forgotten_here() -> Patches:
 @plants(Plan("semaphore", parties=3, processes=3), "OneHolder", "Fifo")
 def one_permit_too_many() -> Patches:
     """A semaphore lets in one more than it has permits."""
-    blockers = claims.blockers
+    blockers = lock_modes.blockers
 
-    def too_few(claim: Claim, ahead: Any) -> Any:
+    def too_few(claim: LockMode, ahead: Any) -> Any:
         found = blockers(claim, ahead)
         return [] if 1 < claim.permits == len(found) else found
 
-    return [(queue, "blockers", too_few), (claims, "blockers", too_few)]
+    return [(lock_queue, "blockers", too_few), (lock_modes, "blockers", too_few)]
 
 
 @plants(Plan("permits that differ"), "OneHolder", "Fifo")
 def permits_not_compared() -> Patches:
     """Who asks for another number of permits than those before is let in by its own number."""
-    return [(claims, "disagreement", lambda claim, first: None)]
+    return [(lock_modes, "disagreement", lambda claim, first: None)]
 
 
 @plants(Plan("work queue"), "OnceEach")

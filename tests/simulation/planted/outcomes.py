@@ -9,21 +9,20 @@ from typing import Any
 from botocore.exceptions import ClientError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._core import error_codes
-from pynamo_locking._core.error_codes import Answer
-from pynamo_locking._core.outcome import Outcome, judge, judge_by_id
-from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import answers, runtime
-from pynamo_locking._items import clauses, expiry
+from pynamo_locking._core import dynamodb
+from pynamo_locking._core.dynamodb import Answer
+from pynamo_locking._core.lock_queue import LockState
+from pynamo_locking._core.write_outcome import Outcome, judge, judge_by_id
+from pynamo_locking._io import responses, runtime
+from pynamo_locking._items import conditions, expiry
 from pynamo_locking._items.versions import VersionPart
-from pynamo_locking._locks.acquisition import Acquisition
-from pynamo_locking._models import combining
-from pynamo_locking._models.placement import PlacedMixin
-from pynamo_locking._models.reading import ReadingMixin
-from pynamo_locking._models.transact_write import TransactWrite
-from pynamo_locking._writes import inside, outside
-from pynamo_locking._writes import write as writes_write
-from pynamo_locking._writes.native import Commit
+from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._models import edit
+from pynamo_locking._models.attributes import PlacedMixin
+from pynamo_locking._models.batch_writes import TransactWrite
+from pynamo_locking._models.reads import ReadingMixin
+from pynamo_locking._writes import send, write
+from pynamo_locking._writes.native_transaction import NativeCommit
 from pynamo_locking.exceptions import OutcomeUnknown
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -42,7 +41,7 @@ def unknown_guarded_write_told_as_lost() -> Patches:
         outcome = judge(*arguments, **options)
         return Outcome.LOST if outcome is Outcome.UNKNOWN else outcome
 
-    return [(inside, "judge", told)]
+    return [(send, "judge", told)]
 
 
 @plants(
@@ -53,18 +52,18 @@ def unknown_guarded_write_told_as_lost() -> Patches:
 )
 def own_repetition_forgotten() -> Patches:
     """A guarded write knows that botocore has sent it again, and not that it has done so itself."""
-    settle = inside.settle_inside
+    settle = send.settle_inside
 
     def forget(check: Any, write: Any, image: Any, error: Any, repeated: bool) -> None:
-        settle(check, write, image, error, answers.was_repeated(error))
+        settle(check, write, image, error, responses.was_repeated(error))
 
-    return [(inside, "settle_inside", forget)]
+    return [(send, "settle_inside", forget)]
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "TrueLoss")
 def loss_not_noted() -> Patches:
     """A write that is told that the lock is lost leaves it to the next heartbeat to note that."""
-    settle = inside.settle_inside
+    settle = send.settle_inside
 
     def without_note(check: Any, *arguments: Any) -> None:
         check.own.absent_from = lambda *_, **__: check.own.loss()
@@ -73,7 +72,7 @@ def loss_not_noted() -> Patches:
         finally:
             del check.own.absent_from
 
-    return [(inside, "settle_inside", without_note)]
+    return [(send, "settle_inside", without_note)]
 
 
 @plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
@@ -85,7 +84,7 @@ def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
         is_gone = state.find(arguments[0].id, arguments[0].ticket) is None
         return Outcome.LOST if is_gone and not repeated else outcome
 
-    return [(inside, "judge", told)]
+    return [(send, "judge", told)]
 
 
 @plants(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss")
@@ -103,7 +102,7 @@ def unknown_told_as_refused() -> Patches:
         outcome = judge_by_id(*arguments, **options)
         return Outcome.REJECTED if outcome is Outcome.UNKNOWN else outcome
 
-    return [(writes_write, "judge_by_id", told)]
+    return [(write, "judge_by_id", told)]
 
 
 @plants(
@@ -111,7 +110,7 @@ def unknown_told_as_refused() -> Patches:
 )
 def unknown_told_as_applied() -> Patches:
     """A write of which nothing is known is reported as done."""
-    look = outside._Sending._look
+    look = send._Sending._look
 
     def trust(self: Any, error: Exception) -> Any:
         try:
@@ -119,7 +118,7 @@ def unknown_told_as_applied() -> Patches:
         except OutcomeUnknown:
             return {"Attributes": self.write.item.serialize()}
 
-    return [(outside._Sending, "_look", trust)]
+    return [(send._Sending, "_look", trust)]
 
 
 @plants(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth")
@@ -131,25 +130,25 @@ def write_known_by_its_version() -> Patches:
             return Outcome.APPLIED
         return judge_by_id(seen, before, *rest, repeated=repeated, **options)
 
-    return [(writes_write, "judge_by_id", told)]
+    return [(write, "judge_by_id", told)]
 
 
 @plants(Plan("append", faults={Fault.LOST_RESPONSE: 1}), "Truth")
 def append_repeated() -> Patches:
     """An update that does something else when done twice is repeated after a lost answer."""
-    return [(clauses, "is_repeatable", lambda actions: True)]
+    return [(conditions, "is_repeatable", lambda actions: True)]
 
 
 @plants(Plan("updates beside", parties=1, processes=1, faults={Fault.LOST_RESPONSE: 4}), "NothingLost", limit=200)
 def copy_without_an_update_in_doubt_is_saved() -> Patches:
     """After an update of which nothing is known, the copy that lacks it is saved over it."""
-    return [(writes_write.Write, "note_doubt", lambda self: None)]
+    return [(write.Write, "note_doubt", lambda self: None)]
 
 
 @plants(Plan("transact write", faults={Fault.LOST_RESPONSE: 2}), "Truth", limit=200)
 def new_token_for_the_same_transaction() -> Patches:
     """A transaction of which nothing is known is sent again under another token."""
-    return [(Commit, "token", property(lambda self: runtime.current.token(), lambda self, value: None))]
+    return [(NativeCommit, "token", property(lambda self: runtime.current.token(), lambda self, value: None))]
 
 
 # Writes that meet one of another Region
@@ -160,23 +159,23 @@ _REPLICATED = "ReplicatedWriteConflictException"
 @plants(Plan("modify", faults={Fault.REPLICATED: 3}, preemptions=0), "Truth", limit=200)
 def write_that_met_another_region_told_as_applied() -> Patches:
     """A write that DynamoDB has refused for now, for the sake of another Region, counts as done."""
-    send = writes_write.Write.dispatch
+    send = write.Write.dispatch
 
     def dispatch(self: Any, kwargs: Any, **options: Any) -> Any:
         try:
             return send(self, kwargs, **options)
         except ClientError as error:
-            if answers.code_of(error) != _REPLICATED:
+            if responses.code_of(error) != _REPLICATED:
                 raise
             return {"Attributes": self.item.serialize()}
 
-    return [(writes_write.Write, "dispatch", dispatch)]
+    return [(write.Write, "dispatch", dispatch)]
 
 
 @plants(Plan("append", faults={Fault.REPLICATED: 1}, preemptions=0), "Truth", limit=200)
 def write_that_met_another_region_told_as_unknown() -> Patches:
     """A write that DynamoDB has refused for now, for the sake of another Region, counts as one without an answer."""
-    return [(error_codes, "_BY_CODE", {**error_codes._BY_CODE, _REPLICATED: Answer.UNANSWERED})]
+    return [(dynamodb, "_BY_CODE", {**dynamodb._BY_CODE, _REPLICATED: Answer.UNANSWERED})]
 
 
 # Versions
@@ -191,20 +190,20 @@ def version_not_checked() -> Patches:
 @plants(Plan("combine", processes=1), "Truth")
 def change_of_a_function_that_raises() -> Patches:
     """All functions of a write change the same instance, those that raise included."""
-    return [(combining, "copy", SimpleNamespace(copy=copy.copy, deepcopy=lambda item: item))]
+    return [(edit, "copy", SimpleNamespace(copy=copy.copy, deepcopy=lambda item: item))]
 
 
 @plants(Plan("combine", processes=1), "Truth")
 def answer_of_another_caller() -> Patches:
     """Once a function has raised, all callers that line up behind its caller are told what it raised."""
-    tell = combining.Change.tell
+    tell = edit.QueuedChange.tell
 
     def tell_all(self: Any, error: Any, saved: Any = None) -> None:
         line: Any = self.line
         line.told = error or getattr(line, "told", None)
         tell(self, line.told, saved)
 
-    return [(combining.Change, "tell", tell_all)]
+    return [(edit.QueuedChange, "tell", tell_all)]
 
 
 @plants(Plan("combine", parties=6, faults={Fault.LOST_RESPONSE: 2}), "Truth")
@@ -214,7 +213,7 @@ def changes_of_an_unknown_write_made_again() -> Patches:
     def may_be_of_one(applied: Any, error: Any) -> bool:
         return len(applied) > 1 and isinstance(error, OutcomeUnknown)
 
-    return [(combining, "_may_be_of_one", may_be_of_one)]
+    return [(edit, "_may_be_of_one", may_be_of_one)]
 
 
 @plants(Plan("append"), "Versions", limit=150)
@@ -248,7 +247,7 @@ def write_id_not_compared() -> Patches:
 @plants(Plan("bank"), "Bank")
 def transaction_in_parts() -> Patches:
     """A transaction is sent one action at a time."""
-    send = Commit.send
+    send = NativeCommit.send
 
     def send_each(self: Any) -> Any:
         data: Any = {}
@@ -257,7 +256,7 @@ def transaction_in_parts() -> Patches:
             data = send(self)
         return data
 
-    return [(Commit, "send", send_each)]
+    return [(NativeCommit, "send", send_each)]
 
 
 @plants(Plan("lists", parties=3, processes=3), "OneOrder", limit=180)

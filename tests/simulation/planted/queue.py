@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import lock_document, lock_requests, runtime, stored
+from pynamo_locking._core.lock_queue import LockState
+from pynamo_locking._io import lock_record, lock_requests, runtime, stored_rows
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import inspection
-from pynamo_locking._locks.acquisition import Acquisition
-from pynamo_locking._locks.held_entry import HeldEntry
+from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -26,7 +26,7 @@ def other_condition(pattern: str, replacement: str = "") -> Patches:
         if "ConditionExpression" not in arguments:
             return send(row, operation, arguments)
         changed = dict(arguments)
-        asked = changed.pop("ConditionExpression").removesuffix(f" AND {stored.known_format_text('#l.#f')}")
+        asked = changed.pop("ConditionExpression").removesuffix(f" AND {stored_rows.known_format_text('#l.#f')}")
         condition = re.sub(pattern, replacement, asked)
         if condition:
             changed["ConditionExpression"] = condition
@@ -108,11 +108,11 @@ def ticket_read_then_written() -> Patches:
             row,
             set_="#l.#q.#me = :entry, #l.#n[0] = :next",
             condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
-            names={"#n": lock_document.NEXT, "#me": entry.id},
+            names={"#n": lock_record.NEXT, "#me": entry.id},
             values={
                 ":entry": entry.stored(runtime.current.time_ms(), seen),
-                ":next": stored.number(seen + 1),
-                ":max": stored.number(capacity),
+                ":next": stored_rows.number(seen + 1),
+                ":max": stored_rows.number(capacity),
             },
         )
 
@@ -127,13 +127,13 @@ def ticket_taken_before_entering() -> Patches:
     def enter_later(row: Any, entry: NewEntry, capacity: int) -> Any:
         if not row.state(lock_requests.look(row, consistent=True)).exists:
             return enter(row, entry, capacity)
-        counter = {"#n": lock_document.NEXT}
+        counter = {"#n": lock_record.NEXT}
         counted = lock_requests._update(
             row,
             set_="#l.#n[0] = #l.#n[0] + :one",
             condition="attribute_exists(#l.#n)",
             names=counter,
-            values={":one": stored.number(1)},
+            values={":one": stored_rows.number(1)},
             used=("#l",),
         )
         return lock_requests._update(
@@ -143,7 +143,7 @@ def ticket_taken_before_entering() -> Patches:
             names={"#me": entry.id},
             values={
                 ":entry": entry.stored(runtime.current.time_ms(), row.state(counted).next_ticket - 1),
-                ":max": stored.number(capacity),
+                ":max": stored_rows.number(capacity),
             },
         )
 

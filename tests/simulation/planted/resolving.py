@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._core.outcome import Outcome, resolve_by_id
-from pynamo_locking._io import header_requests
-from pynamo_locking._writes import resolving
+from pynamo_locking._core.write_outcome import Outcome, resolve_by_id
+from pynamo_locking._io import transaction_record
+from pynamo_locking._writes import write
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.transaction import Header
+    from pynamo_locking._core.transactions import TransactionRecord
 
 _LATE = {Fault.LATE: 2}
 
@@ -24,20 +24,20 @@ def what_is_not_there_yet_told_as_never() -> Patches:
     def told(*arguments: Any, **options: Any) -> Outcome:
         return resolve_by_id(*arguments, **options) or Outcome.REJECTED
 
-    return [(resolving, "resolve_by_id", told)]
+    return [(write, "resolve_by_id", told)]
 
 
 @plants(Plan("resolved transactions", faults=_LATE), "Truth", limit=300, first_seed=30)
 def record_that_is_only_looked_for() -> Patches:
     """A transaction without a record is called not applied, and nothing takes the place of the record."""
 
-    def look(table: Any, header: Header) -> Header:
-        return header_requests.read(table, header.id) or header
+    def look(table: Any, header: TransactionRecord) -> TransactionRecord:
+        return transaction_record.read(table, header.id) or header
 
-    return [(header_requests, "give_up", look)]
+    return [(transaction_record, "give_up", look)]
 
 
 @plants(Plan("resolved transactions", faults=_LATE), "Truth", limit=300, first_seed=30)
 def key_that_is_only_looked_for() -> Patches:
     """A transaction without a key is called not applied, and its late copy finds the key free."""
-    return [(header_requests, "abandon", lambda table, row, _: header_requests.key_holder(table, row))]
+    return [(transaction_record, "abandon", lambda table, row, _: transaction_record.key_holder(table, row))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._io import mark_requests, runtime, statements
-from pynamo_locking._io.resolver import Resolver
-from pynamo_locking._io.statements import Result
-from pynamo_locking._writes import together
+from pynamo_locking._io import batch_requests, runtime, write_intents
+from pynamo_locking._io.batch_requests import StatementResult
+from pynamo_locking._io.write_intents import Resolver
+from pynamo_locking._writes import send as send_module
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -22,7 +22,7 @@ _GIVEN_UP = Plan("sweepers, by statements", parties=1, processes=1, preemptions=
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
 def a_statement_without_its_condition() -> Patches:
     """A statement names its item and checks nothing else of it."""
-    made = statements._statement
+    made = batch_requests._statement
 
     def bare(write: Any) -> Any:
         statement = made(write)
@@ -34,58 +34,58 @@ def a_statement_without_its_condition() -> Patches:
         changed = {**kwargs, "ConditionExpression": exists, "ExpressionAttributeNames": names}
         return made(write._replace(kwargs=changed))
 
-    return [(statements, "_statement", bare)]
+    return [(batch_requests, "_statement", bare)]
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
 def a_refused_statement_counts_as_applied() -> Patches:
     """Whatever came back for a statement, its write is taken for done."""
-    return [(statements, "_result", lambda _: Result.APPLIED)]
+    return [(batch_requests, "_result", lambda _: StatementResult.APPLIED)]
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
 def one_success_is_taken_for_all() -> Patches:
     """If one statement of a batch was applied, all are taken for applied."""
-    sent = statements._sent
+    sent = batch_requests._sent
 
-    def together(*arguments: Any) -> list[Result]:
+    def together(*arguments: Any) -> list[StatementResult]:
         results = sent(*arguments)
-        return [Result.APPLIED] * len(results) if Result.APPLIED in results else results
+        return [StatementResult.APPLIED] * len(results) if StatementResult.APPLIED in results else results
 
-    return [(statements, "_sent", together)]
+    return [(batch_requests, "_sent", together)]
 
 
 @plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
 def a_lost_batch_counts_as_applied() -> Patches:
     """A batch whose answer was lost is taken for applied, also those of its statements that never arrived."""
-    sent = statements._sent
+    sent = batch_requests._sent
 
-    def trusting(*arguments: Any) -> list[Result]:
-        return [Result.APPLIED if each is Result.UNKNOWN else each for each in sent(*arguments)]
+    def trusting(*arguments: Any) -> list[StatementResult]:
+        return [StatementResult.APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
 
-    return [(statements, "_sent", trusting)]
+    return [(batch_requests, "_sent", trusting)]
 
 
 @plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
 def a_batch_is_repeated_without_looking() -> Patches:
     """A batch whose answer was lost is sent again; what is refused then is taken for applied by the first copy."""
-    sent = statements._sent
+    sent = batch_requests._sent
 
-    def repeated(*arguments: Any) -> list[Result]:
+    def repeated(*arguments: Any) -> list[StatementResult]:
         results = sent(*arguments)
-        return [Result.APPLIED for _ in sent(*arguments)] if Result.UNKNOWN in results else results
+        return [StatementResult.APPLIED for _ in sent(*arguments)] if StatementResult.UNKNOWN in results else results
 
-    return [(statements, "_sent", repeated)]
+    return [(batch_requests, "_sent", repeated)]
 
 
 def _trusting(*codes: str) -> Patches:
     """Take statements that were refused with these codes for applied."""
-    result = statements._result
+    result = batch_requests._result
 
-    def trusting(error: dict[str, Any] | None) -> Result:
-        return Result.APPLIED if error is not None and error.get("Code") in codes else result(error)
+    def trusting(error: dict[str, Any] | None) -> StatementResult:
+        return StatementResult.APPLIED if error is not None and error.get("Code") in codes else result(error)
 
-    return [(statements, "_result", trusting)]
+    return [(batch_requests, "_result", trusting)]
 
 
 @plants(_MIXED.but(faults={Fault.THROTTLED: 3, Fault.HOT: 2}), *_WRITE_CHECKS, limit=2000)
@@ -103,40 +103,42 @@ def a_conflict_of_a_statement_counts_as_applied() -> Patches:
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
 def answers_are_matched_to_the_wrong_statements() -> Patches:
     """The answers of a batch are read from its end."""
-    sent = statements._sent
-    return [(statements, "_sent", lambda *arguments: sent(*arguments)[::-1])]
+    sent = batch_requests._sent
+    return [(batch_requests, "_sent", lambda *arguments: sent(*arguments)[::-1])]
 
 
 @plants(_MIXED.but(faults={Fault.THROTTLED: 3}), *_WRITE_CHECKS, limit=1000)
 def only_the_first_refusal_of_a_batch_is_seen() -> Patches:
     """After a refused statement the others of its batch are taken for applied."""
-    sent = statements._sent
+    sent = batch_requests._sent
 
-    def hasty(*arguments: Any) -> list[Result]:
+    def hasty(*arguments: Any) -> list[StatementResult]:
         results = sent(*arguments)
-        refused = [i for i, result in enumerate(results) if result in (Result.NOT_APPLIED, Result.BUSY)]
+        refused = [
+            i for i, result in enumerate(results) if result in (StatementResult.NOT_APPLIED, StatementResult.BUSY)
+        ]
         seen = refused[0] + 1 if refused else len(results)
-        return [*results[:seen], *[Result.APPLIED] * (len(results) - seen)]
+        return [*results[:seen], *[StatementResult.APPLIED] * (len(results) - seen)]
 
-    return [(statements, "_sent", hasty)]
+    return [(batch_requests, "_sent", hasty)]
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
 def half_of_a_batch_is_dropped() -> Patches:
     """The second half of a batch is never sent, and is taken for applied."""
-    sent = statements._sent
+    sent = batch_requests._sent
 
-    def half(first: Any, batch: list[Any]) -> list[Result]:
+    def half(first: Any, batch: list[Any]) -> list[StatementResult]:
         kept = (len(batch) + 1) // 2
-        return [*sent(first, batch[:kept]), *[Result.APPLIED] * (len(batch) - kept)]
+        return [*sent(first, batch[:kept]), *[StatementResult.APPLIED] * (len(batch) - kept)]
 
-    return [(statements, "_sent", half)]
+    return [(batch_requests, "_sent", half)]
 
 
 @plants(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=3000)
 def a_finish_in_a_batch_does_not_name_its_transaction() -> Patches:
     """A finish is applied to whatever mark the item has."""
-    finishing = mark_requests.finishing
+    finishing = write_intents.finishing
 
     def nameless(*arguments: Any) -> Any:
         write = finishing(*arguments)
@@ -144,18 +146,18 @@ def a_finish_in_a_batch_does_not_name_its_transaction() -> Patches:
             return None
         return write._replace(kwargs={**write.kwargs, "ConditionExpression": "attribute_exists(#l.#tx.#id)"})
 
-    return [(mark_requests, "finishing", nameless)]
+    return [(write_intents, "finishing", nameless)]
 
 
 @plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)
 def a_lost_batch_counts_as_not_applied() -> Patches:
     """A batch whose answer was lost is taken for lost on its way, and its marks arrive after a sweep."""
-    sent = statements._sent
+    sent = batch_requests._sent
 
-    def sure(*arguments: Any) -> list[Result]:
-        return [Result.NOT_APPLIED if each is Result.UNKNOWN else each for each in sent(*arguments)]
+    def sure(*arguments: Any) -> list[StatementResult]:
+        return [StatementResult.NOT_APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
 
-    return [(statements, "_sent", sure)]
+    return [(batch_requests, "_sent", sure)]
 
 
 @plants(
@@ -167,13 +169,13 @@ def a_lost_batch_counts_as_not_applied() -> Patches:
 )
 def a_refused_finish_counts_as_applied() -> Patches:
     """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
-    together = mark_requests._sent_together
+    together = write_intents._sent_together
 
     def believed(marked: Any, writes: Any) -> Any:
         left = together(marked, writes)
         return left if len(marked) == 1 else []
 
-    return [(mark_requests, "_sent_together", believed)]
+    return [(write_intents, "_sent_together", believed)]
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10)
@@ -196,14 +198,14 @@ def a_save_in_a_batch_without_its_version() -> Patches:
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)
 def one_save_of_a_batch_stands_for_all() -> Patches:
     """If one write of a batch was applied, all are told as applied."""
-    send = together.send
-    return [(together, "send", lambda batch: [any(send(batch))] * len(batch))]
+    send = send_module.send_batch
+    return [(send_module, "send_batch", lambda batch: [any(send(batch))] * len(batch))]
 
 
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)
 def one_refusal_in_a_batch_stands_for_all() -> Patches:
     """If one write of a batch was refused, all are taken for refused, and begun anew."""
-    send = together.send
+    send = send_module.send_batch
 
     def together_or_not(batch: Any) -> list[bool]:
         applied = send(batch)
@@ -214,7 +216,7 @@ def one_refusal_in_a_batch_stands_for_all() -> Patches:
                 each.write.part.renew(runtime.current.token())
         return applied
 
-    return [(together, "send", together_or_not)]
+    return [(send_module, "send_batch", together_or_not)]
 
 
 @plants(_BATCH.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=1000)

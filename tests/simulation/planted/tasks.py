@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._locks import tasks
+from pynamo_locking._locks import acquire
 from tests.simulation.engine.world import World
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -17,7 +17,7 @@ def abandoned_attempts_stay() -> Patches:
     def abandon(self: Any) -> None:
         self.is_over = True
 
-    return [(tasks.Taking, "abandon", abandon)]
+    return [(acquire.TaskAcquisition, "abandon", abandon)]
 
 
 @plants(Plan("tasks", parties=1, processes=1), "OneHolder")

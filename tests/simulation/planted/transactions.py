@@ -8,20 +8,20 @@ from typing import Any
 
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking._core import transaction
-from pynamo_locking._core.commit_paths import Plan as Paths
-from pynamo_locking._core.error_codes import ACTION_FAILED
-from pynamo_locking._core.outcome import Known
-from pynamo_locking._io import answers, dispatch, header_requests, mark_requests, resolver, retries
-from pynamo_locking._io.header_requests import HeaderTable
-from pynamo_locking._io.resolver import Resolver
-from pynamo_locking._io.retries import persistently
+from pynamo_locking._core import transactions
+from pynamo_locking._core.dynamodb import ACTION_FAILED
+from pynamo_locking._core.transactions import Plan as Paths
+from pynamo_locking._core.write_outcome import Known
+from pynamo_locking._io import client, responses, transaction_record, write_intents
+from pynamo_locking._io.client import persistently
+from pynamo_locking._io.transaction_record import RecordTable
+from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items.versions import VersionPart
-from pynamo_locking._locks import guards
+from pynamo_locking._locks import fencing
 from pynamo_locking._transactions import suspension, validation
-from pynamo_locking._transactions.long_commit import LongCommit
-from pynamo_locking._transactions.marking import Marked, Marker
-from pynamo_locking._writes.native import Commit
+from pynamo_locking._transactions.commit import MultiRequestCommit
+from pynamo_locking._transactions.prepare import IntentWrite, IntentWriter
+from pynamo_locking._writes.native_transaction import NativeCommit
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -55,20 +55,20 @@ def r1_numbers_instead_of_stamps() -> Patches:
 @plants(Plan("crowd", parties=3, processes=3), *_WRITE_CHECKS, limit=400)
 def r2_writers_do_not_look_for_marks() -> Patches:
     """A write does not ask whether a transaction has the item, so what that has decided is written over."""
-    uncached = guards._unlocked.__wrapped__  # or it would keep what was built before, and with the bug
-    return [(guards, "unmarked", _always), (guards, "_unlocked", uncached)]
+    uncached = fencing._queue_is_empty.__wrapped__  # or it would keep what was built before, and with the bug
+    return [(fencing, "has_no_intent", _always), (fencing, "_queue_is_empty", uncached)]
 
 
 @plants(Plan("long transactions"), *_WRITE_CHECKS, limit=400)
 def r3_marks_before_the_header() -> Patches:
     """The header is written after the marks: a reader that meets one of them takes it for an orphan."""
-    begin, decide = header_requests.begin, LongCommit._decide
+    begin, decide = transaction_record.begin, MultiRequestCommit._decide
 
     def later(self: Any) -> None:
         begin(self._header_table, self._header)
         decide(self)
 
-    return [(header_requests, "begin", lambda header_table, header: None), (LongCommit, "_decide", later)]
+    return [(transaction_record, "begin", lambda header_table, header: None), (MultiRequestCommit, "_decide", later)]
 
 
 @plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600, first_seed=130)
@@ -81,14 +81,14 @@ def r4_marks_dropped_while_pending() -> Patches:
         try:
             return begin(self, header, marked)
         except _Dropped:
-            return mark_requests.drop(*marked[0])
+            return write_intents.drop(*marked[0])
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
 
     return [
         (Resolver, "begin", dropping),
-        (resolver, "header_requests", SimpleNamespace(read=header_requests.read, abort=abort)),
+        (write_intents, "transaction_record", SimpleNamespace(**{**vars(transaction_record), "abort": abort})),
     ]
 
 
@@ -109,13 +109,13 @@ def r5_plain_reads_validate() -> Patches:
 def _plain_read(member: Any) -> Any:
     kwargs = {"TableName": member.table, "Key": member.key, "ConsistentRead": True}
     connection = member.item._get_connection().connection
-    return persistently(lambda: retries.ask(connection, "GetItem", kwargs)).get("Item")
+    return persistently(lambda: client.ask(connection, "GetItem", kwargs)).get("Item")
 
 
 def _plain_header(members: Any, mark: Any) -> Any:
-    header_table = HeaderTable(members[0].item._get_connection().connection, mark.table)
+    header_table = RecordTable(members[0].item._get_connection().connection, mark.table)
     kwargs = {"TableName": header_table.table, "Key": header_table.key(mark.id), "ConsistentRead": True}
-    return persistently(lambda: retries.ask(header_table.connection, "GetItem", kwargs)).get("Item")
+    return persistently(lambda: client.ask(header_table.connection, "GetItem", kwargs)).get("Item")
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000, first_seed=81)
@@ -146,33 +146,33 @@ def r8_placeholders_after_the_decision() -> Patches:
     def plain(self: Any, new: Any) -> None:
         [one] = new
         one.may_stand = True
-        retries.ask(one.row.connection, "UpdateItem", one.request())
+        client.ask(one.row.connection, "UpdateItem", one.request())
 
-    return [(Marker, "_create", plain), (answers, "reasons_of", _one_more(answers.reasons_of))]
+    return [(IntentWriter, "_create", plain), (responses, "reasons_of", _one_more(responses.reasons_of))]
 
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400, first_seed=84)
 def r9_finished_before_all_items_are() -> Patches:
     """The header says finished before the items are: a request that meets a mark then drops it."""
-    finish = LongCommit._finish
+    finish = MultiRequestCommit._finish
 
     def early(self: Any) -> None:
-        header_requests.finish(self._header_table, self._header.id)
+        transaction_record.finish(self._header_table, self._header.id)
         finish(self)
 
-    return [(LongCommit, "_finish", early)]
+    return [(MultiRequestCommit, "_finish", early)]
 
 
 @plants(Plan("mixed transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=1000, first_seed=83)
 def r10_headers_are_forgotten_at_once() -> Patches:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
-    read = header_requests.header_in
+    read = transaction_record.record_in
 
     def forgetful(image: Any, table: Any = None) -> Any:
         header = read(image, table)
-        return None if header is not None and header.state is transaction.State.FINISHED else header
+        return None if header is not None and header.state is transactions.TransactionStatus.FINISHED else header
 
-    return [(header_requests, "header_in", forgetful)]
+    return [(transaction_record, "record_in", forgetful)]
 
 
 @plants(
@@ -189,7 +189,7 @@ def r11_silence_is_taken_for_failure() -> Patches:
             raise TransactionConflict("no answer")
         return False
 
-    return [(LongCommit, "_give_up", give_up)]
+    return [(MultiRequestCommit, "_give_up", give_up)]
 
 
 def _settle_without_images(settle: Any) -> Any:
@@ -202,14 +202,17 @@ def _settle_without_images(settle: Any) -> Any:
 @plants(Plan("native transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=600)
 def r11_another_token_for_each_attempt() -> Patches:
     """A native transaction is sent again under another token, so DynamoDB does not know it again."""
-    send = dispatch.transact_write
+    send = client.transact_write
 
     def renamed(connection: Any, **arguments: Any) -> Any:
         from pynamo_locking._io import runtime
 
         return send(connection, **{**arguments, "client_request_token": runtime.current.token()})
 
-    return [(dispatch, "transact_write", renamed), (Commit, "_settle", _settle_without_images(Commit._settle))]
+    return [
+        (client, "transact_write", renamed),
+        (NativeCommit, "_settle", _settle_without_images(NativeCommit._settle)),
+    ]
 
 
 @plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=314)
@@ -227,13 +230,13 @@ def snapshots_with_headers_of_another_moment() -> Patches:
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=1154)
 def snapshots_look_past_early_checks() -> Patches:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
-    header_in = header_requests.header_in
+    header_in = transaction_record.record_in
 
     def late(image: Any, table: Any = None) -> Any:
         header = header_in(image, table)
         return None if header is None else replace(header, is_early=False)
 
-    return [(header_requests, "header_in", late)]
+    return [(transaction_record, "record_in", late)]
 
 
 @plants(
@@ -248,9 +251,9 @@ def r12_placeholders_are_left_as_items() -> Patches:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
 
     def drop(row: Any, mark: Any) -> Any:
-        return mark_requests._request(row, mark, replace(mark, set={}, remove=()))
+        return write_intents._request(row, mark, replace(mark, set={}, remove=()))
 
-    return [(mark_requests, "_dropping", drop)]
+    return [(write_intents, "_dropping", drop)]
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
@@ -259,25 +262,25 @@ _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
 @plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)
 def clean_while_a_mark_is_underway() -> Patches:
     """An aborted transaction is noted as clean although one of its marks was not answered, and arrives later."""
-    return [(Marked, "underway", property(lambda self: 0, lambda self, value: None))]
+    return [(IntentWrite, "underway", property(lambda self: 0, lambda self, value: None))]
 
 
 @plants(_GIVEN_UP.but(faults={Fault.CRASH_BEFORE: 1}), "NothingLeft", limit=100, exhaustive=True)
 def clean_before_the_marks_are_dropped() -> Patches:
     """An aborted transaction is noted as clean first: a process that dies then leaves marks that no sweep sees."""
-    drop = LongCommit._drop_marks
+    drop = MultiRequestCommit._drop_marks
 
     def early(self: Any) -> None:
-        header_requests.clean(self._header_table, self._header.id, is_certain=True)
+        transaction_record.clean(self._header_table, self._header.id, is_certain=True)
         drop(self)
 
-    return [(LongCommit, "_drop_marks", early)]
+    return [(MultiRequestCommit, "_drop_marks", early)]
 
 
 @plants(Plan("plain readers"), "PlainReads", limit=100)
 def values_beside_the_mark() -> Patches:
     """A mark stores what it intends in the item itself, before the decision: dirty reads."""
-    mark = Marker.mark
+    mark = IntentWriter.mark
 
     def dirty(self: Any, one: Any) -> None:
         mark(self, one)
@@ -290,9 +293,9 @@ def values_beside_the_mark() -> Patches:
                 "ExpressionAttributeNames": {f"#{i}": name for i, (name, _) in changes},
                 "ExpressionAttributeValues": {f":{i}": value for i, (_, value) in changes},
             }
-            retries.ask(one.row.connection, "UpdateItem", kwargs)
+            client.ask(one.row.connection, "UpdateItem", kwargs)
 
-    return [(Marker, "mark", dirty)]
+    return [(IntentWriter, "mark", dirty)]
 
 
 @plants(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=400)

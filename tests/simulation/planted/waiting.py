@@ -6,13 +6,13 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from pynamo_locking._core import queue
-from pynamo_locking._core.queue import LockState
-from pynamo_locking._io import runtime
-from pynamo_locking._locks import acquisition, evictions, mailboxes, several
-from pynamo_locking._locks.acquisition import Acquisition
-from pynamo_locking._locks.heartbeat import Heart
-from pynamo_locking._locks.held_entry import HeldEntry
+from pynamo_locking._core import lock_queue
+from pynamo_locking._core.lock_queue import LockState
+from pynamo_locking._io import runtime, wakeups
+from pynamo_locking._locks import acquire, locked_all, release
+from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.heartbeat import HeartbeatThread
+from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -35,7 +35,7 @@ def order_of_insertion() -> Patches:
 @plants(Plan("long work", parties=3), "KeptPlace")
 def waiter_not_renewed() -> Patches:
     """A waiter lets its own lease end, and loses its place."""
-    return [(acquisition, "next_renewal", lambda started, lease: float("inf"))]
+    return [(acquire, "next_renewal", lambda started, lease: float("inf"))]
 
 
 @plants(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace")
@@ -67,7 +67,7 @@ def old_image_without_us() -> Patches:
 @plants(Plan("embedded", parties=3, processes=3, has_bells=True), "Fifo", "OneHolder")
 def bell_proves_the_turn() -> Patches:
     """A waiter that is rung for holds the lock, whatever it sees."""
-    with_us, wake = Acquisition._with_us, mailboxes.wake
+    with_us, wake = Acquisition._with_us, wakeups.wake
 
     def _with_us(self: Any, image: Any) -> Any:
         image = yield from with_us(self, image)
@@ -77,34 +77,34 @@ def bell_proves_the_turn() -> Patches:
 
     def note(entry_id: str) -> None:
         wake(entry_id)
-        for box in itertools.chain(*mailboxes._mailboxes.values()):
+        for box in itertools.chain(*wakeups._mailboxes.values()):
             box.entry_id = "rung" if box.entry_id == entry_id else box.entry_id
 
-    return [(Acquisition, "_with_us", _with_us), (mailboxes, "wake", note)]
+    return [(Acquisition, "_with_us", _with_us), (wakeups, "wake", note)]
 
 
 @plants(Plan("locked_all"), "Calm")
 def locks_in_any_order() -> Patches:
     """Several locks are taken in the order in which they are named, so that two parties wait in a circle."""
-    return [(several, "in_order", iter)]
+    return [(locked_all, "in_order", iter)]
 
 
 @plants(Plan("embedded", faults={Fault.CRASH_BEFORE: 1}), "Stuck", "Calm", "LockTimeout")
 def the_dead_stay() -> Patches:
     """No entry is ever evicted."""
     nobody = lambda *_: ()  # noqa: E731
-    return [(acquisition, "dead_among", nobody), (evictions, "dead_among", nobody)]
+    return [(acquire, "dead_among", nobody), (release, "dead_among", nobody)]
 
 
 @plants(Plan("separate row", parties=4, processes=4, faults={Fault.CRASH_AFTER: 1}), "Silence")
 def the_living_go_with_the_dead() -> Patches:
     """A waiter that finds one entry dead evicts all that are ahead."""
-    dead_among = queue.dead_among
+    dead_among = lock_queue.dead_among
 
     def all_if_any(entries: Any, *known: Any) -> Any:
         return entries if dead_among(entries, *known) else ()
 
-    return [(acquisition, "dead_among", all_if_any)]
+    return [(acquire, "dead_among", all_if_any)]
 
 
 # Leases
@@ -130,19 +130,19 @@ def lease_from_after_the_write() -> Patches:
 @plants(Plan("long work"), "Progress")
 def no_heartbeat() -> Patches:
     """No heartbeat renews the lock of a holder that works for longer than its lease."""
-    return [(Heart, "add", lambda self, own: None)]
+    return [(HeartbeatThread, "add", lambda self, own: None)]
 
 
 @plants(Plan("long work", skew="some"), "NoEarlyEviction", limit=120)
 def hint_trusts_any_clock() -> Patches:
     """The stored end of a lease is compared with another wall clock, without any allowance."""
-    return [(queue, "is_over_by_hint", lambda until_ms, now_ms, max_clock_skew: now_ms > until_ms)]
+    return [(lock_queue, "is_over_by_hint", lambda until_ms, now_ms, max_clock_skew: now_ms > until_ms)]
 
 
 @plants(Plan("no heartbeat", has_drift=True), "NoEarlyEviction")
 def no_margin_for_drift() -> Patches:
     """A waiter whose clock is fast evicts a holder whose clock is slow before its lease is over."""
-    return [(queue, "is_silent_for_too_long", lambda since, now, lease: now - since >= lease)]
+    return [(lock_queue, "is_silent_for_too_long", lambda since, now, lease: now - since >= lease)]
 
 
 @plants(Plan("re-entry"), "Progress", "Fence")

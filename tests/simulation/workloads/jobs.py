@@ -9,7 +9,7 @@ from tests.simulation.models import Names
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
-    from pynamo_locking._jobs.once import Once
+    from pynamo_locking._recipes.once import Once
     from tests.simulation.history import History
 
 #: So short that the parties of a run see a few.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import ConfigurationError, LockingError
-from pynamo_locking._io import loops, runtime
+from pynamo_locking._io import concurrency, runtime
 from tests.simulation.checkers.base import Violation
 from tests.simulation.engine import loop
 from tests.simulation.history import Told, _inherited
@@ -108,7 +108,7 @@ class Tasks(Workload):
         with self.atask("save", lock) as done:
             item = await lock.aitem()
             self.append(item, done.number)
-            await loops.to_the_end(item.save)
+            await concurrency.to_the_end(item.save)
 
     @contextlib.contextmanager
     def atask(self, kind: str, lock: Lock[Any]) -> Iterator[Operation]:

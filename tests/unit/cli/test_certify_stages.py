@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from certify import page, stages, work
+from certify.contract import Failed
+from certify.plan import ACCOUNTS
+from certify.work import Ledger, Meter
 from pynamo_locking import LockLost
-from pynamo_locking.certify import crew, meter, page, stages, work
-from pynamo_locking.certify.contract import Failed
-from pynamo_locking.certify.meter import Ledger, Meter
-from pynamo_locking.certify.plan import ACCOUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,14 +114,14 @@ class Process:
         pass
 
 
-def crew_of(exitcode: int | None, *answers: Any) -> tuple[crew.Crew, crew.Child]:
+def crew_of(exitcode: int | None, *answers: Any) -> tuple[stages.Crew, stages.Child]:
     """Return a crew of one child that has sent these answers, and closed its pipe."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     for answer in answers:
         theirs.send(answer)
     theirs.close()
-    child: Any = crew.Child(Process(exitcode), 0, ours)  # type: ignore[arg-type]
-    made = crew.Crew(None, None, 1.0)  # type: ignore[arg-type]
+    child: Any = stages.Child(Process(exitcode), 0, ours)  # type: ignore[arg-type]
+    made = stages.Crew(None, None, 1.0)  # type: ignore[arg-type]
     made._children.append(child)
     return made, child
 
@@ -129,9 +129,9 @@ def crew_of(exitcode: int | None, *answers: Any) -> tuple[crew.Crew, crew.Child]
 @pytest.mark.parametrize(
     ("exitcode", "answers", "error", "why"),
     [
-        (1, [(False, "ValueError: why")], crew.ChildFailed, "ValueError: why"),
-        (-9, [], crew.ChildFailed, "exit code -9"),
-        (meter.CAPPED, [], crew.CapReached, "^$"),
+        (1, [(False, "ValueError: why")], stages.ChildFailed, "ValueError: why"),
+        (-9, [], stages.ChildFailed, "exit code -9"),
+        (work.EXIT_AT_CAP, [], stages.CapReached, "^$"),
     ],
 )
 def test_the_end_of_a_child_is_told(exitcode: int, answers: list[Any], error: type[Exception], why: str) -> None:
@@ -142,21 +142,21 @@ def test_the_end_of_a_child_is_told(exitcode: int, answers: list[Any], error: ty
 
 
 def test_a_stage_ends_at_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "PATIENCE_S", -1.0)
-    with pytest.raises(crew.ChildFailed, match="has not ended within"):
+    monkeypatch.setattr(stages, "PATIENCE_S", -1.0)
+    with pytest.raises(stages.ChildFailed, match="has not ended within"):
         crew_of(None)[0].until(lambda: False)
 
 
 def test_children_are_spawned_where_there_is_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
-    assert crew.context().get_start_method() == "spawn"
+    assert stages.context().get_start_method() == "spawn"
 
 
 def test_there_is_room_for_so_many_processes() -> None:
-    ledger = Ledger(crew.context(), 1.0)
-    for _ in range(meter.SLOTS):
+    ledger = Ledger(stages.context(), 1.0)
+    for _ in range(work.SLOTS):
         ledger.new_slot()
-    with pytest.raises(RuntimeError, match=f"more than {meter.SLOTS} processes"):
+    with pytest.raises(RuntimeError, match=f"more than {work.SLOTS} processes"):
         ledger.new_slot()
 
 
@@ -166,10 +166,10 @@ def test_a_child_stops_before_it_exceeds_the_cap(monkeypatch: pytest.MonkeyPatch
     def stop(code: int) -> None:
         raise InterruptedError(f"with {code}")
 
-    monkeypatch.setattr(meter.os, "_exit", stop)
-    ledger = Ledger(crew.context(), 1.0)
+    monkeypatch.setattr(work.os, "_exit", stop)
+    ledger = Ledger(stages.context(), 1.0)
     request = SimpleNamespace(body=b"{}")
-    with pytest.raises(InterruptedError, match=f"with {meter.CAPPED}"):
+    with pytest.raises(InterruptedError, match=f"with {work.EXIT_AT_CAP}"):
         Meter(ledger, ledger.new_slot())._reserve(request, "before-send.dynamodb.PutItem")
     assert ledger.total("pending") == 0
 

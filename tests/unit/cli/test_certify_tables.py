@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking.certify import Place, Tables, tables
-from pynamo_locking.certify.tables import KINDS, MARK
+from certify import Place, Tables, tables
+from certify.tables import KINDS, MARK
 
 MARKED: Final = {"GlobalSecondaryIndexes": [{"IndexName": MARK}]}
 

@@ -26,9 +26,9 @@ from pynamodb.exceptions import ScanError
 
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
-from pynamo_locking._io.retries import Unavailable
-from pynamo_locking.cli import app, locks, main, output, settings
-from pynamo_locking.cli.problems import Exit, Problem, explain
+from pynamo_locking._io.client import Unavailable
+from pynamo_locking.cli import app, locks, main, session, terminal
+from pynamo_locking.cli.terminal import Exit, Problem, explain
 
 COMMANDS = [
     *(["tables", name] for name in ("create", "check")),
@@ -215,7 +215,7 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path, monkeyp
     monkeypatch.setenv("PYNAMO_LOCKING_REGION", "from-environment")
     monkeypatch.setenv("PYNAMO_LOCKING_LOG_FILE", "")
 
-    assert settings.load({"region": "from-option", "table": None}) == settings.Settings(
+    assert session.load_settings({"region": "from-option", "table": None}) == session.Settings(
         region="from-option",
         table="from-environment",
         transaction_table="from-file",
@@ -228,7 +228,7 @@ def test_a_file_without_settings(text, tmp_path):
     """Is no error; nor is a broken file that is none of ours."""
     write_file(tmp_path, text)
 
-    assert settings.load({}) == settings.Settings()
+    assert session.load_settings({}) == session.Settings()
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_file_with_a_mistake(text, message, tmp_path):
     write_file(tmp_path, text)
 
     with pytest.raises(Problem, match=r"pyproject\.toml") as caught:
-        settings.load({})
+        session.load_settings({})
     assert message in str(caught.value)
 
 
@@ -253,11 +253,11 @@ def test_a_python_without_toml(tmp_path, monkeypatch):
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)
     write_file(tmp_path, "")
-    assert settings.load({}) == settings.Settings()
+    assert session.load_settings({}) == session.Settings()
 
     write_file(tmp_path, FILE)
     with pytest.raises(Problem, match="pip install tomli"):
-        settings.load({})
+        session.load_settings({})
 
 
 def test_a_profile_replaces_keys_of_the_environment_for_a_while(monkeypatch):
@@ -266,11 +266,11 @@ def test_a_profile_replaces_keys_of_the_environment_for_a_while(monkeypatch):
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     before = dict(os.environ)
 
-    with settings.profile_in_use("prod"):
+    with session.profile_in_use("prod"):
         assert os.environ["AWS_PROFILE"] == "prod"
         assert "AWS_ACCESS_KEY_ID" not in os.environ
     assert dict(os.environ) == before
-    with settings.profile_in_use(None):
+    with session.profile_in_use(None):
         assert dict(os.environ) == before
 
 
@@ -433,21 +433,21 @@ def test_no_reader_goes_on(options):
 )
 def test_durations_for_people(seconds, text):
     """The two largest units."""
-    assert output.duration(seconds) == text
+    assert terminal.duration(seconds) == text
 
 
 def test_what_a_terminal_obeys_is_made_visible():
     """An owner's label comes from any program that can write to the table."""
-    assert output.plain("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\x0a\\u202e"
-    assert output.plain("naïve [red]") == "naïve [red]"
+    assert terminal.plain("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\x0a\\u202e"
+    assert terminal.plain("naïve [red]") == "naïve [red]"
 
 
 def test_what_a_terminal_obeys_in_errors_and_logs(capsys):
     """Both may name owners; no line of theirs looks like one of ours."""
     hostile = Problem("failed", "held by \x1b[2J\nWARNING", 69)
     app._tell(hostile, as_json=False)
-    with output.logging_to(None, as_json=False):
-        output.logger.warning("held by \x1b[2J\nWARNING nobody")
+    with terminal.logging_to(None, as_json=False):
+        terminal.logger.warning("held by \x1b[2J\nWARNING nobody")
 
     assert capsys.readouterr().err == (
         "pynamo-locking: held by \\x1b[2J\n    WARNING\nWARNING held by \\x1b[2J\n    WARNING nobody\n"
@@ -457,17 +457,17 @@ def test_what_a_terminal_obeys_in_errors_and_logs(capsys):
 def test_no_colours_in_a_pipe(monkeypatch, capsys):
     """Whatever the environment says of colours."""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    output.console().print("text", style="bold red")
+    terminal.console().print("text", style="bold red")
 
     assert capsys.readouterr().out == "text\n"
 
 
 def test_the_log(tmp_path, capsys):
     """Warnings go to stderr, as JSON if all is, and into the file with time and process; then the handlers are gone."""
-    file, before = tmp_path / "log", list(output.logger.handlers)
-    with output.logging_to(str(file), as_json=True):
-        output.logger.warning("ticket %d", 1)
-        output.logger.info("not this")
+    file, before = tmp_path / "log", list(terminal.logger.handlers)
+    with terminal.logging_to(str(file), as_json=True):
+        terminal.logger.warning("ticket %d", 1)
+        terminal.logger.info("not this")
 
     assert json.loads(capsys.readouterr().err) == {"log": {"level": "warning", "message": "ticket 1"}}
     assert file.read_text().rstrip().endswith(f" {os.getpid()} WARNING ticket 1")
@@ -489,14 +489,14 @@ def test_the_reference_is_complete():
     wanted = [
         *(f"`{' '.join(command)}" for command in COMMANDS),
         *(f"`PYNAMO_LOCKING_{name}`" for name in (*VARIABLES, "NAME", "TICKET")),
-        *(f"`{name.replace('_', '-')}`" for name in settings.NAMES),
+        *(f"`{name.replace('_', '-')}`" for name in session.NAMES),
         *(f"`{kind}`" for kind in kinds),
         *(f"| {number.value} |" for number in Exit if number < Exit.NOT_EXECUTABLE),
     ]
 
     assert len(kinds) > 15
     assert [each for each in wanted if each not in text] == []
-    assert set(VARIABLES) == {name.upper() for name in settings.NAMES}
+    assert set(VARIABLES) == {name.upper() for name in session.NAMES}
 
 
 def test_a_lease_that_is_over_stands_out() -> None:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import cli
-from pynamo_locking.cli import output, starter
-from pynamo_locking.cli.child import Signals
-from pynamo_locking.cli.ending import Ending, Stopped
-from pynamo_locking.cli.problems import Exit, Problem
+from pynamo_locking.cli import starter, terminal
+from pynamo_locking.cli.run import Signals
+from pynamo_locking.cli.terminal import Ending, Exit, Problem, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +87,9 @@ def test_an_operator_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("getpwuid(): uid not found: 1000")
 
     monkeypatch.setattr(getpass, "getuser", missing)
-    assert output.operator() == f"uid {os.getuid()}@{socket.gethostname()}"
+    assert terminal.operator() == f"uid {os.getuid()}@{socket.gethostname()}"
     monkeypatch.delattr(os, "getuid")
-    assert output.operator() == f"unknown@{socket.gethostname()}"
+    assert terminal.operator() == f"unknown@{socket.gethostname()}"
 
 
 def test_what_an_encoding_does_not_have_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +97,12 @@ def test_what_an_encoding_does_not_have_is_escaped(monkeypatch: pytest.MonkeyPat
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
-    with output.printable():
+    with terminal.printable():
         print("Zürich", flush=True)  # noqa: T201
     assert written.getvalue().strip() == b"Z\\xfcrich"
     assert stream.errors == "strict"
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with output.printable():
+    with terminal.printable():
         pass
 
 
@@ -121,14 +120,14 @@ def test_an_answer_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.Mo
     path = tmp_path / "answer"
     stream: Any = Full(path.open("wb", buffering=0), write_through=True)
     monkeypatch.setattr(sys, "stdout", stream)
-    with pytest.raises(Problem, match="cannot be written: No space left on device") as told, output.written():
+    with pytest.raises(Problem, match="cannot be written: No space left on device") as told, terminal.written():
         print("before", end="")  # noqa: T201
     assert told.value.exit_code == Exit.NOT_WRITTEN
     print("after")  # noqa: T201
     assert path.read_text() == "before"
     stream.error = BrokenPipeError(errno.EPIPE, "Broken pipe")
-    with pytest.raises(BrokenPipeError) as broken, output.written():
+    with pytest.raises(BrokenPipeError) as broken, terminal.written():
         pass
     assert broken.value.errno is None
     with pytest.raises(BrokenPipeError):
-        output._Console().on_broken_pipe()
+        terminal._Console().on_broken_pipe()

@@ -14,7 +14,7 @@ from pynamo_locking import (
     TransactionTable,
     VersionAttribute,
 )
-from pynamo_locking.contrib import _meta
+from pynamo_locking.contrib import _frameworks
 
 
 def models():
@@ -45,7 +45,7 @@ def test_a_configuration_reaches_the_tables_that_models_name():
     """Place, timeouts, prefix and settings, each model once."""
     item, locks, transactions = models()
     settings = {"HOST": "http://h", "REGION": "eu-west-1", "TABLE_PREFIX": "t-", "READ_TIMEOUT": 7, "MAX_RETRIES": None}
-    _meta.configure([item, item], settings | {"LOCK_SETTINGS": {"wait": 5}})
+    _frameworks.configure([item, item], settings | {"LOCK_SETTINGS": {"wait": 5}})
 
     assert [model.Meta.table_name for model in (item, locks, transactions)] == ["t-items", "t-locks", "t-transactions"]
     for model in (item, locks, transactions):
@@ -60,22 +60,22 @@ def test_the_same_again_changes_nothing():
     """Several applications of one process agree, and the prefix is put before the name once."""
     item, _, _ = models()
     for _ in range(3):
-        _meta.configure([item], {"TABLE_PREFIX": "t-"})
+        _frameworks.configure([item], {"TABLE_PREFIX": "t-"})
     assert item.Meta.table_name == "t-items"
 
 
 def test_another_place_is_refused():
     """For a model class cannot be in two places at once; after `reset` it is where its class says."""
     item, locks, _ = models()
-    _meta.configure([item], {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 5}})
-    _meta.configure([item], {"TABLE_PREFIX": "t-"})  # says nothing of the settings
+    _frameworks.configure([item], {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 5}})
+    _frameworks.configure([item], {"TABLE_PREFIX": "t-"})  # says nothing of the settings
     for other in ({"TABLE_PREFIX": "u-"}, {}, {"TABLE_PREFIX": "t-", "LOCK_SETTINGS": {"wait": 6}}):
         with pytest.raises(ConfigurationError, match="configured otherwise"):
-            _meta.configure([item], other)
+            _frameworks.configure([item], other)
     assert (item.Meta.table_name, item.lock_settings().wait) == ("t-items", 5)
-    _meta.reset([item])
+    _frameworks.reset([item])
     assert (item.Meta.table_name, locks.Meta.table_name, item.lock_settings()) == ("items", "locks", LockSettings())
-    _meta.configure([item], {"TABLE_PREFIX": "u-"})
+    _frameworks.configure([item], {"TABLE_PREFIX": "u-"})
     assert item.Meta.table_name == "u-items"
 
 
@@ -85,9 +85,9 @@ def test_a_model_in_use_is_not_moved():
     item._get_connection()
     for other in ({"TABLE_PREFIX": "t-"}, {"HOST": "http://h"}):
         with pytest.raises(ConfigurationError, match="was used before"):
-            _meta.configure([item], other)
+            _frameworks.configure([item], other)
     assert (item.Meta.table_name, item.Meta.host) == ("items", None)
-    _meta.configure([item], {"LOCK_SETTINGS": {"wait": 5}})  # this moves nothing
+    _frameworks.configure([item], {"LOCK_SETTINGS": {"wait": 5}})  # this moves nothing
     assert item.lock_settings().wait == 5
 
 
@@ -102,7 +102,7 @@ def test_settings_of_a_model_are_its_own():
         key = UnicodeAttribute(hash_key=True)
         lock = LockAttribute()
 
-    _meta.configure([Quick], {"LOCK_SETTINGS": {"wait": 5}})
+    _frameworks.configure([Quick], {"LOCK_SETTINGS": {"wait": 5}})
     assert Quick.lock_settings().wait == 1
     with pytest.raises(ConfigurationError, match="LOCK_SETTINGS"):
-        _meta.configure([models()[0]], {"LOCK_SETTINGS": {"weight": 5}})
+        _frameworks.configure([models()[0]], {"LOCK_SETTINGS": {"weight": 5}})

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.claims import EXCLUSIVE, SHARED, WHOLE, Claim, blockers, disagreement, front, spanning
-from pynamo_locking._core.queue import traces
-from pynamo_locking._io import lock_document
+from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode, blockers, disagreement, front, spanning
+from pynamo_locking._core.lock_queue import eviction_traces
+from pynamo_locking._io import lock_record
 from tests.unit.helpers import entry, queue, steady
 
 
 def span(lower, upper, mode=EXCLUSIVE, kind="N"):
     """A range of whole numbers; None is an open end."""
     ends = (None if end is None else (kind, str(end)) for end in (lower, upper))
-    return Claim(mode, 1, *ends)
+    return LockMode(mode, 1, *ends)
 
 
-SHARE = Claim(SHARED)
+SHARE = LockMode(SHARED)
 ENDS = st.one_of(st.none(), st.integers(-3, 12))
 SPANS = st.builds(
     lambda pair, mode: span(*pair, mode),
@@ -58,7 +58,7 @@ def test_who_holds_one_claim_holds_what_it_covers(one, other):
         one.upper is None or (other.upper is not None and int(other.upper[1]) <= int(one.upper[1]))
     )
     assert one.covers(other) == (inside and (one.mode == EXCLUSIVE or other.mode == SHARED))
-    assert not one.covers(Claim(other.mode, 2, other.lower, other.upper))
+    assert not one.covers(LockMode(other.mode, 2, other.lower, other.upper))
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_who_holds_one_claim_holds_what_it_covers(one, other):
 )
 def test_values_are_in_the_order_of_dynamodb(lower, upper):
     """Numbers by value, strings by code point: above the surrogates too, where UTF-16 would differ."""
-    assert Claim(lower=lower).contains(upper)
-    assert not Claim(lower=upper).contains(lower)
+    assert LockMode(lower=lower).contains(upper)
+    assert not LockMode(lower=upper).contains(lower)
 
 
 def test_bytes_are_unsigned():
     """As DynamoDB compares them."""
-    assert Claim(lower=("B", b"\x7f")).contains(("B", b"\x80"))
+    assert LockMode(lower=("B", b"\x7f")).contains(("B", b"\x80"))
 
 
 @steady
@@ -100,17 +100,17 @@ def test_a_small_range_waits_behind_a_large_one():
 @given(st.integers(1, 5), st.integers(0, 9))
 def test_a_semaphore_has_as_many_holders_as_permits(permits, length):
     """The first ones."""
-    assert list(front([Claim(permits=permits)] * length)) == list(range(min(permits, length)))
+    assert list(front([LockMode(permits=permits)] * length)) == list(range(min(permits, length)))
 
 
 def test_disagreement_blocks():
     """Who asks for more permits than those ahead is not granted beside them; he is told so."""
-    assert blockers(Claim(permits=5), [Claim(permits=3)]) == [0]
-    assert "permits=5" in str(disagreement(Claim(permits=5), Claim(permits=3)))
-    assert "permits=3" in str(disagreement(Claim(permits=5), Claim(permits=3)))
+    assert blockers(LockMode(permits=5), [LockMode(permits=3)]) == [0]
+    assert "permits=5" in str(disagreement(LockMode(permits=5), LockMode(permits=3)))
+    assert "permits=3" in str(disagreement(LockMode(permits=5), LockMode(permits=3)))
 
 
-@pytest.mark.parametrize(("one", "other"), [(span(1, 2), span("a", "b", kind="S")), (WHOLE, Claim(permits=2))])
+@pytest.mark.parametrize(("one", "other"), [(span(1, 2), span("a", "b", kind="S")), (WHOLE, LockMode(permits=2))])
 def test_who_cannot_share_a_queue(one, other):
     """Ranges of unlike values, and the whole lock beside a semaphore: they are told, and do not overlap silently."""
     assert disagreement(one, other)
@@ -150,14 +150,14 @@ def test_claims_are_stored_and_read():
     for claim in (
         WHOLE,
         SHARE,
-        Claim(permits=3),
+        LockMode(permits=3),
         span(1, None, SHARED),
-        Claim(lower=("B", b"\x00"), upper=("B", b"1")),
+        LockMode(lower=("B", b"\x00"), upper=("B", b"1")),
     ):
-        document = lock_document.new_document("me", lock_document.new_entry("o", claim, 1.0, 0, ticket=7), 7)
-        (stored,) = lock_document.state_of(document["M"]).entries
+        document = lock_record.new_document("me", lock_record.new_entry("o", claim, 1.0, 0, ticket=7), 7)
+        (stored,) = lock_record.state_of(document["M"]).entries
         assert stored.claim == claim
-    [whole] = lock_document.new_entry("o", WHOLE, 60.0, 0)["L"]
+    [whole] = lock_record.new_entry("o", WHOLE, 60.0, 0)["L"]
     assert whole["M"].keys() == {"o", "b", "e", "w"}
 
 
@@ -167,21 +167,21 @@ def test_claims_are_stored_and_read():
 def test_all_evicted_holders_leave_a_trace():
     """Readers hold together; a writer behind them did not hold."""
     readers = [entry(ticket, claim=SHARE) for ticket in (1, 2)]
-    assert traces([*readers, entry(3)], {}) == {1: 1, 2: 2}
-    assert traces([entry(1), entry(2)], {}) == {1: 1}
+    assert eviction_traces([*readers, entry(3)], {}) == {1: 1, 2: 2}
+    assert eviction_traces([entry(1), entry(2)], {}) == {1: 1}
 
 
 def test_the_younger_of_two_in_one_slot_is_remembered():
     """Whether the older one was evicted is unknown then, which is the truth."""
     readers = [entry(ticket, claim=SHARE) for ticket in (1, 9)]
-    assert traces(readers, {}) == {1: 9}
-    state = queue(entry(20), since=1, evicted=traces(readers, {}))
+    assert eviction_traces(readers, {}) == {1: 9}
+    state = queue(entry(20), since=1, evicted=eviction_traces(readers, {}))
     assert (state.was_evicted(9), state.was_evicted(1)) == (True, None)
-    assert traces(readers[:1], {1: 9, 2: 10}) == {}
-    assert traces(readers[1:], {1: 1}) == {1: 9}
+    assert eviction_traces(readers[:1], {1: 9, 2: 10}) == {}
+    assert eviction_traces(readers[1:], {1: 1}) == {1: 9}
 
 
 def test_words_for_a_claim():
     """In errors and logs."""
-    texts = [str(claim) for claim in (WHOLE, SHARE, Claim(permits=3), span(1, None, SHARED))]
+    texts = [str(claim) for claim in (WHOLE, SHARE, LockMode(permits=3), span(1, None, SHARED))]
     assert texts == ["exclusive", "shared", "permits=3", "shared [1, ...)"]

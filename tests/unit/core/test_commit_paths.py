@@ -8,29 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.commit_paths import (
+from pynamo_locking._core.dynamodb import MOST_ACTIONS, MOST_BYTES
+from pynamo_locking._core.transactions import (
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,
-    MarkFacts,
+    IntentFacts,
     MemberFacts,
     OwnRows,
     Plan,
-    choose,
+    choose_path,
     keys_in_rows,
     placeholders,
     with_costs,
 )
-from pynamo_locking._core.limits import MOST_ACTIONS, MOST_BYTES
 from tests.unit.helpers import steady
 
 #: What `writes` and `reads` say of marks: each is sent alone.
-MARK = MarkFacts(size=300, key_size=50)
+MARK = IntentFacts(size=300, key_size=50)
 ROWS = OwnRows(header=500, participants=100)
 
 
 def planned(members: list[MemberFacts], *, extra: int = 0) -> Plan:
-    return with_costs(choose(members, extra=extra), members, extra=extra, rows=ROWS)
+    return with_costs(choose_path(members, extra=extra), members, extra=extra, rows=ROWS)
 
 
 def writes(count: int, **facts: object) -> list[MemberFacts]:
@@ -65,7 +65,7 @@ def reads(count: int, **facts: object) -> list[MemberFacts]:
 )
 def test_path(members: list[MemberFacts], extra: int, path: CommitPath) -> None:
     """The cheapest path that can hold it is taken."""
-    assert choose(members, extra=extra).path is path
+    assert choose_path(members, extra=extra).path is path
 
 
 MEMBERS = st.lists(
@@ -77,7 +77,7 @@ MEMBERS = st.lists(
         wants_direct=st.booleans(),
         size=st.integers(0, 400_000),
         before_size=st.integers(0, 400_000),
-        mark=st.builds(MarkFacts, key_size=st.integers(1, 2_000)),
+        mark=st.builds(IntentFacts, key_size=st.integers(1, 2_000)),
     ),
     max_size=260,
 )
@@ -114,9 +114,9 @@ def test_every_plan_does_everything_once_within_the_limits(members: list[MemberF
 
 def test_what_cannot_be_marked_is_direct() -> None:
     """Items without a place for a mark come first into the decision, then new ones, then large ones."""
-    plan = choose([*writes(60), *writes(99, can_be_marked=False)])
+    plan = choose_path([*writes(60), *writes(99, can_be_marked=False)])
     assert plan.direct == tuple(range(60, 159))
-    plan = choose([*writes(60), *writes(60, is_absent=True), *writes(60, size=5000)])
+    plan = choose_path([*writes(60), *writes(60, is_absent=True), *writes(60, size=5000)])
     assert set(plan.direct) == {*range(60, 120), *range(120, 159)}
 
 
@@ -135,17 +135,17 @@ def test_what_cannot_be_marked_is_direct() -> None:
 def test_what_cannot_be_staged_is_refused(members: list[MemberFacts], why: str) -> None:
     """A transaction in which an item must be staged that cannot be is refused, by its count or by its size."""
     with pytest.raises(CannotBeStaged, match=why):
-        choose(members)
+        choose_path(members)
 
 
 def test_reads_inside_or_outside() -> None:
     """Few reads are checked by the decision; many are validated before it, and then every written item is marked."""
-    inside, outside = choose(writes(80) + reads(49)), choose(writes(80) + reads(50))
+    inside, outside = choose_path(writes(80) + reads(49)), choose_path(writes(80) + reads(50))
     assert (len(inside.checked), len(inside.validated)) == (49, 0)
     assert (len(outside.checked), len(outside.validated)) == (0, 50)
     assert outside.marked == tuple(range(80))
     assert outside.staged == ()
-    beside = choose(writes(39, can_be_marked=False) + reads(60) + writes(60))
+    beside = choose_path(writes(39, can_be_marked=False) + reads(60) + writes(60))
     assert (len(beside.checked), len(beside.validated)) == (60, 0)
 
 
@@ -160,7 +160,7 @@ def test_costs_of_a_long_plan() -> None:
 
 def test_costs_of_placeholders_and_of_batches() -> None:
     """250 inserts, 99 of them by the decision: 99 and 52 placeholders at once, finishes by 25; a large one alone."""
-    mark = MarkFacts(size=1500, key_size=50, place="here")
+    mark = IntentFacts(size=1500, key_size=50, place="here")
     plan = planned(writes(250, is_absent=True, before_size=0, mark=mark))
     assert plan.requests == 1 + 1 + 2 + 1 + 7 + 1
     assert plan.write_units == 1 + 8 + 2 * 2 + 151 * 2 * 2 + 2 * (1 + 99) + 151 * 2 + 1

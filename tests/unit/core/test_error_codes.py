@@ -16,8 +16,8 @@ from botocore.exceptions import (
     ResponseStreamingError,
 )
 
-from pynamo_locking._core.error_codes import PASSING, Answer, answer_of, answer_of_reasons
-from pynamo_locking._io import answers
+from pynamo_locking._core.dynamodb import PASSING, Answer, answer_of, answer_of_reasons
+from pynamo_locking._io import responses
 
 CODES = {
     "ConditionalCheckFailedException": Answer.REFUSED,
@@ -56,7 +56,7 @@ def cancelled(*codes: str | None) -> ClientError:
 def test_codes(code):
     """What a code says that comes with the usual status, or without one."""
     assert answer_of(code) is answer_of(code, 400) is CODES[code]
-    assert answers.answer_of(error(code)) is CODES[code]
+    assert responses.answer_in(error(code)) is CODES[code]
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -65,7 +65,7 @@ def test_a_failed_server(code, status):
     """It may have applied the request, unless the code says that a condition or another write kept it from it."""
     is_certain = CODES[code] in {Answer.REFUSED, Answer.CONFLICT}
     assert answer_of(code, status) is (CODES[code] if is_certain else Answer.UNANSWERED)
-    assert answers.answer_of(error(code, status)) is answer_of(code, status)
+    assert responses.answer_in(error(code, status)) is answer_of(code, status)
 
 
 @pytest.mark.parametrize("others", [*itertools.product(["None", FAILED, CONFLICT, *LIMITS, INVALID], repeat=2)])
@@ -79,8 +79,8 @@ def test_reasons_of_a_cancelled_transaction(others):
     else:
         expected = Answer.DENIED
     assert answer_of_reasons(others) is expected
-    assert answers.answer_of(cancelled(*others)) is expected
-    assert answers.answer_of(cancelled(None, *others)) is expected
+    assert responses.answer_in(cancelled(*others)) is expected
+    assert responses.answer_in(cancelled(None, *others)) is expected
 
 
 NOT_SENT = [EndpointConnectionError(endpoint_url="u"), ConnectTimeoutError(endpoint_url="u")]
@@ -98,21 +98,21 @@ def test_no_response(lost, is_single, repeated):
     """Without a connection nothing was applied, unless botocore may hide an attempt before that one."""
     lost = type(lost)(**lost.kwargs)
     if repeated is not None:
-        setattr(lost, answers.REPEATED, repeated)
+        setattr(lost, responses.REPEATED, repeated)
     is_known = is_single or repeated is not None
     is_sent = type(lost) not in map(type, NOT_SENT)
-    found = answers.answer_of(lost, is_single=is_single)
+    found = responses.answer_in(lost, is_single=is_single)
     assert found is (Answer.UNANSWERED if is_sent or not is_known else Answer.NOT_SENT)
-    assert answers.is_ambiguous(lost) is (is_sent or repeated is not False)
-    assert answers.is_transient(lost)
+    assert responses.is_ambiguous(lost) is (is_sent or repeated is not False)
+    assert responses.is_transient(lost)
 
 
 def test_what_never_left():
     """botocore's other errors are raised before anything is sent."""
     found = NoCredentialsError()
-    assert answers.answer_of(found) is Answer.DENIED
-    assert not answers.is_ambiguous(found)
-    assert not answers.is_transient(found)
+    assert responses.answer_in(found) is Answer.DENIED
+    assert not responses.is_ambiguous(found)
+    assert not responses.is_transient(found)
 
 
 @pytest.mark.parametrize("answer", Answer)
@@ -120,12 +120,12 @@ def test_what_may_succeed_later(answer):
     """The same request again, whether or not it was applied."""
     refused = [error(code) for code, said in CODES.items() if said is answer]
     may_succeed = answer in PASSING or answer is Answer.UNANSWERED
-    assert [answers.is_transient(each) for each in refused] == [may_succeed] * len(refused)
+    assert [responses.is_transient(each) for each in refused] == [may_succeed] * len(refused)
 
 
 def test_the_item_of_a_refusal():
     """Of a write, and of a transaction of one action."""
-    assert answers.image_of(error("ConditionalCheckFailedException", Item={"k": {"S": "a"}})) == {"k": {"S": "a"}}
-    assert answers.image_of(cancelled(FAILED)) == {"number": {"N": "0"}}
-    assert answers.image_of(error("ConditionalCheckFailedException")) is None
-    assert answers.image_of(error("TransactionCanceledException", CancellationReasons=[{"Code": FAILED}])) is None
+    assert responses.image_of(error("ConditionalCheckFailedException", Item={"k": {"S": "a"}})) == {"k": {"S": "a"}}
+    assert responses.image_of(cancelled(FAILED)) == {"number": {"N": "0"}}
+    assert responses.image_of(error("ConditionalCheckFailedException")) is None
+    assert responses.image_of(error("TransactionCanceledException", CancellationReasons=[{"Code": FAILED}])) is None

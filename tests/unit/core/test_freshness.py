@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from pynamo_locking._core.freshness import Freshness, Why
-from pynamo_locking._core.outcome import Known
+from pynamo_locking._core.write_outcome import Freshness, Known, Why
 
 BEFORE, NOW, OTHER = Known(1, "a-1"), Known(2, "a-2"), Known(3, "a-3")
 STATES = [

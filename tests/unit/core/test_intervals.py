@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pynamo_locking._core.intervals import Edge, Span, begin_of, colliding, enclosing, gaps, joined
-from pynamo_locking._core.limits import LARGEST_KEYS
-from pynamo_locking._core.naming import guard_name, row_name
+from pynamo_locking._core.dynamodb import LARGEST_KEYS
+from pynamo_locking._core.row_keys import guard_name, row_name
+from pynamo_locking._intervals.intervals import Edge, Span, begin_of, colliding, enclosing, gaps, joined
 from tests.unit.helpers import steady
 
 POINTS = range(12)

@@ -9,7 +9,7 @@ import copy
 
 import pytest
 
-from pynamo_locking._core.limits import KeyRule, problems
+from pynamo_locking._core.dynamodb import KeyRule, problems
 from tests.support.boundaries import ITEMS, KEY, REFUSED, RULES, STORED, nested, number, text
 
 TOO_LONG = "the attribute '{}' cannot be stored: Attribute name is too large, must be less than 65536 bytes"

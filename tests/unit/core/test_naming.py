@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pynamo_locking import ConfigurationError
-from pynamo_locking._core.limits import LARGEST_KEYS
-from pynamo_locking._core.naming import LONGEST_OWNER, canonical_number, checked_owner, row_name, shown_owner
+from pynamo_locking._core.dynamodb import LARGEST_KEYS
+from pynamo_locking._core.row_keys import LONGEST_OWNER, canonical_number, checked_owner, row_name, shown_owner
 from pynamo_locking._io import runtime
 from pynamo_locking._items.keys import ItemKey
 from tests.unit.helpers import steady

@@ -8,18 +8,17 @@ from collections import Counter
 
 import pytest
 
-from pynamo_locking._core.outcome import (
+from pynamo_locking._core.lock_queue import FREE, EntryOwnership
+from pynamo_locking._core.write_outcome import (
     BatchResult,
     EntryEffect,
     Known,
     Outcome,
+    incarnation,
     judge,
     judge_by_id,
-    life,
     next_write_id,
 )
-from pynamo_locking._core.possession import Possession
-from pynamo_locking._core.queue import FREE
 from tests.unit.helpers import entry, queue
 
 TICKET, NUMBER = 103, 4
@@ -46,7 +45,7 @@ A, R, L, U = Outcome.APPLIED, Outcome.REJECTED, Outcome.LOST, Outcome.UNKNOWN
 
 #: The first ticket of the document in which our entry was granted.
 SINCE = 100
-OURS = Possession(f"id{TICKET}", TICKET, SINCE)
+OURS = EntryOwnership(f"id{TICKET}", TICKET, SINCE)
 
 #: For a request that was sent more than once: KEEP, FINISH, DELETE.
 REPEATED = {
@@ -159,14 +158,14 @@ def test_the_life_is_handed_on():
     second = next_write_id(Known(1, first), "fedcba9876543210")
 
     assert (first, second) == ("01234567-0123456789abcdef", "01234567-fedcba9876543210")
-    assert life(first) == life(second) == "01234567"
+    assert incarnation(first) == incarnation(second) == "01234567"
     assert next_write_id(Known(7), "0123456789abcdef") == first
 
 
 @pytest.mark.parametrize("write_id", [None, ""])
 def test_no_id_has_no_life(write_id):
     """Nor an empty one."""
-    assert life(write_id) is None
+    assert incarnation(write_id) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import ConfigurationError, NamedLock, TransactionTable
-from pynamo_locking._core.own_keys import OwnKeys
+from pynamo_locking._core.row_keys import OwnKeys
 from tests.support.models import declare, meta
 
 SHARED = OwnKeys("pk", "sk", "acme#", "lock")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking import ConfigurationError
-from pynamo_locking._core.periods import make_period
-from pynamo_locking._core.queue import Success
+from pynamo_locking._core.lock_queue import Success
+from pynamo_locking._recipes.once import make_period
 from tests.unit.helpers import steady
 
 DAY = timedelta(days=1)

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from pynamo_locking._core.possession import Absence, Possession
-from pynamo_locking._core.queue import FREE
+from pynamo_locking._core.lock_queue import FREE, EntryOwnership, MissingEntry
 from tests.unit.helpers import entry, queue
 
 TICKET, SINCE = 103, 100
@@ -26,15 +25,15 @@ DOCUMENTS = {
     "no document": (FREE, FORGOTTEN),
 }
 
-HELD = Possession("id103", TICKET, SINCE)
+HELD = EntryOwnership("id103", TICKET, SINCE)
 STATES = [
-    Possession("id103", TICKET, SINCE, *facts)
+    EntryOwnership("id103", TICKET, SINCE, *facts)
     for facts in itertools.product(
         (False, True), ("", "evicted", "deleted", "forked", "restored"), (0, 1, 2), (False, True)
     )
 ]
 
-L, M, U = Absence.LOST, Absence.LEFT, Absence.UNKNOWN
+L, M, U = MissingEntry.LOST, MissingEntry.LEFT, MissingEntry.UNKNOWN
 
 #: By what the document says: after another request; after a removal; each without and with others in doubt.
 WHY = {
@@ -55,7 +54,7 @@ def test_why_an_entry_is_absent(name: str, is_removal: bool, in_doubt: bool) -> 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("known", STATES, ids=str)
-def test_what_is_known_after_a_refusal(name: str, known: Possession) -> None:
+def test_what_is_known_after_a_refusal(name: str, known: EntryOwnership) -> None:
     """Only what is held is lost; a transaction of ours that may have deleted the item comes first."""
     state, says = DOCUMENTS[name]
     is_another = state.since != SINCE
@@ -72,12 +71,12 @@ def test_what_is_known_after_a_refusal(name: str, known: Possession) -> None:
 
 
 @pytest.mark.parametrize("known", STATES, ids=str)
-def test_each_fact_changes_what_it_is_about(known: Possession) -> None:
+def test_each_fact_changes_what_it_is_about(known: EntryOwnership) -> None:
     """And nothing else: a loss stays known when the entry is given back, and the end is the end."""
     facts = (known.is_over, known.reason, known.removals, known.may_delete)
     is_over, reason, removals, may_delete = facts
 
-    def now(after: Possession) -> tuple[object, ...]:
+    def now(after: EntryOwnership) -> tuple[object, ...]:
         assert (after.id, after.ticket, after.since) == ("id103", TICKET, SINCE)
         return after.is_over, after.reason, after.removals, after.may_delete
 

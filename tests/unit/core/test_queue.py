@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking import LockSettings, LockState
-from pynamo_locking._core.queue import EVICTION_SLOTS, FREE, Pace, Sighting, dead_among, observe, poll_delay
+from pynamo_locking._core.lock_queue import (
+    EVICTION_SLOTS,
+    FREE,
+    HeartbeatObservation,
+    QueueProgress,
+    dead_among,
+    observe,
+    poll_delay,
+)
 from tests.unit.helpers import entry, queue, steady
 
 BEATS = st.lists(st.integers(0, 6), min_size=1, max_size=30)
@@ -164,32 +172,34 @@ def test_states_are_values():
 
 def test_a_new_entry_is_seen_now():
     """Its silence counts from the end of the read that first showed it."""
-    assert observe({}, [entry(1, beat=4)], 10.0) == {"id1": Sighting(4, 10.0)}
+    assert observe({}, [entry(1, beat=4)], 10.0) == {"id1": HeartbeatObservation(4, 10.0)}
 
 
 def test_an_unchanged_beat_keeps_its_time():
     """The same beat again is no sign of life."""
-    seen = {"id1": Sighting(4, 10.0)}
+    seen = {"id1": HeartbeatObservation(4, 10.0)}
 
     assert observe(seen, [entry(1, beat=4)], 20.0) == seen
 
 
 def test_a_higher_beat_is_a_sign_of_life():
     """Silence counts anew from there."""
-    assert observe({"id1": Sighting(4, 10.0)}, [entry(1, beat=5)], 20.0) == {"id1": Sighting(5, 20.0)}
+    assert observe({"id1": HeartbeatObservation(4, 10.0)}, [entry(1, beat=5)], 20.0) == {
+        "id1": HeartbeatObservation(5, 20.0)
+    }
 
 
 def test_a_lower_beat_comes_from_an_old_image():
     """It is neither a sign of life nor makes the next image one."""
-    seen = observe({"id1": Sighting(4, 10.0)}, [entry(1, beat=3)], 20.0)
+    seen = observe({"id1": HeartbeatObservation(4, 10.0)}, [entry(1, beat=3)], 20.0)
 
-    assert seen == {"id1": Sighting(4, 10.0)}
-    assert observe(seen, [entry(1, beat=4)], 30.0) == {"id1": Sighting(4, 10.0)}
+    assert seen == {"id1": HeartbeatObservation(4, 10.0)}
+    assert observe(seen, [entry(1, beat=4)], 30.0) == {"id1": HeartbeatObservation(4, 10.0)}
 
 
 def test_who_left_is_forgotten():
     """The sightings do not grow with the history of the queue."""
-    assert observe({"id1": Sighting(4, 10.0)}, [entry(2)], 20.0) == {"id2": Sighting(0, 20.0)}
+    assert observe({"id1": HeartbeatObservation(4, 10.0)}, [entry(2)], 20.0) == {"id2": HeartbeatObservation(0, 20.0)}
 
 
 @steady
@@ -200,7 +210,7 @@ def test_a_sighting_is_the_first_of_the_highest_beat(beats):
     for now, beat in enumerate(beats):
         seen = observe(seen, [entry(1, beat=beat)], float(now))
 
-    assert seen == {"id1": Sighting(max(beats), float(beats.index(max(beats))))}
+    assert seen == {"id1": HeartbeatObservation(max(beats), float(beats.index(max(beats))))}
 
 
 # dead_among
@@ -209,14 +219,14 @@ def test_a_sighting_is_the_first_of_the_highest_beat(beats):
 def test_the_living_are_not_dead():
     """Not seen before, or seen within the lease, or over by less than the clock skew."""
     living = [entry(1), entry(2), entry(3, until_ms=95_000)]
-    seen = {"id2": Sighting(0, 40.0), "id3": Sighting(0, 100.0)}
+    seen = {"id2": HeartbeatObservation(0, 40.0), "id3": HeartbeatObservation(0, 100.0)}
 
     assert dead_among(living, seen, 100.0, 60_000, 10.0) == ()
 
 
 def test_the_silent_are_dead():
     """After a lease of silence, and its margin, on our own clock; whatever the wall clock says."""
-    seen = {"id1": Sighting(0, 0.0)}
+    seen = {"id1": HeartbeatObservation(0, 0.0)}
 
     assert dead_among([entry(1)], seen, 62.9, 0, None) == ()
     assert dead_among([entry(1)], seen, 63.0, 0, None) == (entry(1),)
@@ -225,7 +235,7 @@ def test_the_silent_are_dead():
 def test_each_lease_counts_for_its_own_entry():
     """A long lease is not judged by a short one."""
     short, long = entry(1, lease_ms=10_000), entry(2, lease_ms=100_000)
-    seen = {"id1": Sighting(0, 0.0), "id2": Sighting(0, 0.0)}
+    seen = {"id1": HeartbeatObservation(0, 0.0), "id2": HeartbeatObservation(0, 0.0)}
 
     assert dead_among([short, long], seen, 50.0, 0, None) == (short,)
 
@@ -239,7 +249,7 @@ def test_the_long_over_are_dead_at_once():
 def test_a_lease_beyond_belief_counts_as_the_longest():
     """By silence, and by the stored end: from the last renewal on. One that is believed does not change."""
     poisoned = entry(1, lease_ms=10**30, until_ms=10**30)  # renewed at 0
-    seen = {"id1": Sighting(0, 0.0)}
+    seen = {"id1": HeartbeatObservation(0, 0.0)}
 
     assert dead_among([poisoned], seen, 104.9, 0, None, 100.0) == ()
     assert dead_among([poisoned], seen, 105.0, 0, None, 100.0) == (poisoned,)
@@ -264,7 +274,7 @@ def test_a_lease_beyond_belief_counts_as_the_longest():
 def test_poll_delay(position, poll_min, poll, waited, jitter):
     """Between half and the whole of the interval, which grows with the wait, up to a longest for each position."""
     settings = LockSettings(poll_min=poll_min, poll=poll, poll_max=2)
-    pace = Pace(position, 10.0)
+    pace = QueueProgress(position, 10.0)
     delay = poll_delay(pace, 10 + waited, settings, jitter)
     longest = min(poll * position, 2)
 
@@ -278,7 +288,7 @@ def test_poll_delay(position, poll_min, poll, waited, jitter):
 def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
     """However long the holder takes, the waiter is late by a part of that; up to `poll`."""
     settings = LockSettings(poll_min=0.01, poll=0.1)
-    pace = Pace(1, 5.0)
+    pace = QueueProgress(1, 5.0)
 
     delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.02, 0.05, 0.1, 0.2, 10)]
 
@@ -288,7 +298,7 @@ def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
 def test_those_behind_look_by_the_pace_of_the_queue():
     """The last one has gone in 0.1 s, so four and a half more take 0.45 s; once none goes any more, longer."""
     settings = LockSettings(poll_min=0.01, poll=0.1, poll_max=2)
-    pace = Pace(8, 4.0).seen(6, 5.2).seen(5, 5.3)
+    pace = QueueProgress(8, 4.0).seen(6, 5.2).seen(5, 5.3)
 
     assert pace.seen(7, 5.4) is pace, "an older image tells nothing"
     assert poll_delay(pace, 5.3, settings, 0) * 2 == pytest.approx(4.5 * 0.1)

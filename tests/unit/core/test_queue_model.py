@@ -14,11 +14,10 @@ from functools import partial
 
 import pytest
 
-from pynamo_locking._core import queue
+from pynamo_locking._core import lock_queue
 from pynamo_locking._core.lease import RATE_MARGIN
-from pynamo_locking._core.outcome import EntryEffect, Outcome, judge
-from pynamo_locking._core.possession import Possession
-from pynamo_locking._core.queue import EVICTION_SLOTS, FREE, LockState, QueueEntry
+from pynamo_locking._core.lock_queue import EVICTION_SLOTS, FREE, EntryOwnership, LockState, QueueEntry
+from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge
 from tests.unit.helpers import entry
 
 LEASE = 10.0
@@ -124,8 +123,8 @@ class Actor:
                 self.holds, self.certain_until = me.id, started + LEASE / self.rate
                 return me
             now = self.clock()
-            seen = queue.observe(seen, ahead, now)
-            dead = queue.dead_among(ahead, seen, now, 0, None)
+            seen = lock_queue.observe(seen, ahead, now)
+            dead = lock_queue.dead_among(ahead, seen, now, 0, None)
             try:
                 if dead:
                     state = yield partial(self.world.evict, dead)
@@ -174,7 +173,7 @@ class Actor:
             except Refused as refused:
                 state, was_resent = refused.args
                 outcome = judge(
-                    state, Possession(me.id, me.ticket, 100), number, kind=kind, repeated=repeated or was_resent
+                    state, EntryOwnership(me.id, me.ticket, 100), number, kind=kind, repeated=repeated or was_resent
                 )
                 is_applied = (me.id, number) in self.world.document.applied
                 assert outcome is Outcome.UNKNOWN or (outcome is Outcome.APPLIED) == is_applied, outcome
@@ -283,7 +282,7 @@ def impatient(entries, seen, now, now_ms, skew):
 
 
 def without_news(seen, entries, now):
-    return {e.id: seen.get(e.id, queue.Sighting(e.beat, now)) for e in entries}
+    return {e.id: seen.get(e.id, lock_queue.HeartbeatObservation(e.beat, now)) for e in entries}
 
 
 def everybody(self: LockState, it: QueueEntry) -> tuple[QueueEntry, ...]:
@@ -293,8 +292,8 @@ def everybody(self: LockState, it: QueueEntry) -> tuple[QueueEntry, ...]:
 @pytest.mark.parametrize(
     ("where", "name", "broken"),
     [
-        (queue, "dead_among", impatient),
-        (queue, "observe", without_news),
+        (lock_queue, "dead_among", impatient),
+        (lock_queue, "observe", without_news),
         (LockState, "ahead_of", everybody),
         (LockState, "was_evicted", lambda self, ticket, since: False),
     ],

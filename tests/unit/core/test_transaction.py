@@ -6,45 +6,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking._core.transaction import GRACE_S, Fate, Header, State, fate, meet, reason_to_abort, shows_committed
-from pynamo_locking._io import header_requests
+from pynamo_locking._core.transactions import (
+    GRACE_S,
+    IntentResolution,
+    TransactionRecord,
+    TransactionStatus,
+    observe_pending,
+    reason_to_abort,
+    resolution_of_intent,
+    shows_committed,
+)
+from pynamo_locking._io import transaction_record
 from tests.unit.helpers import steady
 
 LEASE = 10.0
 
 
-def header(state: State = State.PENDING, **facts: object) -> Header:
+def header(state: TransactionStatus = TransactionStatus.PENDING, **facts: object) -> TransactionRecord:
     """A header of a transaction that began at 500 and whose lease ends at 1,000 s of the wall clock."""
     defaults: dict[str, object] = {"priority": "500", "lease_ms": 10_000, "until_ms": 1_000_000}
-    return Header("id", state, **(defaults | facts))  # type: ignore[arg-type]
+    return TransactionRecord("id", state, **(defaults | facts))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (None, Fate.DROP),
-        (State.PENDING, Fate.WAIT),
-        (State.COMMITTED, Fate.FINISH),
-        (State.FINISHED, Fate.DROP),
-        (State.ABORTED, Fate.DROP),
+        (None, IntentResolution.DROP),
+        (TransactionStatus.PENDING, IntentResolution.WAIT),
+        (TransactionStatus.COMMITTED, IntentResolution.FINISH),
+        (TransactionStatus.FINISHED, IntentResolution.DROP),
+        (TransactionStatus.ABORTED, IntentResolution.DROP),
     ],
 )
-def test_fate(state: State | None, expected: Fate) -> None:
+def test_fate(state: TransactionStatus | None, expected: IntentResolution) -> None:
     """Only a pending transaction is waited for, only a committed one is finished, and a missing one is over."""
-    assert fate(None if state is None else header(state)) is expected
+    assert resolution_of_intent(None if state is None else header(state)) is expected
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
         (None, True),
-        (State.PENDING, True),
-        (State.COMMITTED, False),
-        (State.FINISHED, True),
-        (State.ABORTED, True),
+        (TransactionStatus.PENDING, True),
+        (TransactionStatus.COMMITTED, False),
+        (TransactionStatus.FINISHED, True),
+        (TransactionStatus.ABORTED, True),
     ],
 )
-def test_shows_committed(state: State | None, *, expected: bool) -> None:
+def test_shows_committed(state: TransactionStatus | None, *, expected: bool) -> None:
     """Only what is committed and not in place makes the values beside a mark old ones; or an order that is fixed."""
     assert shows_committed(None if state is None else header(state)) is expected
     assert not shows_committed(header(is_early=True))
@@ -52,18 +61,24 @@ def test_shows_committed(state: State | None, *, expected: bool) -> None:
 
 def test_states() -> None:
     """Committed is not final, finished is both, aborted is final alone."""
-    assert {state for state in State if state.is_final} == {State.FINISHED, State.ABORTED}
-    assert {state for state in State if state.is_committed} == {State.COMMITTED, State.FINISHED}
+    assert {state for state in TransactionStatus if state.is_final} == {
+        TransactionStatus.FINISHED,
+        TransactionStatus.ABORTED,
+    }
+    assert {state for state in TransactionStatus if state.is_committed} == {
+        TransactionStatus.COMMITTED,
+        TransactionStatus.FINISHED,
+    }
     assert header().lease == LEASE
 
 
 def test_meetings_remember_the_first_sight_and_the_newest_beat() -> None:
     """An old beat, as of a late answer, does not count as a sign of life; a new one does."""
-    first = meet(None, header(beat=3), 100.0)
+    first = observe_pending(None, header(beat=3), 100.0)
     assert (first.first, first.sighting.beat, first.sighting.since) == (100.0, 3, 100.0)
     for beat in (2, 3):
-        assert meet(first, header(beat=beat), 105.0) == first
-    newer = meet(first, header(beat=4), 105.0)
+        assert observe_pending(first, header(beat=beat), 105.0) == first
+    newer = observe_pending(first, header(beat=4), 105.0)
     assert (newer.first, newer.sighting.beat, newer.sighting.since) == (100.0, 4, 105.0)
 
 
@@ -71,7 +86,7 @@ def reason(
     now: float, *, now_ms: int = 0, skew: float | None = None, priority: str | None = None, beat_at: float = 0.0
 ) -> str | None:
     """Of a transaction that was met at 0 and whose last beat was seen at `beat_at`."""
-    meeting = meet(meet(None, header(beat=0), 0.0), header(beat=1), beat_at)
+    meeting = observe_pending(observe_pending(None, header(beat=0), 0.0), header(beat=1), beat_at)
     return reason_to_abort(header(beat=1), meeting, now=now, now_ms=now_ms, max_clock_skew=skew, priority=priority)
 
 
@@ -97,7 +112,7 @@ def test_a_lease_beyond_belief_counts_as_a_day() -> None:
     day = 86_400
 
     def verdict(now: float, now_ms: int, skew: float | None) -> str | None:
-        met = meet(None, poisoned, 0.0)
+        met = observe_pending(None, poisoned, 0.0)
         return reason_to_abort(poisoned, met, now=now, now_ms=now_ms, max_clock_skew=skew, priority=None)
 
     assert verdict(day * 1.04, 0, None) is None
@@ -123,7 +138,7 @@ def test_of_two_one_is_never_wounded(one: str, other: str) -> None:
     wounded = [
         reason_to_abort(
             header(priority=theirs),
-            meet(None, header(), 0.0),
+            observe_pending(None, header(), 0.0),
             now=1.0,
             now_ms=0,
             max_clock_skew=None,
@@ -139,11 +154,13 @@ def test_of_two_one_is_never_wounded(one: str, other: str) -> None:
 
 def test_a_header_that_does_not_say_may_have_checked_early():
     """It was written by a process that did not know that it matters: no reader looks past it."""
-    header_table, stored = header_requests.HeaderTable(None, "headers"), {}
+    header_table, stored = transaction_record.RecordTable(None, "headers"), {}
     known = header()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(header_requests, "ask", lambda _header_table, _operation, kwargs: stored.update(kwargs["Item"]))
-        header_requests.begin(header_table, known)
-    assert not header_requests.header_in(stored).is_early
-    del stored[header_requests.EARLY]
-    assert header_requests.header_in(stored).is_early
+        patch.setattr(
+            transaction_record, "ask", lambda _header_table, _operation, kwargs: stored.update(kwargs["Item"])
+        )
+        transaction_record.begin(header_table, known)
+    assert not transaction_record.record_in(stored).is_early
+    del stored[transaction_record.EARLY]
+    assert transaction_record.record_in(stored).is_early

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from pynamo_locking._core import transitions
-from pynamo_locking._core.claims import Claim
-from pynamo_locking._core.queue import LockState, QueueEntry, Success
+from pynamo_locking._core import invariants
+from pynamo_locking._core.lock_modes import LockMode
+from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
 
 
 def entry(ticket: int, **changes: Any) -> QueueEntry:
@@ -17,7 +17,7 @@ def entry(ticket: int, **changes: Any) -> QueueEntry:
         id=f"id-{ticket}",
         ticket=ticket,
         owner="a",
-        claim=Claim(),
+        claim=LockMode(),
         lease_ms=60_000,
         beat=0,
         until_ms=0,
@@ -62,4 +62,4 @@ HELD: Final = LockState((entry(7), entry(8)), next_ticket=9, since=5, evicted={6
     ],
 )
 def test_a_lock_document(before: LockState, after: LockState, kinds: list[str]) -> None:
-    assert [breach.kind for breach in transitions.of_lock(before, after)] == kinds
+    assert [breach.kind for breach in invariants.of_lock(before, after)] == kinds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking._io import bell, runtime
+from pynamo_locking._io import runtime, wakeups
 from tests.support.bells import names, own_bells, throw
 from tests.support.workers import PATIENCE, until
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 LISTENS = """
 import os, sys
-from pynamo_locking._io import bell
+from pynamo_locking._io import wakeups
 
-bell.ear.listen("parent", print, lambda: True)
-assert os.listdir(bell.folder()) == ["parent"]
+wakeups.listener.listen("parent", print, lambda: True)
+assert os.listdir(wakeups.folder()) == ["parent"]
 if not os.fork():
-    assert bell.ear._socket is None
-    assert bell.neighbours() == {"parent"}
+    assert wakeups.listener._socket is None
+    assert wakeups.other_listeners() == {"parent"}
     sys.exit(0)
 assert os.wait()[1] == 0
 if not os.fork():
-    bell.ear.listen("killed", print, lambda: True)
+    wakeups.listener.listen("killed", print, lambda: True)
     os._exit(0)
 os.wait()
-assert bell.neighbours() == {"killed"}
+assert wakeups.other_listeners() == {"killed"}
 """
 
 
@@ -54,7 +54,7 @@ class Listener:
         self.is_needed = True
 
     def listen(self) -> None:
-        bell.ear.listen("me", self.heard.append, lambda: self.is_needed)
+        wakeups.listener.listen("me", self.heard.append, lambda: self.is_needed)
 
 
 @pytest.fixture
@@ -105,12 +105,12 @@ def test_listens_only_while_a_caller_waits(folder: Path, listener: Listener) -> 
 
 
 def test_rings_for_other_processes_that_listen(folder: Path, listener: Listener, monkeypatch: Any) -> None:
-    monkeypatch.setattr(bell, "process_of", lambda entry_id: entry_id.partition("-")[0])
+    monkeypatch.setattr(wakeups, "process_of", lambda entry_id: entry_id.partition("-")[0])
     listener.listen()
-    assert bell.neighbours() == frozenset()
+    assert wakeups.other_listeners() == frozenset()
     with another(folder, "you") as you, another(folder, "she") as she:
-        assert bell.neighbours() == {"you", "she"}
-        bell.ring(["you-1", "me-2", "nobody-3", "../other-4", "\0-5", "-6", "you-7"])
+        assert wakeups.other_listeners() == {"you", "she"}
+        wakeups.send_wakeup(["you-1", "me-2", "nobody-3", "../other-4", "\0-5", "-6", "you-7"])
         assert [you.recv(100), you.recv(100)] == [b"you-1", b"you-7"]
         assert is_silent(she)
     assert listener.heard == []
@@ -118,22 +118,22 @@ def test_rings_for_other_processes_that_listen(folder: Path, listener: Listener,
 
 def test_who_listens(folder: Path, listener: Listener, monkeypatch: Any) -> None:
     """The processes of all these entries have to, this process among them."""
-    monkeypatch.setattr(bell, "process_of", lambda entry_id: entry_id.partition("-")[0])
-    assert not bell.are_listening(["me-1"])
+    monkeypatch.setattr(wakeups, "process_of", lambda entry_id: entry_id.partition("-")[0])
+    assert not wakeups.are_listening(["me-1"])
     listener.listen()
     with another(folder, "you"):
-        assert bell.are_listening(["me-1", "you-1", "you-2"])
-        assert not bell.are_listening(["me-1", "you-1", "she-1"])
+        assert wakeups.are_listening(["me-1", "you-1", "you-2"])
+        assert not wakeups.are_listening(["me-1", "you-1", "she-1"])
 
 
 def test_no_entry_is_read_if_no_process_listens(folder: Path) -> None:
-    bell.ring(pytest.fail("read") for _ in range(1))  # type: ignore[arg-type]
+    wakeups.send_wakeup(pytest.fail("read") for _ in range(1))  # type: ignore[arg-type]
     assert not folder.exists()
 
 
 def test_a_full_socket_does_not_hold_up_a_release(folder: Path) -> None:
     with another(folder, "1234") as stopped:
-        bell.ring(["1234-1"] * 2000)
+        wakeups.send_wakeup(["1234-1"] * 2000)
         assert stopped.recv(100) == b"1234-1"
 
 
@@ -143,7 +143,7 @@ def test_a_dead_process_is_forgotten(folder: Path, listener: Listener, is_found_
         pass
     assert names(folder) == ["1234"]
     if is_found_by == "ringing":
-        bell.ring(["1234-1"])
+        wakeups.send_wakeup(["1234-1"])
         assert names(folder) == []
     else:
         listener.listen()
@@ -159,7 +159,7 @@ def test_the_end_of_a_process(folder: Path) -> None:
 
 def test_a_thread_that_goes_on_after_a_restore() -> None:
     """Its socket was closed, so it ends; the process has another ear."""
-    ear = bell.Ear()
+    ear = wakeups.WakeupListener()
     ear._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ear._socket.close()
     ear._serve(pytest.fail, lambda: True)  # type: ignore[arg-type]
@@ -180,26 +180,26 @@ def test_no_bells_in_a_directory_that_is_not_ours_alone(
         elsewhere.mkdir(0o700)
         folder.symlink_to(elsewhere)
     elif kind == "no place":
-        monkeypatch.setattr(bell, "folder", lambda: folder / "none" / "none")
+        monkeypatch.setattr(wakeups, "folder", lambda: folder / "none" / "none")
     else:
-        monkeypatch.setattr(bell, "folder", lambda: folder.parent / ("x" * 100))
+        monkeypatch.setattr(wakeups, "folder", lambda: folder.parent / ("x" * 100))
     for _ in range(3):
         listener.listen()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "no bells of other processes are heard, so waiters poll"
     ]
-    assert bell.ear._socket is None
-    assert bell.neighbours() == frozenset()
+    assert wakeups.listener._socket is None
+    assert wakeups.other_listeners() == frozenset()
 
 
 def test_a_directory_of_another_user(folder: Path, listener: Listener, monkeypatch: Any) -> None:
     with another(folder, "you"):
-        assert bell.neighbours() == {"you"}
+        assert wakeups.other_listeners() == {"you"}
         me = os.getuid()
         monkeypatch.setattr(os, "getuid", lambda: me + 1)
-        assert bell.neighbours() == frozenset()
+        assert wakeups.other_listeners() == frozenset()
         listener.listen()
-        assert bell.ear._socket is None
+        assert wakeups.listener._socket is None
 
 
 def test_no_thread_can_be_started(folder: Path, listener: Listener, monkeypatch: Any) -> None:
@@ -208,7 +208,7 @@ def test_no_thread_can_be_started(folder: Path, listener: Listener, monkeypatch:
 
     monkeypatch.setattr(runtime.current, "spawn", refuse)
     listener.listen()
-    assert bell.ear._socket is None
+    assert wakeups.listener._socket is None
     assert names(folder) == []
 
 
@@ -230,7 +230,7 @@ def test_where_sockets_are(monkeypatch: Any, given: str | None, expected: str) -
     monkeypatch.delenv("TMPDIR", raising=False)
     if given is not None:
         monkeypatch.setenv("TMPDIR", given)
-    assert str(bell.folder.__wrapped__().parent) == expected
+    assert str(wakeups.folder.__wrapped__().parent) == expected
 
 
 def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: Any) -> None:
@@ -238,6 +238,6 @@ def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: An
     listener.listen()
     assert not folder.exists()
     with another(folder, "1234") as you:
-        assert bell.neighbours() == frozenset()
-        bell.ring(["1234-1"])
+        assert wakeups.other_listeners() == frozenset()
+        wakeups.send_wakeup(["1234-1"])
         assert is_silent(you)

@@ -11,8 +11,9 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from pynamodb.connection import Connection
 from pynamodb.connection.table import TableConnection
 
-from pynamo_locking._io import connections, runtime
-from pynamo_locking._models.transact_write import TransactWrite
+from pynamo_locking._io import client as client_module
+from pynamo_locking._io import runtime
+from pynamo_locking._models.batch_writes import TransactWrite
 
 
 class Fresh:
@@ -25,7 +26,7 @@ class Fresh:
     @property
     def client(self):
         if self._client is None:
-            self.made_alone.append(connections._mutex._is_owned())
+            self.made_alone.append(client_module._mutex._is_owned())
             self._client = object()
         return self._client
 
@@ -34,7 +35,7 @@ def test_a_client_is_made_by_one_thread_at_a_time():
     """Under the mutex, so that threads which come at the same time get the first one's; and once."""
     connection = Fresh()
 
-    assert connections.client_of(connection) is connections.client_of(connection)
+    assert client_module.client_of(connection) is client_module.client_of(connection)
     assert connection.made_alone == [True]
 
 
@@ -48,7 +49,7 @@ def used():
 
 def older(connection):
     """The same connection, as if it had been made before this package was imported."""
-    connections._connections.discard(connection)
+    client_module._connections.discard(connection)
     return connection
 
 
@@ -56,23 +57,23 @@ def test_a_child_lets_go_of_every_connection(used):
     """Also of its twins, whichever call made it; and of one inside of PynamoDB's connection of a table."""
     table = TableConnection("items", region="us-east-1")
     table.connection._client = object()
-    twins = [connections.single_attempt(used), connections.lock_connection(used, 1.0)]
+    twins = [client_module.single_attempt(used), client_module.lock_connection(used, 1.0)]
     for twin in twins:
         twin._client = object()
 
-    connections._forget_after_fork()
+    client_module._forget_after_fork()
 
     assert [each._client for each in (used, *twins, table.connection)] == [None] * 4
 
 
 def test_a_restored_process_keeps_its_clients(used):
     """They take long to make. Their sockets are closed, those of twins as well: the other end has forgotten them."""
-    twins = [connections.single_attempt(used), connections.lock_connection(used, 1.0)]
+    twins = [client_module.single_attempt(used), client_module.lock_connection(used, 1.0)]
     clients = [Mock() for _ in range(2)]
     for each, client in zip((used, twins[0]), clients, strict=True):
         each._client = client
 
-    connections._close_after_restore()
+    client_module._close_after_restore()
 
     assert [each._client for each in (used, *twins)] == [*clients, None]
     assert all(client.close.called for client in clients)
@@ -96,8 +97,8 @@ def test_a_connection_that_is_handed_in(used, monkeypatch, forks, is_kept):
 def test_a_stand_in_for_a_connection(stand_in, monkeypatch):
     """A test of an application may hand in anything, also in a forked child."""
     TransactWrite(connection=stand_in)
-    connections._close_after_restore()
-    connections._forget_after_fork()
+    client_module._close_after_restore()
+    client_module._forget_after_fork()
     monkeypatch.setattr(runtime, "forks", 1)
     TransactWrite(connection=Mock(spec=Connection))
 
@@ -109,10 +110,10 @@ def refreshed():
 @pytest.mark.parametrize(("credentials", "is_kept"), [(Credentials("key", "secret"), True), (refreshed(), False)])
 def test_a_child_keeps_a_session(used, credentials, is_kept):
     """Reading it again takes long. But credentials that botocore fetches bring a mutex and sockets of the parent."""
-    session, twin = used._local.session, connections.single_attempt(used)
+    session, twin = used._local.session, client_module.single_attempt(used)
     session._credentials = credentials
 
-    connections._forget_after_fork()
+    client_module._forget_after_fork()
 
     assert (getattr(used._local, "session", None) is session) is is_kept
     assert twin._local is used._local

@@ -13,14 +13,14 @@ import pytest
 
 from pynamo_locking import ConfigurationError
 from pynamo_locking import events as public
-from pynamo_locking._core import events as core_events
+from pynamo_locking._core import events
 from pynamo_locking._io import event_stream
 from pynamo_locking.events import Event, LockEvent, Lost, TransactionEvent, WriteEvent, subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KINDS = [kind for kind in vars(core_events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
 LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
 
 

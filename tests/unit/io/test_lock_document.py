@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynamo_locking import LockState
-from pynamo_locking._core.claims import WHOLE, Claim
-from pynamo_locking._core.limits import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
-from pynamo_locking._core.naming import LONGEST_OWNER
-from pynamo_locking._core.queue import FREE
+from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
+from pynamo_locking._core.lock_modes import WHOLE, LockMode
+from pynamo_locking._core.lock_queue import FREE
+from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import header_requests, lock_document, runtime
-from pynamo_locking._io import stored as io_stored
+from pynamo_locking._io import lock_record, runtime, stored_rows, transaction_record
 from pynamo_locking._io.lock_requests import NewEntry
 from tests.unit.helpers import entry, steady
 
@@ -39,7 +38,7 @@ QUEUES = st.lists(ENTRIES, max_size=6, unique_by=(lambda e: e.id, lambda e: e.ti
 
 def stored(entries, next_ticket, since, evicted):
     """A document as DynamoDB returns it, its maps in any order."""
-    number = io_stored.number
+    number = stored_rows.number
     return {
         "next": {"L": [number(next_ticket)]},
         "since": number(since),
@@ -49,7 +48,7 @@ def stored(entries, next_ticket, since, evicted):
 
 
 def facts(e):
-    number = io_stored.number
+    number = stored_rows.number
     found = {"o": {"S": e.owner}, "b": number(e.beat), "e": number(e.entered_ms), "w": number(e.writes)}
     found |= {"r": number(e.until_ms - e.lease_ms - e.entered_ms)}
     found |= {} if e.granted_ms is None else {"g": number(e.granted_ms - e.entered_ms)}
@@ -62,7 +61,7 @@ def test_documents_are_read_whole(entries, next_ticket, since, evicted):
     """Every fact of a stored document is in its state, entries in ticket order, read at our wall clock."""
     next_ticket += max((e.ticket for e in entries), default=0)  # it is above all others
     raw = stored(entries, next_ticket, since, evicted)
-    state = lock_document.state_of(raw)
+    state = lock_record.state_of(raw)
 
     assert [e.ticket for e in state.entries] == sorted(e.ticket for e in entries)
     assert all(e.read_ms > 1_600_000_000_000 for e in state.entries)
@@ -79,8 +78,8 @@ def unread(it):
 @given(OWNERS, st.floats(0.6, 10**6), st.integers(0, 10**14), TICKETS)
 def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
     """A document made for an entry reads back as that entry, with the next ticket after it."""
-    fresh = lock_document.new_entry(owner, WHOLE, lease, now_ms, ticket=ticket)
-    state = lock_document.state_of(lock_document.new_document("me", fresh, ticket)["M"])
+    fresh = lock_record.new_entry(owner, WHOLE, lease, now_ms, ticket=ticket)
+    state = lock_record.state_of(lock_record.new_document("me", fresh, ticket)["M"])
     (mine,) = state.entries
 
     assert (mine.id, mine.ticket, mine.owner, mine.mode) == ("me", ticket, owner, "exclusive")
@@ -92,9 +91,9 @@ def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
 
 def test_a_long_label_is_cut_when_it_is_read():
     """In a queue, and in the header of a transaction."""
-    fresh = lock_document.new_entry("x" * 100_000, WHOLE, 60, 0, ticket=1)
-    (mine,) = lock_document.state_of(lock_document.new_document("me", fresh, 1)["M"]).entries
-    header = header_requests.header_in({"id": {"S": "T"}, "state": {"S": "pending"}, "owner": {"S": "x" * 100_000}})
+    fresh = lock_record.new_entry("x" * 100_000, WHOLE, 60, 0, ticket=1)
+    (mine,) = lock_record.state_of(lock_record.new_document("me", fresh, 1)["M"]).entries
+    header = transaction_record.record_in({"id": {"S": "T"}, "state": {"S": "pending"}, "owner": {"S": "x" * 100_000}})
 
     assert mine.owner == header.owner == "x" * 256 + "..."
 
@@ -102,7 +101,7 @@ def test_a_long_label_is_cut_when_it_is_read():
 def test_a_full_queue_takes_half_of_an_item():
     """Of the largest entries, with the longest label and numbers of all their digits. So no more may wait."""
     longest = {"N": "1" * 38}
-    [fresh] = lock_document.new_entry("x" * LONGEST_OWNER, Claim("shared", 400), 59, 0, 400)["L"]
+    [fresh] = lock_record.new_entry("x" * LONGEST_OWNER, LockMode("shared", 400), 59, 0, 400)["L"]
     fresh["M"] |= {"r": longest, "g": longest}  # of a renewal under the lock
     facts = {name: longest if "N" in value else value for name, value in fresh["M"].items()}
     entry = {"L": [longest, {"M": facts}]}
@@ -113,7 +112,7 @@ def test_a_full_queue_takes_half_of_an_item():
 
 
 def size_of_queue(entry, entries):
-    document = lock_document.new_document("", entry, 1)["M"]
+    document = lock_record.new_document("", entry, 1)["M"]
     queue = {f"{number:014x}": entry for number in range(entries)}
     return item_size({"lock": {"M": document | {"queue": {"M": queue}}}})
 
@@ -132,7 +131,7 @@ def test_a_waiter_takes_less_than_80_bytes(label):
     size = size_of_queue(waiter, 101) - size_of_queue(waiter, 100)
     assert size == 50 + len(label) < 80
     assert size_of_queue(hasty, 101) - size_of_queue(hasty, 100) == size + 4
-    waiter["L"][1]["M"] |= {"r": io_stored.number(86_123_456), "b": io_stored.number(4321)}
+    waiter["L"][1]["M"] |= {"r": stored_rows.number(86_123_456), "b": stored_rows.number(4321)}
     renewed = size_of_queue(waiter, 101) - size_of_queue(waiter, 100)
     assert renewed == size + 9
     assert renewed < 80 or len(label) > len("ip-10-0-12-34:12345")
@@ -141,22 +140,22 @@ def test_a_waiter_takes_less_than_80_bytes(label):
 def test_no_document():
     """No image, no attribute and a removed attribute are a free lock."""
     for image in (None, {}, {"lock": {"NULL": True}}, {"other": {"M": {}}}):
-        assert lock_document.state_in(image, "lock") is FREE
-    assert lock_document.state_of(None) is FREE
+        assert lock_record.state_in(image, "lock") is FREE
+    assert lock_record.state_of(None) is FREE
 
 
 def test_a_map_that_is_no_document():
     """An empty map is a free lock, and keeps what is stored for the guard of a Put."""
-    assert lock_document.state_of({}) == FREE
-    assert lock_document.state_of({}).raw == {}
+    assert lock_record.state_of({}) == FREE
+    assert lock_record.state_of({}).raw == {}
 
 
 def test_an_image_is_read_by_the_name_of_its_attribute():
     """A model may have renamed the attribute."""
     raw = stored([entry(7)], 8, 1, {})
 
-    assert lock_document.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
-    assert lock_document.state_in({"guard": {"M": raw}}, "lock") is FREE
+    assert lock_record.state_in({"guard": {"M": raw}}, "guard").holders[0].ticket == 7
+    assert lock_record.state_in({"guard": {"M": raw}}, "lock") is FREE
 
 
 @pytest.mark.parametrize(
@@ -175,14 +174,14 @@ def test_half_an_entry(stored_entry, flaw):
     """It is in the queue, so writes from outside are refused; and the field is named."""
     raw = stored([entry(1)], 4, 1, {})
     raw["queue"]["M"]["id1"] = stored_entry
-    assert lock_document.state_of(raw).unreadable.startswith(flaw)
+    assert lock_record.state_of(raw).unreadable.startswith(flaw)
 
 
 def test_a_write_is_counted_in_a_copy():
     """The number stands in our entry, everything else is as it was, and the document is not changed."""
     raw = stored([entry(1, writes=2), entry(2)], 3, 1, {5: 5})
     before = copy.deepcopy(raw)
-    counted = lock_document.with_write_counted(raw, "id1", 9)
+    counted = lock_record.with_write_counted(raw, "id1", 9)
 
     assert raw == before
     assert counted == stored([entry(1, writes=9), entry(2)], 3, 1, {5: 5})
@@ -193,20 +192,20 @@ def test_states_round_trip(monkeypatch):
     monkeypatch.setattr(runtime.current, "time_ms", lambda: 1000)  # an entry has its age at the time of the read
     raw = stored([entry(1)], 2, 1, {})
 
-    assert lock_document.state_of(lock_document.state_of(raw).raw) == lock_document.state_of(raw)
-    assert isinstance(lock_document.state_of(raw), LockState)
+    assert lock_record.state_of(lock_record.state_of(raw).raw) == lock_record.state_of(raw)
+    assert isinstance(lock_record.state_of(raw), LockState)
 
 
 def document_with(members, *others, next_ticket=None):
     """A document with one entry under ticket 5 for so many callers, and the next ticket behind them."""
     first = entry(5, id="id1")
     raw = stored([first, *others], next_ticket or 5 + members, 5, {})
-    raw["queue"]["M"]["id1"]["L"][1]["M"]["n"] = io_stored.number(members)
+    raw["queue"]["M"]["id1"]["L"][1]["M"]["n"] = stored_rows.number(members)
     return raw
 
 
 def test_an_entry_may_stand_for_several_callers():
-    state = lock_document.state_of(document_with(3))
+    state = lock_record.state_of(document_with(3))
     assert (state.entries[0].members, state.entries[0].last_ticket, state.unreadable) == (3, 7, "")
 
 
@@ -220,14 +219,14 @@ def test_an_entry_may_stand_for_several_callers():
     ],
 )
 def test_two_callers_have_no_ticket_in_common(raw):
-    assert lock_document.state_of(raw).unreadable
+    assert lock_record.state_of(raw).unreadable
 
 
 def test_a_mended_document_goes_on_behind_all_callers():
     """The entry that is kept has tickets that the broken counter no longer told of."""
     raw = document_with(300) | {"next": {"S": "?"}}
-    mended = lock_document.mended(raw, 6)
-    state = lock_document.state_of(mended["M"])
+    mended = lock_record.mended(raw, 6)
+    state = lock_record.state_of(mended["M"])
     assert not state.unreadable
     assert [each.last_ticket for each in state.entries] == [304]
     assert state.next_ticket == 305
@@ -235,8 +234,8 @@ def test_a_mended_document_goes_on_behind_all_callers():
 
 def test_a_mended_document_gives_out_tickets_that_can_be_read():
     """An entry whose callers would draw the last ones does not stay: the lock would be broken again at once."""
-    most = lock_document._MOST_TICKETS
+    most = lock_record._MOST_TICKETS
     raw = document_with(5) | {"next": {"S": "?"}}
-    raw["queue"]["M"]["id1"]["L"][0] = io_stored.number(most - 1)
-    state = lock_document.state_of(lock_document.mended(raw, 6)["M"])
+    raw["queue"]["M"]["id1"]["L"][0] = stored_rows.number(most - 1)
+    state = lock_record.state_of(lock_record.mended(raw, 6)["M"])
     assert (state.unreadable, state.entries, state.next_ticket) == ("", (), most)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking._core.claims import WHOLE
-from pynamo_locking._io import lock_document, loops, runtime, stored
-from pynamo_locking._io.lock_document import new_entry
-from pynamo_locking._io.loops import Pause, walk
-from pynamo_locking._locks import mailboxes, tasks
-from pynamo_locking._locks.mailboxes import Mailbox
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._io import concurrency, lock_record, runtime, stored_rows, wakeups
+from pynamo_locking._io.concurrency import Pause, run_steps
+from pynamo_locking._io.lock_record import new_entry
+from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking._locks import acquire
 from tests.unit.helpers import opened, own_entry, row
 
 PATIENCE_S = 60
@@ -63,13 +63,13 @@ def few(request: pytest.FixtureRequest):
 @pytest.mark.parametrize("few", [1000], indirect=True)
 def test_a_bounded_number_of_threads(few: FewThreads) -> None:
     """However much is to be done; and they leave when nothing is."""
-    crew, works = loops.Crew(), [Held() for _ in range(loops.MAX_THREADS + 5)]
+    crew, works = concurrency.BlockingThreads(), [Held() for _ in range(concurrency.MAX_THREADS + 5)]
     for work in works:
         crew.do(work)
-    for work in works[: loops.MAX_THREADS]:
+    for work in works[: concurrency.MAX_THREADS]:
         assert work.begun.wait(PATIENCE_S)
-    assert len(few.started) == loops.MAX_THREADS
-    assert not any(work.begun.is_set() for work in works[loops.MAX_THREADS :])
+    assert len(few.started) == concurrency.MAX_THREADS
+    assert not any(work.begun.is_set() for work in works[concurrency.MAX_THREADS :])
     for work in works:
         work.go_on.set()
     for thread in few.started:
@@ -81,7 +81,7 @@ def test_a_bounded_number_of_threads(few: FewThreads) -> None:
 @pytest.mark.parametrize("few", [0], indirect=True)
 def test_no_thread_at_all(few: FewThreads) -> None:
     """The caller hears of it, and nothing is done later, behind its back."""
-    crew = loops.Crew()
+    crew = concurrency.BlockingThreads()
     with pytest.raises(RuntimeError):
         crew.do(lambda: None)
     assert (crew._threads, list(crew._waiting)) == (set(), [])
@@ -90,7 +90,7 @@ def test_no_thread_at_all(few: FewThreads) -> None:
 @pytest.mark.parametrize("few", [1], indirect=True)
 def test_who_holds_goes_before_those_who_wait(few: FewThreads) -> None:
     """However much was asked for before; and what is as urgent is done in order."""
-    crew, first, order = loops.Crew(), Held(), list[str]()
+    crew, first, order = concurrency.BlockingThreads(), Held(), list[str]()
     crew.do(first)
     assert first.begun.wait(PATIENCE_S)
     for name in ("look", "release", "look again", "save"):
@@ -103,7 +103,7 @@ def test_who_holds_goes_before_those_who_wait(few: FewThreads) -> None:
 @pytest.mark.parametrize("few", [1], indirect=True)
 def test_a_failure_without_a_waiter_ends_no_thread(few: FewThreads, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, what comes after it is done, and the crew knows how many its threads are."""
-    crew, first, done = loops.Crew(), Held(), list[int]()
+    crew, first, done = concurrency.BlockingThreads(), Held(), list[int]()
     crew.do(first)
     crew.do(lambda: 1 / 0)
     crew.do(partial(done.append, 1))
@@ -116,21 +116,21 @@ def test_a_failure_without_a_waiter_ends_no_thread(few: FewThreads, caplog: pyte
 @pytest.mark.parametrize("few", [0], indirect=True)
 def test_without_a_thread_the_loop_waits(few: FewThreads) -> None:
     """A lock that could not be given back would be renewed for ever, so the request is made in the loop."""
-    assert asyncio.run(loops.to_the_end(threading.get_ident)) == threading.get_ident()
+    assert asyncio.run(concurrency.to_the_end(threading.get_ident)) == threading.get_ident()
 
 
 @pytest.mark.parametrize("few", [0], indirect=True)
 def test_without_a_thread_nothing_is_renewed_for_a_task_that_has_gone(few: FewThreads) -> None:
     """Its lease ends by itself, and nothing is raised into the collector."""
     own = own_entry()
-    tasks.leave_behind(lambda: None, own)
+    acquire.release_later(lambda: None, own)
     assert own.possession.is_over
 
 
 @pytest.mark.parametrize("few", [1], indirect=True)
 def test_one_thread_is_enough(few: FewThreads) -> None:
     """If no other one can be started, the one that is there does everything."""
-    crew, first, second = loops.Crew(), Held(), Held()
+    crew, first, second = concurrency.BlockingThreads(), Held(), Held()
     crew.do(first)
     crew.do(second)
     first.go_on.set()
@@ -143,9 +143,9 @@ def test_a_call_in_another_thread() -> None:
     """It returns and raises what the work does; in a copy of the task's context."""
 
     async def main() -> None:
-        assert await loops.call(threading.get_ident) != threading.get_ident()
-        assert await loops.to_the_end(lambda: 5) == 5
-        for how in (loops.call, loops.to_the_end):
+        assert await concurrency.call(threading.get_ident) != threading.get_ident()
+        assert await concurrency.to_the_end(lambda: 5) == 5
+        for how in (concurrency.call, concurrency.to_the_end):
             with pytest.raises(KeyError):
                 await how(lambda: {}["missing"])
 
@@ -156,7 +156,7 @@ def test_stop_iteration_does_not_stop_a_task_for_ever() -> None:
     """A future of Python 3.11 refuses it: no task would ever hear of the end of the work."""
 
     async def main() -> None:
-        for how in (loops.call, loops.to_the_end):
+        for how in (concurrency.call, concurrency.to_the_end):
             with pytest.raises(RuntimeError, match="StopIteration"):
                 await asyncio.wait_for(how(lambda: next(iter(()))), PATIENCE_S)
 
@@ -169,7 +169,7 @@ def test_to_the_end_means_to_the_end(times: int) -> None:
 
     async def main() -> None:
         work = Held()
-        task = asyncio.create_task(loops.to_the_end(work))
+        task = asyncio.create_task(concurrency.to_the_end(work))
         await asyncio.to_thread(work.begun.wait, PATIENCE_S)
         for _ in range(times):
             task.cancel()
@@ -192,7 +192,7 @@ def test_an_error_of_who_was_cancelled_is_its_cause(caplog: pytest.LogCaptureFix
         raise KeyError("mine")
 
     async def main() -> None:
-        task = asyncio.create_task(loops.to_the_end(fail))
+        task = asyncio.create_task(concurrency.to_the_end(fail))
         await asyncio.to_thread(work.begun.wait, PATIENCE_S)
         task.cancel()
         await asyncio.sleep(0)
@@ -214,7 +214,7 @@ def test_a_plain_call_is_cancelled_at_once() -> None:
 
     async def main() -> None:
         work = Held()
-        task = asyncio.create_task(loops.call(work))
+        task = asyncio.create_task(concurrency.call(work))
         await asyncio.to_thread(work.begun.wait, PATIENCE_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -229,7 +229,7 @@ def test_an_answer_to_a_closed_loop_is_dropped() -> None:
     """The thread lives on."""
 
     async def main() -> None:
-        task = asyncio.create_task(loops.call(work))
+        task = asyncio.create_task(concurrency.call(work))
         await asyncio.to_thread(work.begun.wait, PATIENCE_S)
         task.cancel()
 
@@ -237,7 +237,7 @@ def test_an_answer_to_a_closed_loop_is_dropped() -> None:
     asyncio.run(main())
     work.go_on.set()
     after.go_on.set()
-    loops.start(after)
+    concurrency.start(after)
     assert after.begun.wait(PATIENCE_S)
 
 
@@ -253,7 +253,7 @@ def test_a_ring_ends_a_pause(when: str) -> None:
         mailbox = Mailbox()
         if when == "before":
             mailbox.put(image)
-        task = asyncio.create_task(loops.spend(Pause(1e9, mailbox)))
+        task = asyncio.create_task(concurrency.spend(Pause(1e9, mailbox)))
         await asyncio.sleep(0)
         if when == "during":
             assert not task.done()
@@ -268,9 +268,9 @@ def test_a_pause_ends_by_itself() -> None:
     """With nothing in the mailbox, or without one."""
 
     async def main() -> None:
-        assert await loops.spend(Pause(0, Mailbox())) is None
-        assert await loops.spend(Pause(0.001)) is None
-        assert await loops.spend(Pause(-1)) is None
+        assert await concurrency.spend(Pause(0, Mailbox())) is None
+        assert await concurrency.spend(Pause(0.001)) is None
+        assert await concurrency.spend(Pause(-1)) is None
 
     asyncio.run(main())
 
@@ -280,15 +280,15 @@ def test_a_ring_for_a_loop_that_has_gone_does_no_harm() -> None:
     mailbox = opened(row())
     loop = asyncio.new_event_loop()
     try:
-        task = loop.create_task(loops.spend(Pause(1e9, mailbox)))
+        task = loop.create_task(concurrency.spend(Pause(1e9, mailbox)))
         loop.run_until_complete(asyncio.sleep(0))
         task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
-        mailbox.listen(lambda: loops._call_soon(loop, lambda: None))
+        mailbox.listen(lambda: concurrency._call_soon(loop, lambda: None))
         loop.close()
-        mailboxes.tell_waiters(row(), None)
+        wakeups.tell_waiters(row(), None)
     finally:
-        mailboxes.close_mailbox(row(), mailbox)
+        wakeups.close_mailbox(row(), mailbox)
 
 
 # Images that cross on their way
@@ -298,14 +298,14 @@ def document(*tickets: int, following: int = 10, beat: int = 0) -> dict[str, Any
     """An item with these entries in its lock document."""
     entries = {f"e{ticket}": new_entry("me", WHOLE, 60, 0, ticket=ticket) for ticket in tickets}
     for entry in entries.values():
-        entry["L"][lock_document.FACTS]["M"][lock_document.BEAT] = stored.number(beat)
+        entry["L"][lock_record.FACTS]["M"][lock_record.BEAT] = stored_rows.number(beat)
     return {
         "lock": {
             "M": {
-                lock_document.SINCE: stored.number(1),
-                lock_document.NEXT: {"L": [stored.number(following)]},
-                lock_document.QUEUE: {"M": entries},
-                lock_document.EVICTED: {"M": {}},
+                lock_record.SINCE: stored_rows.number(1),
+                lock_record.NEXT: {"L": [stored_rows.number(following)]},
+                lock_record.QUEUE: {"M": entries},
+                lock_record.EVICTED: {"M": {}},
             }
         }
     }
@@ -328,10 +328,10 @@ def test_the_newest_image_counts_in_whatever_order_they_come(older: Any, newer: 
     for first, second in [(older, newer), (newer, older)]:
         mailbox = opened(row())
         try:
-            mailboxes.tell_waiters(row(), first)
-            mailboxes.tell_waiters(row(), second)
+            wakeups.tell_waiters(row(), first)
+            wakeups.tell_waiters(row(), second)
         finally:
-            mailboxes.close_mailbox(row(), mailbox)
+            wakeups.close_mailbox(row(), mailbox)
         assert mailbox.wait(0) is newer
         assert mailbox.wait(0) is None
 
@@ -342,9 +342,9 @@ def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[A
     mailbox = opened(row())
     try:
         for image in images:
-            mailboxes.tell_waiters(row(), image)
+            wakeups.tell_waiters(row(), image)
     finally:
-        mailboxes.close_mailbox(row(), mailbox)
+        wakeups.close_mailbox(row(), mailbox)
     assert mailbox.wait(0) is IN_ORDER[1]
     assert mailbox.wait(1e9) is None
     rings = list[int]()
@@ -368,5 +368,5 @@ def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(runtime.current, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        walk(steps())
+        run_steps(steps())
     assert ways_out == [GeneratorExit]

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pynamo_locking._io import runtime
-from pynamo_locking._io.pool import Pool
+from pynamo_locking._io.concurrency import Pool
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -22,10 +22,9 @@ from pynamodb.constants import KEY
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, KeysOnlyProjection, LocalSecondaryIndex
 from pynamodb.models import Model
 
-from pynamo_locking._core.limits import KeyRule
-from pynamo_locking._expressions.refusals import Refusal
-from pynamo_locking._expressions.values import canonical_item
-from pynamo_locking._items.images import difference, holds, key_rules, size_of, updated
+from pynamo_locking._core.dynamodb import KeyRule
+from pynamo_locking._expressions.values import Refusal, canonical_item
+from pynamo_locking._items.conditions import difference, holds, key_rules, size_of, updated
 from tests.support.models import declare, meta
 from tests.unit.helpers import steady
 

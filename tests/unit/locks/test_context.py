@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from pynamo_locking._io import runtime
-from pynamo_locking._locks import held_entry, mailboxes
+from pynamo_locking._io import runtime, wakeups
+from pynamo_locking._locks import held_lock
 from tests.unit.helpers import opened, own_entry, row
 
 IMAGE = {"account_id": {"S": "a-1"}}
@@ -17,10 +17,10 @@ IMAGE = {"account_id": {"S": "a-1"}}
 @pytest.fixture(autouse=True)
 def _in_a_context_of_its_own(monkeypatch):
     """Nothing is held and no thread waits when a test begins."""
-    token = held_entry._held.set({})
-    monkeypatch.setattr(mailboxes, "_mailboxes", {})
+    token = held_lock._held.set({})
+    monkeypatch.setattr(wakeups, "_mailboxes", {})
     yield
-    held_entry._held.reset(token)
+    held_lock._held.reset(token)
 
 
 def in_a_thread(call):
@@ -37,7 +37,7 @@ def in_a_thread(call):
 def test_an_image_is_handed_over():
     """A release leaves the new image for who waits, once."""
     mailbox = opened(row())
-    mailboxes.tell_waiters(row(), IMAGE)
+    wakeups.tell_waiters(row(), IMAGE)
 
     assert mailbox.wait(0) == IMAGE
     assert mailbox.wait(0) is None
@@ -46,7 +46,7 @@ def test_an_image_is_handed_over():
 def test_a_ring_without_an_image_wakes():
     """The waiter returns at once and looks for itself: it does not wait out its time."""
     mailbox = opened(row())
-    mailboxes.tell_waiters(row(), None)
+    wakeups.tell_waiters(row(), None)
 
     assert mailbox.wait(1e9) is None
 
@@ -58,7 +58,7 @@ def test_a_waiter_is_woken_while_it_sleeps(world):
     world.spawn(lambda: received.append(mailbox.wait(100)), "waiter")
     world.settle()
     assert received == []
-    mailboxes.tell_waiters(row(), IMAGE)
+    wakeups.tell_waiters(row(), IMAGE)
     world.settle()
 
     assert received == [IMAGE]
@@ -82,7 +82,7 @@ def test_the_first_of_the_queue_is_told(image):
     """The one with the smallest ticket, and one that does not know its place yet; the others sleep on."""
     boxes = [opened(row()) for _ in range(4)]
     boxes[0].ticket, boxes[1].ticket, boxes[2].ticket = 9, 7, 8
-    mailboxes.tell_waiters(row(), image)
+    wakeups.tell_waiters(row(), image)
 
     assert [box._rung for box in boxes] == [False, True, False, True]
     assert [box.wait(0) for box in boxes] == [None, image, None, image]
@@ -91,8 +91,8 @@ def test_the_first_of_the_queue_is_told(image):
 def test_the_newest_image_counts():
     """A second release replaces the image of the first."""
     mailbox = opened(row())
-    mailboxes.tell_waiters(row(), {"old": {}})
-    mailboxes.tell_waiters(row(), IMAGE)
+    wakeups.tell_waiters(row(), {"old": {}})
+    wakeups.tell_waiters(row(), IMAGE)
 
     assert mailbox.wait(0) == IMAGE
 
@@ -100,7 +100,7 @@ def test_the_newest_image_counts():
 def test_other_locks_are_not_told():
     """A mailbox hears of its own lock only."""
     mailbox, other = opened(row("a-1")), opened(row("a-2"))
-    mailboxes.tell_waiters(row("a-1"), IMAGE)
+    wakeups.tell_waiters(row("a-1"), IMAGE)
 
     assert other.wait(0) is None
     assert mailbox.wait(0) == IMAGE
@@ -109,15 +109,15 @@ def test_other_locks_are_not_told():
 def test_closed_mailboxes_are_forgotten():
     """Nothing is left of a lock for which no thread waits."""
     first, second = opened(row()), opened(row())
-    assert mailboxes.has_waiters(row())
-    mailboxes.close_mailbox(row(), first)
-    assert mailboxes.has_waiters(row())
-    assert not mailboxes.has_waiters(row("a-2"))
-    mailboxes.close_mailbox(row(), second)
-    mailboxes.close_mailbox(row(), second)
+    assert wakeups.has_waiters(row())
+    wakeups.close_mailbox(row(), first)
+    assert wakeups.has_waiters(row())
+    assert not wakeups.has_waiters(row("a-2"))
+    wakeups.close_mailbox(row(), second)
+    wakeups.close_mailbox(row(), second)
 
-    assert not mailboxes.has_waiters(row())
-    assert mailboxes._mailboxes == {}
+    assert not wakeups.has_waiters(row())
+    assert wakeups._mailboxes == {}
 
 
 # Contexts
@@ -126,99 +126,99 @@ def test_closed_mailboxes_are_forgotten():
 def test_a_context_holds_what_it_took():
     """Until it gives it back."""
     own = own_entry()
-    assert held_entry.holds_nothing()
-    held_entry.remember(own)
+    assert held_lock.holds_nothing()
+    held_lock.add_to_context(own)
 
-    assert held_entry.held_in_context(row()) is own
-    assert held_entry.held_in_context(row("a-2")) is None
-    assert not held_entry.holds_nothing()
+    assert held_lock.held_in_context(row()) is own
+    assert held_lock.held_in_context(row("a-2")) is None
+    assert not held_lock.holds_nothing()
 
-    held_entry.forget(own)
+    held_lock.remove_from_context(own)
 
-    assert held_entry.held_in_context(row()) is None
-    assert held_entry.holds_nothing()
+    assert held_lock.held_in_context(row()) is None
+    assert held_lock.holds_nothing()
 
 
 def test_another_thread_does_not_hold():
     """Threads begin with an empty context."""
-    held_entry.remember(own_entry())
+    held_lock.add_to_context(own_entry())
 
-    assert in_a_thread(lambda: held_entry.held_in_context(row())) is None
-    assert in_a_thread(held_entry.holds_nothing)
+    assert in_a_thread(lambda: held_lock.held_in_context(row())) is None
+    assert in_a_thread(held_lock.holds_nothing)
 
 
 def test_a_copied_context_holds():
     """A task begun inside a lock is inside it, also in another thread."""
     own = own_entry()
-    held_entry.remember(own)
+    held_lock.add_to_context(own)
     context = contextvars.copy_context()
 
-    assert context.run(held_entry.held_in_context, row()) is own
-    assert in_a_thread(lambda: context.run(held_entry.held_in_context, row())) is own
+    assert context.run(held_lock.held_in_context, row()) is own
+    assert in_a_thread(lambda: context.run(held_lock.held_in_context, row())) is own
 
 
 def test_a_copied_context_does_not_give_back():
     """What a task takes or gives back is not seen by the context it was copied from."""
     own, other = own_entry(), own_entry("a-2")
-    held_entry.remember(own)
+    held_lock.add_to_context(own)
     context = contextvars.copy_context()
-    context.run(held_entry.forget, own)
-    context.run(held_entry.remember, other)
+    context.run(held_lock.remove_from_context, own)
+    context.run(held_lock.add_to_context, other)
 
-    assert held_entry.held_in_context(row()) is own
-    assert held_entry.held_in_context(row("a-2")) is None
+    assert held_lock.held_in_context(row()) is own
+    assert held_lock.held_in_context(row("a-2")) is None
 
 
 def test_what_ended_is_held_nowhere():
     """A copied context learns that the lock was given back by another."""
     own = own_entry()
-    held_entry.remember(own)
+    held_lock.add_to_context(own)
     context = contextvars.copy_context()
-    held_entry.forget(own)
+    held_lock.remove_from_context(own)
     own.end()
 
-    assert context.run(held_entry.held_in_context, row()) is None
+    assert context.run(held_lock.held_in_context, row()) is None
 
 
 def test_what_is_lost_is_still_known():
     """Writes have to be refused with LockLost, so a lost lock is not forgotten."""
     own = own_entry()
-    held_entry.remember(own)
+    held_lock.add_to_context(own)
     own.lose("evicted")
 
-    assert held_entry.held_in_context(row()) is own
+    assert held_lock.held_in_context(row()) is own
 
 
 def test_forgetting_an_older_lock_keeps_the_newer():
     """The same lock taken anew is not forgotten with the old one."""
     old, new = own_entry(ticket=1), own_entry(ticket=2)
-    held_entry.remember(old)
-    held_entry.remember(new)
-    held_entry.forget(old)
+    held_lock.add_to_context(old)
+    held_lock.add_to_context(new)
+    held_lock.remove_from_context(old)
 
-    assert held_entry.held_in_context(row()) is new
+    assert held_lock.held_in_context(row()) is new
 
 
 def test_a_context_does_not_collect_what_ended_elsewhere():
     """A lock taken here and given back by another thread leaves nothing behind for ever."""
     for i in range(20):
         own = own_entry(f"a-{i}")
-        held_entry.remember(own)
+        held_lock.add_to_context(own)
         own.end()  # as a release in another context does
-    held_entry.remember(own_entry("last"))
+    held_lock.add_to_context(own_entry("last"))
 
-    assert len(held_entry._held.get()) == 1
+    assert len(held_lock._held.get()) == 1
 
 
 def test_a_forked_child_has_no_waiters(monkeypatch):
     """No thread of the parent lives in a child, and its mutex may be held for ever."""
     guard = threading.Lock()
-    monkeypatch.setattr(mailboxes, "_mutex", guard)
+    monkeypatch.setattr(wakeups, "_mutex", guard)
     opened(row())
     guard.acquire()
-    mailboxes._forget_after_fork()
+    wakeups._forget_after_fork()
 
-    assert not mailboxes.has_waiters(row())
+    assert not wakeups.has_waiters(row())
 
 
 def who_runs():

@@ -7,11 +7,10 @@ import random
 
 import pytest
 
-from pynamo_locking._core.possession import Possession
-from pynamo_locking._io.retries import Unavailable
+from pynamo_locking._core.lock_queue import EntryOwnership
+from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import heartbeat
-from pynamo_locking._locks.heartbeat import MAX_THREADS, Heart
-from pynamo_locking._locks.outages import Outage
+from pynamo_locking._locks.heartbeat import MAX_THREADS, HeartbeatThread, RenewalOutage
 from pynamo_locking.exceptions import LockLost
 from tests.unit.helpers import entry
 from tests.unit.world import World
@@ -28,10 +27,10 @@ class Own:
         self.name = name
         self.entry = entry(lease_ms=int(lease * 1000))
         self.deadline = world.now + lease
-        self.possession = Possession("id1", 1, 1)
+        self.possession = EntryOwnership("id1", 1, 1)
         self.log = log
         self.gate = None
-        self.outage = Outage()
+        self.outage = RenewalOutage()
         self.errors = []
 
     def __str__(self):
@@ -64,7 +63,7 @@ class Ward:
 
     def __init__(self, world):
         self.world = world
-        self.heart = Heart()
+        self.heart = HeartbeatThread()
         self.log = []
         self.owns = []
 
@@ -408,7 +407,7 @@ def test_a_lock_taken_just_as_the_last_thread_leaves(ward):
 
 def test_no_thread_before_the_first_lock(world):
     """A heart that has nothing to renew costs nothing."""
-    Heart()
+    HeartbeatThread()
 
     assert world.threads == 0
 
@@ -416,17 +415,17 @@ def test_no_thread_before_the_first_lock(world):
 def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
     """In a child no thread of the parent lives, and nothing of the parent's is renewed."""
     ward = Ward(world)
-    monkeypatch.setattr(heartbeat, "heart", ward.heart)
+    monkeypatch.setattr(heartbeat, "heartbeat_thread", ward.heart)
     theirs = ward.add("parent's", 9.0)
     heartbeat._start_anew_after_fork()
 
-    assert heartbeat.heart is not ward.heart
-    assert (heartbeat.heart._due, heartbeat.heart._threads) == ([], 0)
+    assert heartbeat.heartbeat_thread is not ward.heart
+    assert (heartbeat.heartbeat_thread._due, heartbeat.heartbeat_thread._threads) == ([], 0)
 
-    ward.heart = heartbeat.heart
+    ward.heart = heartbeat.heartbeat_thread
     own = ward.add("child's", 9.0)
 
-    assert [item[2].name for item in heartbeat.heart._due] == ["child's"]
+    assert [item[2].name for item in heartbeat.heartbeat_thread._due] == ["child's"]
     ward.end(theirs)
     ward.end(own)
     ward.owns[1].possession = ward.owns[1].possession.over()

@@ -30,7 +30,7 @@ from pynamo_locking import (
     LockTimeout,
     locked_all,
 )
-from pynamo_locking._locks import held_entry
+from pynamo_locking._locks import held_lock
 from tests.support.models import declare, meta
 from tests.unit.helpers import Account, Locks, entry, own_entry, queue
 
@@ -457,10 +457,10 @@ def test_a_lock_that_is_not_held_has_nothing_left():
 def held(world):
     """Our entry in the queue of account a-1, lease 60 s, just granted in this context."""
     own = own_entry(ticket=7)
-    held_entry.remember(own)
+    held_lock.add_to_context(own)
     yield own
     own.end()
-    held_entry.forget(own)
+    held_lock.remove_from_context(own)
 
 
 def test_a_held_lock_in_words(held, world):

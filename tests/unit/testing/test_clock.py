@@ -126,7 +126,7 @@ def test_a_holder_whose_renewals_are_lost_loses(clock):
     lock = Counter.locked("a", lease=10, on_lost=reasons.append)
     in_thread(lock.acquire)
     clock.auto_jump = False
-    heart = heartbeat.heart._mine()
+    heart = heartbeat.heartbeat_thread._mine()
     with heart._condition:
         heart._due.clear()  # no thread to renew it
     clock.auto_jump = True
@@ -306,7 +306,7 @@ def test_mutexes_are_handed_on_in_order(clock):
 
 def test_it_ends_with_its_block():
     """The world, the heart and the threads are those from before."""
-    before, heart = runtime.current, heartbeat.heart
+    before, heart = runtime.current, heartbeat.heartbeat_thread
     with MemoryDynamoDB():
         Counter.create_table()
         Counter("a").save()
@@ -316,7 +316,7 @@ def test_it_ends_with_its_block():
             assert len(threads) == 1
     assert not threads[0].is_alive()
     assert runtime.current is before
-    assert heartbeat.heart is heart
+    assert heartbeat.heartbeat_thread is heart
 
 
 def test_a_second_clock_is_refused(clock):

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking import ConfigurationError
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
-from pynamo_locking.testing._timeline import Sleeper
+from pynamo_locking.testing.clock import Sleeper
 
 
 class Colour(str, Enum):

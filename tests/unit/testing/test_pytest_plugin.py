@@ -11,9 +11,11 @@ PLUGIN = "_pynamo_locking_pytestplugin"
 USES_FIXTURES = """
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking import LockableModel
+from pynamo_locking import LockAttribute
 from pynamo_locking._io import runtime
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
+from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking.testing import VirtualClock
 
 class Account(LockableModel):
     class Meta:

@@ -23,9 +23,9 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactGet, TransactWrite
 
 import pynamo_locking
-from pynamo_locking._core import error_codes
-from pynamo_locking._io import answers, connections
-from pynamo_locking._io.stored import Stored
+from pynamo_locking._core import dynamodb
+from pynamo_locking._io import client, responses
+from pynamo_locking._io.stored_rows import Stored
 
 
 class Item(Model):
@@ -103,7 +103,7 @@ def test_a_twin_is_impatient(is_used):
     )
     if is_used:
         assert connection.client is not None
-    twin = connections.lock_connection(connection, 0.7)
+    twin = client.lock_connection(connection, 0.7)
     config = twin.client.meta.config
 
     assert (config.connect_timeout, config.read_timeout) == (0.7, 0.7)
@@ -118,7 +118,7 @@ def test_a_twin_leaves_the_connection_alone():
     connection = Connection(
         region="us-east-1", read_timeout_seconds=77, connect_timeout_seconds=78, max_retry_attempts=9
     )
-    connections.lock_connection(connection, 0.7)
+    client.lock_connection(connection, 0.7)
     config = connection.client.meta.config
 
     assert (config.connect_timeout, config.read_timeout) == (78, 77)
@@ -129,29 +129,29 @@ def test_a_twin_keeps_a_large_pool():
     """It is never smaller than that of the model."""
     connection = Connection(region="us-east-1", max_pool_connections=200)
 
-    assert connections.lock_connection(connection, 0.7).client.meta.config.max_pool_connections == 200
+    assert client.lock_connection(connection, 0.7).client.meta.config.max_pool_connections == 200
 
 
 def test_twins_are_made_once():
     """One for each timeout; they go with their connection."""
     connection = Connection(region="us-east-1")
-    twin = connections.lock_connection(connection, 0.7)
+    twin = client.lock_connection(connection, 0.7)
 
-    assert connections.lock_connection(connection, 0.7) is twin
-    assert connections.lock_connection(connection, 0.8) is not twin
-    assert connections.lock_connection(Connection(region="us-east-1"), 0.7) is not twin
+    assert client.lock_connection(connection, 0.7) is twin
+    assert client.lock_connection(connection, 0.8) is not twin
+    assert client.lock_connection(Connection(region="us-east-1"), 0.7) is not twin
 
 
 def test_connections_can_be_keys():
     """Twins are kept in a weak dictionary: connections hash by identity and can be referred to weakly."""
     connection = Connection(region="us-east-1")
-    connections.lock_connection(connection, 0.7)
-    before = len(connections._lock_connections)
-    known = len(connections._connections)
+    client.lock_connection(connection, 0.7)
+    before = len(client._lock_connections)
+    known = len(client._connections)
     del connection
 
-    assert len(connections._lock_connections) == before - 1
-    assert len(connections._connections) == known - 1
+    assert len(client._lock_connections) == before - 1
+    assert len(client._connections) == known - 1
 
 
 def test_pynamodb_keeps_botocores_exception():
@@ -170,9 +170,9 @@ def test_pynamodb_keeps_botocores_exception():
     with pytest.raises(VerboseClientError) as caught:
         connection.dispatch("UpdateItem", {"TableName": "t", "Key": {}})
 
-    assert answers.image_of(caught.value) == {"k": {"S": "x"}}
-    assert answers.was_repeated(caught.value)
-    assert answers.code_of(caught.value) == error_codes.CONDITION_FAILED
+    assert responses.image_of(caught.value) == {"k": {"S": "x"}}
+    assert responses.was_repeated(caught.value)
+    assert responses.code_of(caught.value) == dynamodb.CONDITION_FAILED
 
 
 def test_botocore_sends_one_attempt_a_call():

@@ -1,4 +1,4 @@
-"""``manage.py dynamodb_tables create`` and ``check``."""
+"""``manage.py dynamodb_tables``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from pynamo_locking._edge import administration
+from pynamo_locking._facade import tables
 from pynamo_locking.contrib.django import conf
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -31,10 +31,10 @@ class Command(BaseCommand):
         absent = [model for model in conf.models() if not model.exists()]
         for model in conf.models():
             if model not in absent:
-                administration.check_keys(model, wait=False)
+                tables.check_keys(model, wait=False)
         names = ", ".join(dict.fromkeys(str(model.Meta.table_name) for model in absent))
         if action == "check" and absent:
             raise CommandError(f"Absent: {names}.")
-        for model in sorted(absent, key=administration.is_shared):  # the tables of items first, which they need
+        for model in sorted(absent, key=tables.is_shared):  # the tables of items first, which they need
             model.create_table(wait=True, billing_mode=getattr(model.Meta, "billing_mode", "PAY_PER_REQUEST"))
         self.stdout.write(f"Created: {names}." if absent else "All tables are there.")

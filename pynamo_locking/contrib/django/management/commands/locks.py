@@ -1,4 +1,4 @@
-"""``manage.py locks list``, ``show`` and ``break``."""
+"""``manage.py locks``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking.contrib import _queues
+from pynamo_locking.contrib import _frameworks
 from pynamo_locking.contrib.django import conf
 from pynamo_locking.exceptions import LockingError
 
@@ -44,14 +44,16 @@ class Command(BaseCommand):
             self._break(models, options["model"], options["key"], options["ticket"], is_sure=options["yes"])
             return
         is_list = options["action"] == "list"
-        rows = list(_queues.listed(models)) if is_list else _queues.shown(models, options["model"], options["key"])
-        self.stdout.write(json.dumps(rows) if options["is_json"] else _queues.table(rows))
+        rows = (
+            list(_frameworks.listed(models)) if is_list else _frameworks.shown(models, options["model"], options["key"])
+        )
+        self.stdout.write(json.dumps(rows) if options["is_json"] else _frameworks.table(rows))
 
     def _break(self, models: list[Any], model: str, key: list[str], ticket: int, *, is_sure: bool) -> None:
         question = f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}? [y/N] "
         if not is_sure and not _agrees(question):
             raise CommandError("Nothing was done.")
-        if not _queues.broken(models, model, key, ticket):
+        if not _frameworks.broken(models, model, key, ticket):
             raise CommandError(f"Ticket {ticket} is not in that queue (any more).")
         self.stdout.write(f"Ticket {ticket} is gone.")
 

@@ -1,0 +1,148 @@
+"""``python -m certify``."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from certify import STAGES, Course, ForeignTable, Place, Plan, Price, page
+from pynamo_locking.cli import terminal
+from pynamo_locking.cli.command import command, flag, option
+from pynamo_locking.cli.terminal import Exit, Problem, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import typer
+
+    from certify import Report
+    from pynamo_locking.cli.session import Session
+
+
+#: Units that a run may use unless told otherwise: at most US$ 1.88 in us-east-1, if all were writes.
+_MAX_UNITS: Final = 3_000_000
+
+_STAGES: Final = ", ".join(STAGES)
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command."""
+    command(
+        app,
+        certify,
+        "certify --prefix trial- --region eu-west-1",
+        "certify --prefix trial- --dry-run  # the estimate, and nothing else",
+        "certify --prefix trial- --remove  # the tables that a killed run has left",
+        "certify --prefix trial- --endpoint http://localhost:8000 --scale 0.1 --yes",
+    )
+
+
+def certify(  # noqa: PLR0913 - options
+    session: Session,
+    *,
+    prefix: Annotated[str, option("--prefix", "TEXT", "What the names of the tables begin with.")],
+    only: Annotated[
+        list[str] | None, option("--only", "STAGE", f"Only this stage; may be repeated: {_STAGES}.")
+    ] = None,
+    scale: Annotated[float, option("--scale", "NUMBER", "How much of everything; 1 takes some minutes.")] = 1.0,
+    max_units: Annotated[int, option("--max-units", "NUMBER", "Cap on read and write units together.")] = _MAX_UNITS,
+    read_price: Annotated[float, option("--read-price", "US$", "Of a million read units.")] = Price.read,
+    write_price: Annotated[float, option("--write-price", "US$", "Of a million write units.")] = Price.write,
+    seed: Annotated[str | None, option("--seed", "TEXT", "Of all choices.")] = None,
+    out: Annotated[str, option("--out", "DIR", "Where the page is written.")] = ".",
+    dry_run: Annotated[bool, flag("--dry-run", "Only print the estimate.")] = False,
+    remove: Annotated[bool, flag("--remove", "Only remove the tables that an earlier run has left.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask.")] = False,
+) -> int:
+    """Run the package's own checks on your DynamoDB, and write a dated page.
+
+    It creates four tables on demand under the prefix, counts the units that it uses, stops before the cap, and removes
+    the tables, also after Ctrl-C. A run that was killed leaves them; the next run with this prefix removes them. It
+    never touches a table that it has not made. One run at a time may use a prefix.
+    """
+    if not prefix:
+        raise usage("--prefix must not be empty.")
+    plan = _plan(only, scale, seed)
+    place = Place(prefix, session.settings.region, session.settings.endpoint)
+    tell = _teller(session)
+    course = Course(place, plan, max_units, Price(read_price, write_price), tell)
+    try:
+        if remove:
+            removed = course.tables.remove()
+            session.show({"removed": removed}, lambda console: console.print(_removed(removed)))
+            return Exit.OK
+        estimate = _estimate(course, plan, Price(read_price, write_price), max_units)
+        if dry_run:
+            session.show(estimate, lambda console: console.print(_said(estimate)))
+            return Exit.OK
+        course.tables.there()  # before the question, if there is a table that is not ours
+        if yes:
+            tell(_said(estimate))
+        else:
+            session.confirm(f"{_said(estimate)} Go on?")
+        report = course.run()
+    except ForeignTable as error:
+        raise Problem("foreign_table", str(error), Exit.CONFIGURATION) from error
+    return _show(session, report, Path(out), tell)
+
+
+def _plan(only: list[str] | None, scale: float, seed: str | None) -> Plan:
+    unknown = sorted(set(only or ()) - set(STAGES))
+    if unknown:
+        raise usage(f"there is no stage {unknown[0]!r}. The stages are {_STAGES}.")
+    if not 0 < scale <= 100:  # noqa: PLR2004 - hours
+        raise usage(f"--scale must be above 0, and at most 100; not {scale}.")
+    return Plan(scale, tuple(name for name in STAGES if not only or name in only), seed or secrets.token_hex(4))
+
+
+def _estimate(course: Course, plan: Plan, price: Price, cap: int) -> dict[str, Any]:
+    reads, writes = plan.estimates()
+    return {
+        "tables": course.tables.names,
+        "endpoint": course.tables.endpoint,
+        "region": course.tables.region,
+        "estimated_reads": round(reads),
+        "estimated_writes": round(writes),
+        "estimated_cost": round(price.of(reads, writes), 6),
+        "max_units": cap,
+        "max_cost": round(max(price.of(cap, 0), price.of(0, cap)), 6),
+    }
+
+
+def _said(estimate: dict[str, Any]) -> str:
+    return (
+        f"This creates the tables {', '.join(estimate['tables'])} at {estimate['endpoint']} and removes them. It will "
+        f"use about {estimate['estimated_reads']:,} read and {estimate['estimated_writes']:,} write units, US$ "
+        f"{estimate['estimated_cost']:.4f}; it stops before {estimate['max_units']:,} units, US$ "
+        f"{estimate['max_cost']:.4f} at most."
+    )
+
+
+def _removed(names: list[str]) -> str:
+    return f"Removed: {', '.join(names)}." if names else "There was nothing to remove."
+
+
+def _teller(session: Session) -> Callable[[str], None]:
+    """Return what tells how far a run is, on standard error."""
+
+    def tell(line: str) -> None:
+        log = {"log": {"level": "info", "message": line}}
+        sys.stderr.write(f"{terminal.dump(log, lines=True) if session.as_json else line}\n")
+
+    return tell
+
+
+def _show(session: Session, report: Report, folder: Path, tell: Callable[[str], None]) -> int:
+    document = report.document()
+    try:
+        files = page.write(document, folder)
+    except OSError as error:
+        raise Problem("not_written", f"the page cannot be written: {error}.", Exit.NOT_WRITTEN) from error
+    for file in files:
+        tell(f"written: {file}")
+    session.show(document, lambda console: console.print(page.markdown(document), soft_wrap=True))
+    if report.is_capped:
+        return Exit.CAPPED
+    return Exit.OK if report.has_passed else Exit.NO

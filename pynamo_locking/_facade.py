@@ -1,0 +1,40 @@
+"""The one door through which the command line, the frameworks and telemetry reach behind the public names."""
+
+from pynamo_locking._core import invariants
+from pynamo_locking._core.dynamodb import NO_TABLE
+from pynamo_locking._core.invariants import Breach
+from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
+from pynamo_locking._core.lock_queue import LockState, WriteIntent
+from pynamo_locking._core.row_keys import plain, text_of_ms
+from pynamo_locking._io import lock_record, runtime, transaction_record
+from pynamo_locking._items import keys, versions
+from pynamo_locking._items.keys import own_keys_of
+from pynamo_locking._locks import inspection
+from pynamo_locking._models import tables
+from pynamo_locking._models.tables import Audited, audited
+from pynamo_locking._transactions import recovery
+from pynamo_locking._transactions.options import TransactionKeywords
+
+__all__ = [
+    "LONGEST_LEASE_S",
+    "NO_TABLE",
+    "Audited",
+    "Breach",
+    "LockState",
+    "TransactionKeywords",
+    "WriteIntent",
+    "audited",
+    "believed",
+    "inspection",
+    "invariants",
+    "keys",
+    "lock_record",
+    "own_keys_of",
+    "plain",
+    "recovery",
+    "runtime",
+    "tables",
+    "text_of_ms",
+    "transaction_record",
+    "versions",
+]

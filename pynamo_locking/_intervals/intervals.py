@@ -1,0 +1,274 @@
+"""Half-open intervals, and the attributes in which a model has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lock_modes import order
+from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._items import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.stored_rows import Image
+
+
+# Intervals that must not overlap: half-open, with ends that sort as DynamoDB sorts them. Pure.
+
+
+@dataclass(frozen=True, order=True)
+class Edge:
+    """Where an interval begins or ends.
+
+    Attributes:
+        at: sorts as DynamoDB sorts the stored value.
+        value: the value in the model.
+    """
+
+    at: Any
+    value: Any = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Span:
+    """From `lower`, inclusive, to `upper`, exclusive. None is an open end."""
+
+    lower: Edge | None
+    upper: Edge | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it contains nothing."""
+        return self.lower is not None and self.upper is not None and self.lower >= self.upper
+
+    def overlaps(self, other: Span) -> bool:
+        """Tell whether both intersect; a span that ends where the other begins does not."""
+        return _is_below(self.lower, other.upper) and _is_below(other.lower, self.upper)
+
+
+def _is_below(lower: Edge | None, upper: Edge | None) -> bool:
+    return lower is None or upper is None or lower < upper
+
+
+def begin_of(span: Span) -> tuple[bool, Any]:
+    """Return what sorts spans by where they begin; an open beginning is first."""
+    return span.lower is not None, span.lower and span.lower.at
+
+
+def colliding(spans: Sequence[Span]) -> tuple[int, int] | None:
+    """Return the indexes of two overlapping spans, None if there are none.
+
+    Comparing neighbours in the order of their beginnings is enough: up to the first collision, each span ends before
+    the next one begins.
+    """
+    order = sorted(range(len(spans)), key=lambda place: begin_of(spans[place]))
+    for place in range(1, len(order)):
+        first, second = order[place - 1 : place + 1]
+        if spans[first].overlaps(spans[second]):
+            return min(first, second), max(first, second)
+    return None
+
+
+def enclosing(spans: Sequence[Span]) -> Span:
+    """Return the smallest span that contains all of these."""
+    uppers = [span.upper for span in spans if span.upper is not None]
+    return Span(min(spans, key=begin_of).lower, max(uppers) if len(uppers) == len(spans) else None)
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in order, with adjacent ones merged. They do not overlap."""
+    result: list[Span] = []
+    for span in sorted(spans, key=begin_of):
+        if result and span.lower is not None and result[-1].upper == span.lower:
+            result[-1] = Span(result[-1].lower, span.upper)
+        else:
+            result.append(span)
+    return result
+
+
+def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
+    """Return the parts of a window that no span takes, in order. The spans are in order."""
+    result, begin = list[Span](), window.lower
+    for span in taken:
+        if not span.overlaps(window):
+            continue
+        gap = Span(begin, span.lower)
+        if span.lower is not None and not gap.is_empty:
+            result.append(gap)
+        if span.upper is None:
+            return result
+        begin = span.upper if begin is None else max(begin, span.upper)
+    last = Span(begin, window.upper)
+    return result if last.is_empty else [*result, last]
+
+
+# The attributes in which a model has its intervals.
+
+
+#: Set on a model class: its `Axis`, worked out once.
+_AXIS: Final = "_pynamo_locking_axis"
+
+#: An open end, as guards name it. PynamoDB stores no attribute for None, other programs may store this.
+_OPEN: Final[dict[str, Any]] = {"NULL": True}
+
+
+@dataclass(frozen=True)
+class IntervalAttributes:
+    """The attributes of begin and end of a model's rows.
+
+    Attributes:
+        names: their Python names.
+        stored: their stored names.
+        is_by_begin: whether the begin is the range key; otherwise the end is.
+        may_be_open: whether a row may lack the end that is not the range key: the interval is open there.
+    """
+
+    model: type[Model]
+    names: tuple[str, str]
+    stored: tuple[str, str]
+    is_by_begin: bool
+    may_be_open: bool
+
+    @property
+    def key_name(self) -> str:
+        """The stored name of the end that is the range key."""
+        return self.stored[0 if self.is_by_begin else 1]
+
+    @property
+    def other(self) -> str:
+        """The Python name of the end that is not the range key."""
+        return self.names[1 if self.is_by_begin else 0]
+
+    def value(self, value: Any, name: str) -> dict[str, Any]:
+        """Return a begin or an end as it is stored; `ConfigurationError` if it does not fit the attribute."""
+        if value is None and name == self.other and self.may_be_open:
+            return _OPEN
+        if value is None:
+            why = "it is the range key" if name != self.other else "its attribute is not declared with null=True"
+            raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and must have one: {why}.")
+        try:
+            bound = keys.bound_of(self.model, value)
+        except ConfigurationError as error:
+            raise ConfigurationError(str(error).replace("the range key", repr(name))) from error
+        assert bound is not None  # noqa: S101 - there is a value, and a range key
+        return {bound[0]: bound[1]}
+
+    def edge(self, value: Any, name: str) -> Edge | None:
+        """Return a begin or an end; None stays None."""
+        return None if value is None else _edge(self.value(value, name), value)
+
+    def span(self, begin: Any, end: Any) -> Span:
+        """Return an interval, whose ends may be open; refuse ends that do not fit the model, or are not in order."""
+        span = Span(self.edge(begin, self.names[0]), self.edge(end, self.names[1]))
+        if span.is_empty:
+            raise ConfigurationError(
+                f"an interval of {self.model.__name__} has to begin before it ends, unlike {begin!r} to {end!r}."
+            )
+        return span
+
+    def ends(self, span: Span) -> tuple[dict[str, Any], ...]:
+        """Return the ends of an interval as they are stored."""
+        pairs = zip((span.lower, span.upper), self.names, strict=True)
+        return tuple(self.value(None if edge is None else edge.value, name) for edge, name in pairs)
+
+    def is_stored(self) -> Condition:
+        """Return the condition that there is such a row."""
+        stored: Condition = Place(self.key_name).exists()
+        return stored
+
+    def has_end(self, value: Any) -> Condition:
+        """Return the condition that the stored row has this end; its begin, if the end is the range key."""
+        same: Condition = self._other == Stored(self.value(value, self.other))
+        is_open: Condition = self.is_stored() & self.is_open()
+        return is_open if value is None else same
+
+    def goes_beyond(self, value: Any) -> Condition:
+        """Return the condition that a row has a later end; an earlier begin, if the end is the range key.
+
+        It holds without a row as well: the version of the row refuses that.
+        """
+        edge = Stored(self.value(value, self.other))
+        beyond: Condition = self._other > edge if self.is_by_begin else self._other < edge
+        either: Condition = self.is_open() | beyond
+        return either
+
+    @property
+    def _other(self) -> Place:
+        return Place(self.stored[1 if self.is_by_begin else 0])
+
+    def is_open(self) -> Condition:
+        """Return the condition that a row has no end; no begin, if the end is the range key. It holds without a row."""
+        is_open: Condition = self._other.does_not_exist() | self._other.is_type("NULL")
+        return is_open
+
+    def key_in(self, image: Image) -> Image:
+        """Return the key of a stored row."""
+        hash_key: Any = self.model._hash_key_attribute()
+        return {name: image[name] for name in (hash_key.attr_name, self.key_name)}
+
+    def span_in(self, image: Image) -> Span | None:
+        """Return the interval of a stored row; None if it has none."""
+        stored = {name: image[name] for name in self.stored if image.get(name, _OPEN) != _OPEN}
+        if self.key_name not in stored or not (self.may_be_open or len(stored) == 2):  # noqa: PLR2004 - both ends
+            return None
+        attributes: Any = [self.model.get_attributes()[name] for name in self.names]
+        lower, upper = (
+            None
+            if name not in stored
+            else _edge(stored[name], attribute.deserialize(attribute.get_value(stored[name])))
+            for name, attribute in zip(self.stored, attributes, strict=True)
+        )
+        return Span(lower, upper)
+
+
+def _edge(stored: dict[str, Any], value: Any) -> Edge:
+    return Edge(order(next(iter(stored.items()))), value)
+
+
+def interval_attributes_of(model: type[Model]) -> IntervalAttributes:
+    """Return a model's `Axis`; `ConfigurationError` without a valid ``Meta.interval``."""
+    axis: IntervalAttributes | None = vars(model).get(_AXIS)
+    if axis is None:
+        axis = _find_axis(model)
+        setattr(model, _AXIS, axis)
+    return axis
+
+
+def _find_axis(model: type[Model]) -> IntervalAttributes:
+    attributes = model.get_attributes()
+    names = getattr(model.Meta, "interval", None)
+    if not (isinstance(names, (tuple, list)) and len(names) == 2 and all(name in attributes for name in names)):  # noqa: PLR2004 - begin and end
+        raise ConfigurationError(
+            f"{model.__name__} does not say which attributes are begin and end of its intervals: set Meta.interval, "
+            f"as in `interval = ('begin', 'end')` (it is {names!r})."
+        )
+    begin, end = (attributes[name] for name in names)
+    if begin.is_range_key == end.is_range_key or begin.is_hash_key or end.is_hash_key:
+        raise ConfigurationError(
+            f"one of Meta.interval of {model.__name__} has to be its range key: either {names[0]!r} or {names[1]!r}."
+        )
+    _check_kind(model, (names[0], names[1]), begin, end)
+    may_be_open = bool((end if begin.is_range_key else begin).null)
+    return IntervalAttributes(
+        model, (names[0], names[1]), (begin.attr_name, end.attr_name), begin.is_range_key, may_be_open
+    )
+
+
+def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any], end: Attribute[Any]) -> None:
+    if type(begin) is not type(end) or begin.attr_type not in ("S", "N", "B"):
+        raise ConfigurationError(
+            f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "
+            f"strings, bytes or times: they are {type(begin).__name__} and {type(end).__name__}."
+        )
+    if keys.is_base_64(begin) or keys.is_base_64(end):
+        raise ConfigurationError(
+            f"{names[0]!r} and {names[1]!r} of {model.__name__} are stored in a form that sorts unlike their values: "
+            f"use BinaryAttribute(legacy_encoding=False)."
+        )

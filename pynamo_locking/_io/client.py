@@ -1,0 +1,424 @@
+"""Sends one request: its connection, how often it is repeated, and what a fork does to connections."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import re
+import weakref
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
+from pynamodb.connection import Connection
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer, Next, RetryPolicy, RetryState
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import backoff
+from pynamo_locking._io import responses, runtime
+from pynamo_locking.exceptions import also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.models import Model
+
+    from pynamo_locking._core.dynamodb import Step
+    from pynamo_locking._io.stored_rows import Image
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# Copies of a model's connection for requests of this package, and what a fork does to connections.
+
+
+_lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
+_mutex = runtime.current.mutex()
+
+#: Stands for the timeout of the twin that keeps the model's own.
+_ONCE: Final = 0.0
+
+#: PynamoDB keeps ten connections; a process with many waiters needs more, and would open them again and again.
+_POOL_SIZE: Final = 50
+
+
+def lock_connection(connection: Connection, request_timeout: float) -> Connection:
+    """Return a twin of a model's connection for lock requests: short timeouts, no hidden retries.
+
+    The package repeats its own requests, each of which recognises its earlier attempt. With PynamoDB's defaults, a
+    retry inside botocore would delay a heartbeat for minutes.
+    """
+    return _twin(connection, request_timeout)
+
+
+def single_attempt(connection: Connection) -> Connection:
+    """Return a twin of a model's connection without hidden retries, for writes that must not be sent twice."""
+    return _twin(connection, _ONCE)
+
+
+def client_of(connection: Connection) -> Any:
+    """Return a connection's client. PynamoDB would make one for each thread that comes before the first is made."""
+    if getattr(connection, "_client", None) is None:  # a test's substitute may have none
+        with _mutex:
+            return connection.client
+    return connection.client
+
+
+def _twin(connection: Connection, timeout: float) -> Connection:
+    with _mutex:
+        twins = _lock_connections.setdefault(connection, {})
+        if timeout not in twins:
+            twin = copy.copy(connection)
+            twin._client = None
+            twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
+            if timeout != _ONCE:
+                twin._connect_timeout_seconds = twin._read_timeout_seconds = timeout
+                twin._max_pool_connections = max(_POOL_SIZE, connection._max_pool_connections)
+            twins[timeout] = twin
+        return twins[timeout]
+
+
+# A connection that was used before a fork shares its sockets with the parent and all of its children, so a process
+# could read another's answers. PynamoDB has no hook for new connections, so its constructor is wrapped. That also finds
+# the connections that an application makes and gives to PynamoDB's own classes.
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+_make = Connection.__init__
+
+
+@functools.wraps(_make)
+def _make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
+    _make(self, *args, **kwargs)
+    _connections.add(self)
+
+
+Connection.__init__ = _make_and_note  # type: ignore[method-assign]
+
+
+def note(connection: object) -> None:
+    """Note a connection from an application, if it is one: it may be older than the import of this package."""
+    with _mutex:
+        if isinstance(connection, Connection) and connection not in _connections:
+            _connections.add(connection)
+            if runtime.forks:
+                _begin_anew(connection)
+
+
+def _begin_anew(connection: Connection) -> None:
+    """Let a connection and its twins open their own sockets for the next request."""
+    local: Any = getattr(connection, "_local", None)
+    # Credentials that botocore fetches have a mutex and sockets as well.
+    if isinstance(getattr(getattr(local, "session", None), "_credentials", None), RefreshableCredentials):
+        local = type(local)()
+    for each in (connection, *_lock_connections.get(connection, {}).values()):
+        each._client = None
+        each._local = local
+
+
+def _forget_after_fork() -> None:
+    """Stop using the parent's mutex and sockets in a child process, also in locks made before the fork."""
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
+    for connection in [*_connections, *_lock_connections]:
+        _begin_anew(connection)
+
+
+def _close_after_restore() -> None:
+    """Close the sockets of a restored process, whose peers have forgotten them; clients open new ones.
+
+    The clients stay: a snapshot is taken to spare a process the making of them.
+    """
+    for connection in [*_connections, *_lock_connections]:
+        for each in (connection, *_lock_connections.get(connection, {}).values()):
+            if client := getattr(each, "_client", None):  # a test's substitute may have none
+                client.close()
+
+
+runtime.after_fork(_forget_after_fork, restored=_close_after_restore)
+
+
+# Sends one request, and counts the attempts that botocore hides.
+
+
+class Attempt(NamedTuple):
+    """What is known of one attempt of a request."""
+
+    is_doubtful: bool
+    is_cut: bool = False
+
+
+#: One entry for each attempt of the request that is on its way.
+_attempts: ContextVar[list[Attempt] | None] = ContextVar("pynamo_locking_attempts", default=None)
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+
+#: What the refusal of a transaction says where a table has none. AWS documents that it is refused, not in which words.
+_NO_TRANSACTIONS: Final = re.compile(r"multi-?\s?region|\bMRSC\b|global table|strong(ly)? consisten", re.IGNORECASE)
+
+
+def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Send a request, and note on its error whether an attempt before the last may have been applied.
+
+    Raises:
+        ResponseStreamingError: the last answer was cut short. botocore accepts such an answer, unless a checksum shows
+            it and the request may be repeated.
+        ConfigurationError: it is a transaction, and one of its tables has none; also PynamoDB's `TransactWriteError`.
+    """
+    return _noted(connection, partial(connection.dispatch, operation, kwargs))
+
+
+def transact_write(connection: Connection, **arguments: Any) -> dict[str, Any]:
+    """Send a transaction as `dispatch` does, through PynamoDB's method for it.
+
+    Tests of applications replace that method. It sends the actions sorted by kind.
+    """
+
+    def send() -> dict[str, Any]:
+        try:
+            return connection.transact_write_items(**arguments)
+        except TransactWriteError as error:
+            if not isinstance(error.cause, responses.BOTOCORE_EXCEPTIONS):
+                raise
+            cause = error.cause
+        raise cause  # as it was raised, with its own cause
+
+    return _noted(connection, send)
+
+
+def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    with suppress(BotoCoreError):  # there is no client: the request itself says why
+        _watch(client_of(connection))
+    attempts: list[Attempt] = []
+    reset = _attempts.set(attempts)
+    try:
+        data = send()
+    except responses.BOTOCORE_EXCEPTIONS as error:
+        _refuse_cut(attempts)
+        _note(error, attempts)
+        _check_supported(error)
+        raise
+    finally:
+        _attempts.reset(reset)
+    _refuse_cut(attempts)
+    return data
+
+
+def _refuse_cut(attempts: list[Attempt]) -> None:
+    if attempts and attempts[-1].is_cut:
+        error = ResponseStreamingError(error="the answer was cut short")
+        _note(error, attempts)
+        raise error
+
+
+def _check_supported(error: Exception) -> None:
+    """Say what to do about a transaction on a global table with strong consistency between Regions."""
+    if not isinstance(error, ClientError) or not error.operation_name.startswith("Transact"):
+        return
+    said = [responses.message_of(error), *(str(each.get("Message", "")) for each in responses.reasons_of(error))]
+    if responses.answer_in(error) is Answer.DENIED and _NO_TRANSACTIONS.search(" ".join(said)):
+        raise also(ConfigurationError, TransactWriteError)(
+            f"this transaction was refused, and nothing was written: one of its tables is a global table with strong "
+            f"consistency between Regions, which has no transactions. Single writes, versions, locks in items and "
+            f"NamedLock work there. Transaction, TransactWrite, intervals, Meta.lock_table and Meta.unique need tables "
+            f"in one Region; `pynamo-locking tables check` finds the others. DynamoDB said: {' '.join(said)}",
+            cause=error,
+        ) from error
+
+
+def _note(error: Exception, attempts: list[Attempt]) -> None:
+    if attempts:
+        setattr(error, responses.REPEATED, any(attempt.is_doubtful for attempt in attempts[:-1]))
+
+
+def _watch(client: Any) -> None:
+    """Hear of every attempt of a client. A test's substitute may make none."""
+    meta = getattr(client, "meta", None)
+    if meta is not None and client not in _watched:
+        meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
+        _watched.add(client)
+
+
+def _note_attempt(
+    response: tuple[Any, dict[str, Any]] | None = None, caught_exception: Exception | None = None, **_: Any
+) -> None:
+    attempts = _attempts.get()
+    if attempts is None:
+        return
+    if caught_exception is not None:
+        attempts.append(Attempt(is_doubtful=not responses.was_not_sent(caught_exception)))
+    elif response is not None:
+        http, _ = response
+        # A good answer is followed by another attempt if it was cut short.
+        is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
+        attempts.append(Attempt(is_doubtful=not is_refused, is_cut=_is_cut(http)))
+
+
+def _is_cut(http: Any) -> bool:
+    length = http.headers.get("Content-Length")
+    return length is not None and "Content-Encoding" not in http.headers and len(http.content) < int(length)
+
+
+def scan(
+    model: type[Model], condition: Condition | None, attributes: list[str] | None = None, *, is_consistent: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Yield the items of a table that meet a condition, as stored, page by page."""
+    connection = model._get_connection()
+    start: Any = None
+    while True:
+        answer = connection.scan(
+            filter_condition=condition,
+            attributes_to_get=attributes,
+            consistent_read=is_consistent,
+            exclusive_start_key=start,
+        )
+        yield from answer["Items"]
+        start = answer.get("LastEvaluatedKey")
+        if start is None:
+            return
+
+
+# How often a request is sent again, and after which pauses.
+
+
+_T = TypeVar("_T")
+
+#: How often a request without an answer is sent, if a caller can be told that it failed.
+_ATTEMPTS: Final = 4
+
+#: How often a request of the package's own is sent while other writes have the item; its pauses last 0.75 s at most.
+_AT_ONCE: Final = 5
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error
+    """The condition failed. Carries the item as it was, or None if there is no such item.
+
+    Attributes:
+        repeated: whether an earlier request of the same call had no answer, and may have been applied.
+    """
+
+    repeated = False
+
+    def __init__(self, image: Image | None) -> None:
+        super().__init__("the condition failed")
+        self.image = image
+
+
+class Unavailable(Exception):  # noqa: N818 - an answer, not an error
+    """No usable answer; the same request may succeed later. Carries botocore's exception."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
+    """Send a request that may be sent twice, again while no answer comes, with pauses of full jitter.
+
+    Raises:
+        Unavailable: no request was answered.
+        Refused: the condition of the last one failed; `repeated` says whether an earlier one had no answer.
+    """
+    sending, in_doubt = RetryState(RetryPolicy(repeats=most - 1, first_pause=0)), False
+    while True:
+        try:
+            return call()
+        except Refused as refused:
+            refused.repeated = refused.repeated or in_doubt
+            raise
+        except Unavailable as error:
+            logger.debug("not answered: %s", error)
+            in_doubt = in_doubt or responses.is_ambiguous(error.cause)
+            if not is_sent_again(sending, Answer.UNANSWERED):
+                raise
+
+
+def ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Send a request, again while other writes have its item: DynamoDB has not applied it then.
+
+    Raises:
+        Refused: its condition failed; `repeated` as `patiently` has it.
+        Unavailable: no usable answer came.
+        BotoCoreError, ClientError: DynamoDB refused it for good.
+    """
+    in_doubt, attempts = False, 0
+    while True:
+        try:
+            return dispatch(connection, operation, kwargs)
+        except responses.BOTOCORE_EXCEPTIONS as error:
+            answer, attempts = responses.answer_in(error), attempts + 1
+            in_doubt = in_doubt or responses.was_repeated(error)
+            if answer is Answer.CONFLICT and attempts < _AT_ONCE:
+                runtime.current.sleep(backoff(attempts - 1, runtime.current.jitter()))
+                continue
+            if answer is Answer.REFUSED:
+                refused = Refused(responses.image_of(error))
+                refused.repeated = in_doubt
+                raise refused from error
+            if in_doubt:
+                setattr(error, responses.REPEATED, True)
+            if responses.is_transient(error):
+                raise Unavailable(error) from error
+            raise
+
+
+#: Unanswered requests in a row before giving up; their pauses last at most 12 s together.
+_PERSISTENT_ATTEMPTS: Final = 12
+
+
+def persistently(call: Callable[[], _T]) -> _T:
+    """As `patiently`, but for longer."""
+    return patiently(call, most=_PERSISTENT_ATTEMPTS)
+
+
+def send(
+    attempt: Callable[[Next | None], _T],
+    settle: Callable[[Exception, bool], _T | None],
+    failed: Callable[[Exception], Exception],
+    unknown: Callable[[Exception], Exception],
+    *,
+    look: Callable[[Exception], _T] | None = None,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
+) -> _T:
+    """Return the answer to a request.
+
+    Args:
+        attempt: sends it once; gets `AGAIN` or `REPEAT` if it was sent before, None if it has to be the same request.
+        settle: judges a refusal, and whether it is in doubt: returns the answer if the request was applied, raises if
+            it was not, and returns None if it has removed the obstacle.
+        failed: returns the error of a request that was not applied.
+        unknown: returns the error of a request that may have been applied.
+        look: reads the item, if the policy says so, and returns the answer, or raises.
+        policy: how the request may be sent again.
+    """
+    sending, how = RetryState(policy), None
+    while True:
+        try:
+            return attempt(how)
+        except responses.BOTOCORE_EXCEPTIONS as error:
+            answer = responses.answer_in(error, is_single=policy.is_single)
+            how = _pause(sending.after(answer, was_repeated=responses.was_repeated(error)))
+            if how is Next.SETTLE:
+                how, data = None, settle(error, sending.in_doubt)
+                if data is not None:
+                    return data
+            elif how is Next.LOOK and look is not None:
+                return look(error)
+            elif how not in {Next.AGAIN, Next.REPEAT}:
+                raise (failed if how is Next.FAIL else unknown)(error) from error
+
+
+def is_sent_again(sending: RetryState, answer: Answer) -> bool:
+    """Pause before the next attempt of a request whose copies do no harm; False if there is none."""
+    return _pause(sending.after(answer)) in {Next.AGAIN, Next.REPEAT}
+
+
+def _pause(step: Step) -> Next:
+    if step.pause is not None:
+        runtime.current.sleep(backoff(step.pause, runtime.current.jitter()))
+    return step.next

@@ -1,0 +1,485 @@
+"""The lock record: the item that carries the queue, and its stored form."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.dynamodb import MOST_WAITERS
+from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
+from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, front
+from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, Success, WriteIntent
+from pynamo_locking._core.row_keys import plain, row_name, shown_owner, text_of_ms
+from pynamo_locking._io import runtime, stored_rows
+from pynamo_locking._io.stored_rows import ADVICE, FORMAT, FORMAT_NAME, Image, corrupt, format_of, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pynamodb.connection import Connection
+
+
+def trusted(row: LockRow, state: LockState) -> LockState:
+    """Return the lock document of a row, to act upon it.
+
+    Raises:
+        UnknownFormat: a newer release has stored it.
+        CorruptRow: it is broken.
+    """
+    if state.unreadable:
+        refuse_newer(row, state.raw)
+        what = _what(row)
+        raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=ADVICE)
+    return state
+
+
+def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
+    """Refuse a lock document, or the mark in it, of a newer format.
+
+    Raises:
+        UnknownFormat: it is.
+    """
+    with suppress(*stored_rows.UNREADABLE):
+        found = format_in(raw or {})
+        if found > FORMAT:
+            raise stored_rows.unknown_format(_what(row), found, table=row.table, key=row.key)
+
+
+def format_in(raw: Mapping[str, Any]) -> int:
+    """Return the newest format in a stored map: of the document or of the mark."""
+    return max(format_of(raw), format_of(raw[TX]["M"])) if TX in raw else format_of(raw)
+
+
+def shown_format(raw: Mapping[str, Any] | None) -> int | None:
+    """Return the format of a stored map for people; None if there is no lock, or its number cannot be read."""
+    with suppress(*stored_rows.UNREADABLE):
+        return format_in(raw) if raw else None
+    return None
+
+
+def _what(row: LockRow) -> str:
+    return f"the lock in the attribute {row.attribute!r} of {row.label}"
+
+
+NEXT = "next"
+SINCE = "since"
+QUEUE = "queue"
+EVICTED = "evicted"
+TX = "tx"
+
+# An entry is a list: its ticket, and a map of these. Short, since each is stored once for each waiter.
+TICKET = 0
+FACTS = 1
+OWNER = "o"
+MODE = "m"
+LEASE = "l"
+BEAT = "b"
+ENTERED = "e"
+RENEWED = "r"  # in ms after it entered, as is the next
+GRANTED = "g"
+WRITES = "w"
+MEMBERS = "n"
+PERMITS = "p"
+LOWER = "lo"
+UPPER = "hi"
+
+# The last successful run of a job.
+SUCCESS = "success"
+PERIOD = "period_ms"
+BEGAN = "began_ms"
+ENDED = "ended_ms"
+KEPT = "kept_s"  # for how long after a lease the row is kept, for the sake of this
+
+# The mark of a transaction.
+TX_ID = "id"
+TX_TABLE = "table"
+INTENT = "intent"
+OP = "op"
+GHOST = "ghost"
+SET = "set"
+REMOVE = "remove"
+SPILL = "spill"
+
+#: The largest ticket: tickets begin at the time in µs, and DynamoDB has 38 digits. A ticket is given out only if it and
+#: the next one can be read, so a repair never lowers tickets.
+_MOST_TICKETS: Final = 10**30
+
+#: What a mark intends.
+_OPS: Final = ("save", "delete", "keep")
+
+#: The attribute of a lock row in which people read when the lease ends that was taken or renewed last.
+LEASE_ENDS: Final = "lease_ends"
+
+#: The attribute of a lock that was never taken, in a row that is there for locks alone.
+EMPTY: Final[dict[str, Any]] = {"M": {}}
+
+#: The same, stored by a program that writes attributes without a value.
+NULL: Final[dict[str, Any]] = {"NULL": True}
+
+
+#: What a fact is that is not stored. Those that a condition compares are always stored.
+_USUAL: Final = {
+    LEASE: number(60_000),
+    RENEWED: number(0),
+    MODE: {"S": EXCLUSIVE},
+    PERMITS: number(1),
+    MEMBERS: number(1),
+}
+
+
+def new_entry(
+    owner: str, claim: LockMode, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
+) -> dict[str, Any]:
+    """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
+    lease_ms = int(lease * 1000)
+    facts = {
+        OWNER: {"S": owner},
+        LEASE: number(lease_ms),
+        BEAT: number(0),
+        ENTERED: number(now_ms),
+        WRITES: number(0),
+        MEMBERS: number(members),
+        **_stored_claim(claim),
+    }
+    stored = {"M": {name: value for name, value in facts.items() if value != _USUAL.get(name)}}
+    return {"L": [stored] if ticket is None else [number(ticket), stored]}
+
+
+def _stored_claim(claim: LockMode) -> dict[str, Any]:
+    stored: dict[str, Any] = {MODE: {"S": claim.mode}, PERMITS: number(claim.permits)}
+    for name, bound in ((LOWER, claim.lower), (UPPER, claim.upper)):
+        if bound is not None:
+            stored[name] = dict([bound])
+    return stored
+
+
+def _claim_in(stored: Mapping[str, Any]) -> LockMode:
+    if MODE not in stored and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
+        return WHOLE
+    mode = _fact(stored, MODE)["S"]
+    if mode not in (EXCLUSIVE, SHARED):
+        raise ValueError(mode)
+    lower = _bound_in(stored[LOWER]) if LOWER in stored else None
+    upper = _bound_in(stored[UPPER]) if UPPER in stored else None
+    permits = int(_fact(stored, PERMITS)["N"])
+    if permits < 1:
+        raise ValueError(permits)
+    return LockMode(mode, permits, lower, upper)
+
+
+def _fact(stored: Mapping[str, Any], name: str) -> Any:
+    return stored.get(name, _USUAL[name])
+
+
+def _bound_in(stored: Mapping[str, Any]) -> Bound:
+    bound: Bound = next(iter(stored.items()))
+    if bound[0] not in ("N", "S", "B"):
+        raise ValueError(bound)
+    return bound
+
+
+def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:
+    """Return a document with one entry, which has that ticket."""
+    return {
+        "M": {
+            FORMAT_NAME: number(FORMAT),
+            SINCE: number(ticket),
+            NEXT: _next(ticket + members),
+            QUEUE: {"M": {entry_id: entry}},
+            EVICTED: {"M": {}},
+        }
+    }
+
+
+def _next(ticket: int) -> dict[str, Any]:
+    return {"L": [number(ticket)]}
+
+
+def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
+    """Return the lock document in an item image; `FREE` if there is no item or no document."""
+    return state_of(((image or {}).get(attribute) or {}).get("M"))
+
+
+def state_of(raw: Mapping[str, Any] | None) -> LockState:
+    """Return the lock document stored as that map: `LockState.unreadable` if it is broken, or of a newer format."""
+    if not raw:
+        return FREE if raw is None else LockState(raw=raw)
+    try:
+        return _state(raw)
+    except _Newer as newer:
+        return broken(raw, f"format {newer} is newer than format {FORMAT}, the newest that this release knows")
+    except stored_rows.UNREADABLE:
+        return broken(raw, stored_rows.flaw_in(_state, raw))
+
+
+class _Newer(Exception):  # noqa: N818 - an answer, not an error
+    """The document, or the mark in it, has this format."""
+
+
+def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
+    """Yield the ids of the entries that hold the lock, of a sound document. Reads no more entries than that takes."""
+    with suppress(*stored_rows.UNREADABLE):
+        queue = image[attribute]["M"][QUEUE]["M"]
+        ids = sorted(queue, key=lambda entry_id: int(queue[entry_id]["L"][0]["N"]))
+        for i in front(_claim_in(queue[entry_id]["L"][1]["M"]) for entry_id in ids):
+            yield ids[i]
+
+
+def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
+    state = LockState(raw=raw)
+    object.__setattr__(state, "unreadable", flaw)  # as an argument it would slow down sound documents
+    return state
+
+
+def _state(raw: Mapping[str, Any]) -> LockState:
+    if format_in(raw) > FORMAT:
+        raise _Newer(format_in(raw))
+    if NEXT not in raw and QUEUE not in raw:
+        return LockState(raw=raw, mark=_mark_in(raw))
+    now_ms = runtime.current.time_ms()
+    entries = [_entry(name, stored, now_ms) for name, stored in raw[QUEUE]["M"].items()]
+    if len(entries) > 1:
+        entries.sort(key=lambda entry: entry.ticket)
+        if not _is_in_order(entries):
+            raise ValueError(raw[QUEUE])
+    [upcoming] = raw[NEXT]["L"]
+    next_ticket = _ticket_in(upcoming)
+    if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
+        raise ValueError(next_ticket)
+    return LockState(
+        entries=tuple(entries),
+        next_ticket=next_ticket,
+        since=int(raw[SINCE]["N"]),
+        evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
+        raw=raw,
+        mark=_mark_in(raw),
+        success=_success_in(raw[SUCCESS]["M"]) if SUCCESS in raw else None,
+    )
+
+
+def _success_in(stored: Mapping[str, Any]) -> Success:
+    int(stored[KEPT]["N"])  # which requests add to a time
+    return Success(
+        ticket=_ticket_in(stored["ticket"]),
+        owner=shown_owner(stored["owner"]["S"]),
+        period_ms=int(stored[PERIOD]["N"]),
+        began_ms=int(stored[BEGAN]["N"]),
+        ended_ms=int(stored[ENDED]["N"]),
+    )
+
+
+def stored_success(success: Success, kept_s: int) -> dict[str, Any]:
+    """Return a success as it is stored, in a row that is to be kept for so long after a lease."""
+    times = {PERIOD: success.period_ms, BEGAN: success.began_ms, ENDED: success.ended_ms, KEPT: kept_s}
+    told = {"ticket": number(success.ticket), "owner": {"S": success.owner}}
+    return {"M": told | {name: number(value) for name, value in times.items()}}
+
+
+def _mark_in(raw: Mapping[str, Any]) -> WriteIntent | None:
+    if TX not in raw:
+        return None
+    stored = raw[TX]["M"]
+    intent = stored[INTENT]["M"]
+    op = intent[OP]["S"]
+    if op not in _OPS:
+        raise ValueError(op)
+    mark = WriteIntent(
+        id=stored[TX_ID]["S"],
+        table=stored[TX_TABLE]["S"],
+        op=op,
+        is_ghost=GHOST in intent,
+        spill=intent[SPILL]["S"] if SPILL in intent else "",
+    )
+    return with_changes(mark, intent)
+
+
+def stored_mark(mark: WriteIntent) -> dict[str, Any]:
+    intent: dict[str, Any] = {OP: {"S": mark.op}}
+    if mark.is_ghost:
+        intent[GHOST] = {"BOOL": True}
+    if mark.spill:
+        intent[SPILL] = {"S": mark.spill}
+    else:
+        intent |= stored_changes(mark)
+    told = {FORMAT_NAME: number(FORMAT), TX_ID: {"S": mark.id}, TX_TABLE: {"S": mark.table}}
+    return {"M": {**told, INTENT: {"M": intent}}}
+
+
+def stored_changes(mark: WriteIntent) -> dict[str, Any]:
+    """Return the stored form of what a mark intends: in it, or in a row of its own."""
+    changes: dict[str, Any] = {}
+    if mark.set:
+        changes[SET] = {"M": dict(mark.set)}
+    if mark.remove:
+        changes[REMOVE] = {"L": [{"S": name} for name in mark.remove]}
+    return changes
+
+
+def with_changes(mark: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:
+    """Return a mark with the changes that were stored in a row of their own."""
+    return replace(
+        mark,
+        set=stored[SET]["M"] if SET in stored else {},
+        remove=tuple(name["S"] for name in stored[REMOVE]["L"]) if REMOVE in stored else (),
+    )
+
+
+def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """Return a sound document in place of a broken one, whose next ticket is above all that were given out.
+
+    Entries that can be read stay, and so do a mark and a success. `since` is new: an entry that is gone was not
+    released.
+    """
+    queue = raw.get(QUEUE, {}).get("M", {})
+    given = [raw.get(SINCE), *raw.get(EVICTED, {}).get("M", {}).values()]
+    for holds_ticket in (raw.get(NEXT, {}), *queue.values()):
+        given += holds_ticket.get("L", [])[:1]
+    ticket = now_us
+    for stored in given:
+        with suppress(*stored_rows.UNREADABLE):
+            ticket = max(ticket, min(_ticket_in(stored) + 1, _MOST_TICKETS))
+    kept = list[QueueEntry]()
+    for name, stored in queue.items():
+        with suppress(*stored_rows.UNREADABLE):
+            kept.append(_entry(name, stored, 0, ticket - 1))
+    kept = [entry for entry in kept if entry.last_ticket < _MOST_TICKETS]
+    if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
+        kept = []
+    ticket = max([ticket, *(entry.last_ticket + 1 for entry in kept)])
+    content: dict[str, Any] = {FORMAT_NAME: number(FORMAT), SINCE: number(ticket), NEXT: _next(ticket), EVICTED: EMPTY}
+    content[QUEUE] = {"M": {entry.id: queue[entry.id] for entry in kept}}
+    with suppress(*stored_rows.UNREADABLE):
+        content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
+    with suppress(*stored_rows.UNREADABLE):
+        _success_in(raw[SUCCESS]["M"])
+        content |= {SUCCESS: raw[SUCCESS]}
+    return {"M": content}
+
+
+def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
+    ticket = int(stored["N"])
+    if not 0 < ticket <= most:
+        raise ValueError(ticket)
+    return ticket
+
+
+def _entry(name: str, stored: Mapping[str, Any], now_ms: int, most: int = _MOST_TICKETS) -> QueueEntry:
+    ticket, content = stored["L"]
+    facts = content["M"]
+    entered_ms, lease_ms = int(facts[ENTERED]["N"]), int(_fact(facts, LEASE)["N"])
+    return QueueEntry(
+        id=name,
+        ticket=_ticket_in(ticket, most),
+        owner=shown_owner(facts[OWNER]["S"]),
+        claim=_claim_in(facts),
+        lease_ms=lease_ms,
+        beat=int(facts[BEAT]["N"]),
+        until_ms=entered_ms + int(_fact(facts, RENEWED)["N"]) + lease_ms,
+        writes=int(facts[WRITES]["N"]),
+        members=_members_in(facts),
+        read_ms=now_ms,
+        entered_ms=entered_ms,
+        granted_ms=entered_ms + int(facts[GRANTED]["N"]) if GRANTED in facts else None,
+    )
+
+
+def _members_in(stored: Mapping[str, Any]) -> int:
+    members = int(_fact(stored, MEMBERS)["N"])
+    if not 0 < members <= MOST_WAITERS:
+        raise ValueError(members)
+    return members
+
+
+def _is_in_order(entries: list[QueueEntry]) -> bool:
+    """Tell whether each ticket is of one caller only; of two callers with one ticket both would hold the lock."""
+    return all(entry.last_ticket < after.ticket for entry, after in pairwise(entries))
+
+
+def with_write_counted(raw: Mapping[str, Any], entry_id: str, write: int) -> dict[str, Any]:
+    """Return a copy of a stored document in which the entry's last guarded write has that number."""
+    ticket, content = raw[QUEUE]["M"][entry_id]["L"]
+    entry = {"L": [ticket, {"M": {**content["M"], WRITES: number(write)}}]}
+    return {**raw, QUEUE: {"M": {**raw[QUEUE]["M"], entry_id: entry}}}
+
+
+@dataclass(frozen=True)
+class LockRow:
+    """An item that carries a lock document, and how to reach it.
+
+    Attributes:
+        connection: the connection for lock requests.
+        key: the item's key, in DynamoDB's form.
+        hash_name: stored name of the hash key.
+        attribute: stored name of the lock attribute.
+        ttl_attribute: stored name of the expiry attribute to keep ahead of the lease, if any.
+        may_create: whether entering may create the item.
+        given_name: the lock's name, if it is not made of the key.
+        kept_s: for how long DynamoDB's TTL leaves the row after the last lease in it, unless a success says longer.
+    """
+
+    connection: Connection
+    table: str
+    key: dict[str, Any]
+    hash_name: str
+    attribute: str
+    ttl_attribute: str | None
+    may_create: bool
+    given_name: str
+    model: type[Any] | None = field(default=None, compare=False, repr=False)
+    kept_s: int = IDLE_TTL_S
+
+    @cached_property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for two rows that are the same lock in this process."""
+        key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
+        return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
+
+    def ends(self, lease: float) -> tuple[dict[str, str], dict[str, str]]:
+        """Return when a lease ends that is taken or renewed now: for DynamoDB's TTL to count from, and for people.
+
+        For a row that is there for locks alone. It expires `kept_s` after that, or as long after it as its `KEPT` says.
+        """
+        now_ms = runtime.current.time_ms()
+        shown = text_of_ms(now_ms + int(lease * 1000)) or "after the year 9999"
+        return number(lease_end_s(now_ms, lease)), {"S": shown}
+
+    @property
+    def transactions(self) -> str | None:
+        """The place (see `OwnKeys.place`) of the table of transactions that the item's model declares, if any."""
+        declared: Any = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
+        return None if declared is None else declared._own_keys.place(declared.Meta.table_name)
+
+    @cached_property
+    def name(self) -> str:
+        """The lock's name, made when it is first asked for."""
+        return self.given_name or row_name(self.table, tuple(next(iter(each.items())) for each in self.key.values()))
+
+    @cached_property
+    def label(self) -> str:
+        """The lock's name for logs and messages."""
+        return plain(self.name)
+
+    def state(self, image: Image | None) -> LockState:
+        """Return the lock document in an image of this item, to act upon it; see `trusted`."""
+        state = state_in(image, self.attribute)
+        return trusted(self, state) if state.unreadable else state
+
+
+#: Access keys of models that have their own, as first seen: later sessions of a role have other keys.
+_accounts: weakref.WeakKeyDictionary[type[Any], str] = weakref.WeakKeyDictionary()
+
+
+def _account(model: type[Any] | None) -> str | None:
+    """Identify the account of a model's tables: two accounts may have tables of one name in one Region.
+
+    None: the environment's account.
+    """
+    meta: Any = getattr(model, "Meta", object)
+    said_by: Any = next(
+        (base for base in getattr(meta, "__mro__", ()) if vars(base).get("aws_access_key_id") is not None), None
+    )
+    return None if said_by is None else _accounts.setdefault(said_by, said_by.aws_access_key_id)

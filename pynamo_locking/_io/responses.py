@@ -1,0 +1,298 @@
+"""What a response or an exception of botocore says of a request: refused, throttled, unanswered, or for good."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from pynamodb.exceptions import CancellationReason, PynamoDBException, TransactWriteError, VerboseClientError
+
+from pynamo_locking._core import dynamodb
+from pynamo_locking._core.dynamodb import (
+    ACTION_FAILED,
+    CANCELLED,
+    CONDITION_FAILED,
+    INVALID,
+    NO_TABLE,
+    PASSING,
+    THROTTLED,
+    Answer,
+)
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._io import lock_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
+
+
+# What an exception of botocore says about the outcome of a request.
+
+
+#: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
+Reasons = list[dict[str, Any]]
+
+#: What a request through PynamoDB can raise.
+BOTOCORE_EXCEPTIONS: Final = (BotoCoreError, ClientError)
+
+#: Set on an exception of botocore: whether an attempt before the last one may have been applied.
+REPEATED: Final = "pynamo_locking_was_repeated"
+
+
+def code_of(error: BaseException | None) -> str:
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def message_of(error: BaseException) -> str:
+    """Return DynamoDB's error message, or the exception's own."""
+    return str(_response(error).get("Error", {}).get("Message", "")) or str(error)
+
+
+def _response(error: BaseException | None) -> dict[str, Any]:
+    return getattr(error, "response", None) or {}
+
+
+def _original(error: BaseException | None) -> BaseException | None:
+    """Return botocore's own exception: PynamoDB's copy lacks the item and the count of attempts."""
+    return error.__cause__ if error is not None and isinstance(error.__cause__, ClientError) else error
+
+
+def image_of(error: BaseException) -> dict[str, Any] | None:
+    """Return the item that came with a failed condition, of a write or a transaction of one action."""
+    response = _response(_original(error))
+    image: dict[str, Any] | None = next(iter(response.get("CancellationReasons", [])), response).get("Item")
+    return image
+
+
+def reasons_of(error: BaseException | None) -> Reasons:
+    """Return why a transaction was cancelled, one reason an action; empty if it was not."""
+    return list(_response(_original(error)).get("CancellationReasons", []))
+
+
+def was_repeated(error: BaseException | None) -> bool:
+    """Tell whether botocore sent the request again after an attempt that may have been applied, not only throttled."""
+    noted = getattr(error, REPEATED, None)
+    if noted is not None:
+        return bool(noted)
+    return bool(_response(_original(error)).get("ResponseMetadata", {}).get("RetryAttempts", 0))
+
+
+def answer_in(error: BaseException, *, is_single: bool = False) -> Answer:
+    """Return how the last attempt of a request ended; `is_single` if botocore made no attempt before it."""
+    reasons = reasons_of(error)
+    if reasons:
+        return dynamodb.answer_of_reasons([reason.get("Code") or "None" for reason in reasons])
+    if isinstance(error, (HTTPClientError, NoConnectionError)):
+        # botocore raises the error of the last attempt: "no connection" says nothing about earlier attempts.
+        is_known = is_single or hasattr(error, REPEATED)
+        return Answer.NOT_SENT if is_known and was_not_sent(error) else Answer.UNANSWERED
+    status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return dynamodb.answer_of(code_of(error), status)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the same request may succeed later."""
+    return answer_in(error) in {*PASSING, Answer.UNANSWERED}
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Tell whether the request may have been applied nevertheless."""
+    return answer_in(error) is Answer.UNANSWERED or was_repeated(error)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Make the errors that PynamoDB raises inside the block `readable`."""
+    try:
+        yield
+    except PynamoDBException as error:
+        if error.cause is not None:
+            readable(error.cause)
+        raise
+
+
+def readable(error: Exception) -> Exception:
+    """Let PynamoDB ask an error for its code, which fails for an error without a response."""
+    if getattr(error, "response", {}) is None:
+        error.response = {}  # type: ignore[attr-defined]
+    return error
+
+
+def was_not_sent(error: BaseException | None) -> bool:
+    """Tell whether the last attempt of a request was not sent, because there was no connection."""
+    return isinstance(error, (EndpointConnectionError, ConnectTimeoutError))
+
+
+def shown(reasons: Reasons) -> list[CancellationReason | None]:
+    """Return reasons in the form of PynamoDB's errors."""
+    return [
+        None
+        if reason.get("Code", "None") == "None"
+        else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
+        for reason in reasons
+    ]
+
+
+def set_reasons(error: Exception, reasons: Reasons) -> None:
+    if isinstance(error, VerboseClientError):
+        error.cancellation_reasons = shown(reasons)
+
+
+def condition_failed(
+    error: type[Exception], message: str, table: str, *, request: BaseException | None = None
+) -> VerboseClientError:
+    """Return a cause for PynamoDB's `error` of a refusal, with the code by which callers recognise it.
+
+    `request` is what a refused request raised; None if none was sent.
+    """
+    if error is not TransactWriteError:
+        return _cause(CONDITION_FAILED, message, table, request)
+    reasons = shown([{"Code": ACTION_FAILED, "Message": message}])
+    return _cause(CANCELLED, message, table, request, reasons)
+
+
+def of_first_action(error: Exception, kind: type[Exception], message: str, table: str) -> VerboseClientError:
+    """Return the refusal of the first action of a transaction as that of a request of its own."""
+    single = condition_failed(kind, message, table, request=error)
+    single.__cause__ = _original(error)  # which has the item
+    return single
+
+
+def invalid(message: str, table: str) -> VerboseClientError:
+    """Return the cause for refusing, before it is sent, what DynamoDB would call invalid."""
+    return _cause(INVALID, message, table, None)
+
+
+def throttled(message: str, table: str) -> VerboseClientError:
+    """Return the cause for giving up on what DynamoDB has left undone."""
+    return _cause(THROTTLED, message, table, None, operation="BatchGetItem")
+
+
+def unanswered(operation: str) -> ClientError:
+    """Return what stands for the error of a request to which no answer came."""
+    return ClientError({"Error": {"Code": dynamodb.FAILED, "Message": "no answer came"}}, operation)
+
+
+def _cause(
+    code: str,
+    message: str,
+    table: str,
+    request: BaseException | None,
+    reasons: Iterable[CancellationReason | None] = (),
+    operation: str = "TransactWriteItems",
+) -> VerboseClientError:
+    headers = _response(_original(request)).get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return VerboseClientError(
+        {"Error": {"Code": code, "Message": message}},
+        operation,
+        {"request_id": None if request is None else headers.get("x-amzn-requestid", ""), "table_name": table},
+        cancellation_reasons=reasons,
+    )
+
+
+# Errors that a retry cannot mend: requests that DynamoDB refuses for good, and items of other programs.
+
+
+def final(row: LockRow, error: Exception) -> LockingError:
+    """Return the error for a lock request that DynamoDB refuses for good."""
+    code, message = code_of(error), message_of(error)
+    if code == NO_TABLE:
+        return ConfigurationError(
+            f"cannot lock {row.label}: there is no table {row.table!r}. "
+            f"Create it (the model's create_table()) or correct Meta.table_name or Meta.host.",
+            cause=error,
+        )
+    if is_about_size(error):
+        return ConfigurationError(
+            f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
+            f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
+            f"(Meta.lock_table instead of a LockAttribute). DynamoDB said: {message}",
+            cause=error,
+        )
+    if _is_about_keys(error):
+        return _other_keys(f"cannot lock {row.label}", row.table, row.key, error)
+    kind = ConfigurationError if code == INVALID else LockingError
+    return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
+
+
+def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> LockingError:
+    """Return the error for a request to a table of transactions that DynamoDB refuses for good."""
+    code, message = code_of(error), message_of(error)
+    if code == NO_TABLE:
+        return ConfigurationError(
+            f"there is no table of transactions {table!r}: create it (its create_table()), or correct "
+            f"Meta.table_name, Meta.region or Meta.host of the TransactionTable.",
+            cause=error,
+        )
+    if _is_about_keys(error):
+        return _other_keys("no transaction can be kept", table, key, error)
+    return LockingError(
+        f"DynamoDB refused a request to the table of transactions {table!r}: {code}: {message}", cause=error
+    )
+
+
+def is_about_size(error: BaseException | None) -> bool:
+    """Tell whether a write was refused because the item would be too large."""
+    message = "" if error is None else message_of(error).lower()
+    return code_of(error) == INVALID and "size" in message and "item" in message
+
+
+def _is_about_keys(error: Exception) -> bool:
+    """Tell whether a request was refused because its table has other keys. Each engine has its own words for that."""
+    says = re.search(r"\bkeys?\b", message_of(error), re.IGNORECASE)
+    return code_of(error) == INVALID and says is not None
+
+
+def _other_keys(failure: str, table: str, key: Mapping[str, Any], error: Exception) -> ConfigurationError:
+    keys = ", ".join(f"{name} ({next(iter(value))})" for name, value in key.items())
+    return ConfigurationError(
+        f"{failure}: the table {table!r} does not have the keys that its model says, {keys}. Nothing was written. Name "
+        f"another table in Meta.table_name, or correct the model (for a NamedLock: "
+        f"`name = UnicodeAttribute(hash_key=True, attr_name=...)`): the keys of a table cannot be changed. "
+        f"DynamoDB said: {message_of(error)}",
+        cause=error,
+    )
+
+
+# Items of other programs
+def foreign_row_error(failure: str, table: str, found: str) -> ConfigurationError:
+    """Return the error for an item of another program in the place of one of our rows; `found` shows that it is."""
+    return ConfigurationError(
+        f"{failure}: the item of that key in the table {table!r} has {found}, so it is none that pynamo_locking has "
+        f"stored. It was left as it is. Use a table that nothing else is stored in, or another key; if the item is a "
+        f"leftover, delete it."
+    )
+
+
+def check_not_foreign(row: LockRow, image: Image) -> None:
+    """Refuse to put a lock document into the item of another program. The item has no document yet.
+
+    Raises:
+        ConfigurationError: the attribute of the lock has another value, or it is missing in a table whose rows all have
+            it.
+    """
+    stored = image.get(row.attribute)
+    if (stored is None and row.may_create) or stored not in (None, lock_record.EMPTY, lock_record.NULL):
+        what = "no attribute" if stored is None else "something that is no lock in its attribute"
+        raise foreign_row_error(f"cannot lock {row.label}", row.table, f"{what} {row.attribute!r}")
+
+
+def has_foreign(model: type[Model], image: Image | None) -> bool:
+    """Tell whether an item lacks its lock, in a table whose rows are all there for locks alone."""
+    if image is None or not getattr(model, "_lock_creates_item", False):
+        return False
+    lock: Any = model._lock_attribute()  # type: ignore[attr-defined]
+    return "M" not in image.get(lock.attr_name, {})

@@ -1,0 +1,575 @@
+"""All requests for a transaction's record and the rows beside it, and checks of what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.lease import IDLE_TTL_S
+from pynamo_locking._core.row_keys import OwnKeys, shown_owner
+from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
+from pynamo_locking._io import client, responses, runtime, stored_rows
+from pynamo_locking._io.client import Refused, persistently
+from pynamo_locking._io.responses import foreign_row_error, of_transactions
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, known_format_text, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pynamodb.connection import Connection
+
+    from pynamo_locking._core.lock_queue import WriteIntent
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
+
+
+# All requests for a transaction's own rows: its header, and the rows beside it.
+
+
+_T = TypeVar("_T")
+
+#: Stored names.
+ID: Final = "id"
+STATE: Final = "state"
+PRIORITY: Final = "priority"
+OWNER: Final = "owner"
+BEAT: Final = "beat"
+LEASE: Final = "lease_ms"
+UNTIL: Final = "until_ms"
+BY: Final = "by"
+ITEMS: Final = "items"
+ROWS: Final = "rows"
+EARLY: Final = "early"
+EXPIRES: Final = "expires_s"
+CLEAN: Final = "clean"
+CONTENT: Final = "content"
+ABANDONED: Final = "abandoned"
+
+_KNOWN_FORMAT: Final = known_format_text("#f")
+_FORMAT: Final = {":format": number(FORMAT)}
+_ALONE: Final = OwnKeys(ID)
+
+#: What to do about a broken header.
+_ADVICE: Final = (
+    "Restore it, with the state that it had, or let TransactionTable.repair() or `pynamo-locking tx repair` make it "
+    "sound."
+)
+
+
+@dataclass(frozen=True)
+class RecordTable:
+    connection: Connection
+    table: str
+    keep: RetentionTimes = KEEP
+    keys: OwnKeys = _ALONE
+    expires: str = EXPIRES
+
+    @property
+    def place(self) -> str:
+        """The table, and the prefix of its rows if it has other items: what marks name."""
+        return self.keys.place(self.table)
+
+    def ends(self, keep_s: int) -> dict[str, Any]:
+        """Return the stored time of expiry of a row that is kept for so long."""
+        return number(runtime.current.time_ms() // 1000 + keep_s)
+
+    def key(self, row_id: str) -> dict[str, Any]:
+        if self.keys.is_shared and len(row_id.encode()) > self.keys.longest_name:
+            raise ConfigurationError(
+                f"a row of {self.place!r} has a name of at most {self.keys.longest_name} bytes, beside the prefix: "
+                f"{row_id[:40]!r}... is longer."
+            )
+        return self.keys.of(row_id)
+
+    def names(self, **names: str) -> dict[str, str]:
+        """Return the placeholders of attributes that a request names."""
+        stored = {ID: self.keys.hash_name, EXPIRES: self.expires}
+        return {f"#{each}": stored.get(name, name) for each, name in names.items()}
+
+    def row(self, image: Image | None) -> Image | None:
+        """Return the image of a row as in a table of its own; None if it is none of ours."""
+        return None if image is None else self.keys.alone(image, ID, {self.expires: EXPIRES})
+
+
+def record_table_of(table: Any) -> RecordTable:
+    """Return where to send the requests of a `TransactionTable`."""
+    connection, keep, ttl = table._get_connection(), RetentionTimes.of(table.Meta), table._ttl_attribute().attr_name
+    return RecordTable(connection.connection, connection.table_name, keep, table._own_keys, ttl)
+
+
+def ask(header_table: RecordTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return client.ask(header_table.connection, operation, kwargs)
+    except Refused as refused:
+        refuse_newer(header_table, refused.image)
+        raise
+    except responses.BOTOCORE_EXCEPTIONS as error:
+        raise of_transactions(header_table.table, header_table.key(""), error) from error
+
+
+def begin(header_table: RecordTable, header: TransactionRecord) -> None:
+    """Create a pending header. It must be acknowledged before any mark names it, or the mark would seem an orphan."""
+    put_once(header_table, begun(header_table, header), PRIORITY)
+
+
+def begun(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
+    """Return a pending header as it is stored."""
+    return {
+        **_told(header_table, header),
+        BEAT: number(header.beat),
+        LEASE: number(header.lease_ms),
+        UNTIL: number(header.until_ms),
+        ITEMS: number(header.items),
+        ROWS: number(header.rows),
+        EARLY: {"BOOL": header.is_early},
+    }
+
+
+def _told(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
+    return {
+        **header_table.key(header.id),
+        FORMAT_NAME: number(FORMAT),
+        STATE: {"S": header.state.value},
+        PRIORITY: {"S": header.priority},
+        OWNER: {"S": header.owner},
+    }
+
+
+def record(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
+    """Return the action that records a native transaction by a final header, and is refused by that of `give_up`."""
+    item = {**_told(header_table, header), header_table.expires: _final_expiry(header_table)}
+    return {
+        "Put": {
+            "TableName": header_table.table,
+            "Item": item,
+            "ConditionExpression": "attribute_not_exists(#id)",
+            "ExpressionAttributeNames": header_table.names(id=ID),
+        }
+    }
+
+
+def give_up(header_table: RecordTable, header: TransactionRecord) -> TransactionRecord:
+    """Store an aborted header in the place of a record, unless that is stored; return what is stored then."""
+    item = {**_told(header_table, header), BY: {"S": header.by}, CLEAN: {"BOOL": True}}
+    item[header_table.expires] = _final_expiry(header_table)
+    return record_in(put_once(header_table, item, PRIORITY), header_table) or header
+
+
+def put_once(header_table: RecordTable, item: Mapping[str, Any], known_by: str) -> Image | None:
+    """Store a row whose name is never used twice; return the row that is already there, such as an earlier copy.
+
+    Raises:
+        ConfigurationError: that row lacks the attribute `known_by`, so another program has stored it.
+    """
+    kwargs = {
+        "TableName": header_table.table,
+        "Item": item,
+        "ConditionExpression": "attribute_not_exists(#id)",
+        "ExpressionAttributeNames": header_table.names(id=ID),
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    try:
+        persistently(lambda: ask(header_table, "PutItem", kwargs))
+    except Refused as refused:
+        check_own(header_table, refused.image or {}, known_by)
+        return header_table.row(refused.image)
+    return None
+
+
+def check_own(header_table: RecordTable, image: Mapping[str, Any], known_by: str) -> None:
+    if known_by not in image:
+        name = image.get(header_table.keys.hash_name, {}).get("S")
+        raise foreign_row_error(
+            f"nothing can be kept in the row {name!r}", header_table.table, f"no attribute {known_by!r}"
+        )
+
+
+def refuse_newer(header_table: RecordTable | None, image: Mapping[str, Any] | None) -> None:
+    """Refuse the image of a row of a newer format (`UnknownFormat`)."""
+    table, names = ("", {ID}) if header_table is None else (header_table.table, {ID, *header_table.key("")})
+    key = {name: value for name, value in (image or {}).items() if name in names}
+    what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
+    stored_rows.refuse_newer(image, what, table=table, key=key)
+
+
+def read(header_table: RecordTable, header_id: str) -> TransactionRecord | None:
+    """Read a header, consistently. None if there is none (any more)."""
+    return record_in(_image(header_table, header_id), header_table)
+
+
+def record_in(image: Mapping[str, Any] | None, header_table: RecordTable | None = None) -> TransactionRecord | None:
+    """Return the header in the image of a row of that table (see `HeaderTable.row`); None if there is none.
+
+    Raises:
+        UnknownFormat: a newer release has stored it.
+        CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
+    """
+    refuse_newer(header_table, image)
+    if image is None or (STATE not in image and PRIORITY not in image):
+        return None
+    name, table, key = image[ID]["S"], "", {ID: image[ID]}
+    if header_table is not None:
+        table, key = header_table.table, header_table.key(name)
+    return stored_rows.read(
+        _header, image, f"the row of the transaction {name!r}", table=table, key=key, advice=_ADVICE
+    )
+
+
+def whole(image: Mapping[str, Any], name: str) -> int:
+    return int(image.get(name, {}).get("N", 0))
+
+
+def _header(image: Mapping[str, Any]) -> TransactionRecord:
+    def text(name: str) -> str:
+        return str(image.get(name, {}).get("S", ""))
+
+    return TransactionRecord(
+        id=text(ID),
+        state=TransactionStatus(text(STATE)),
+        priority=text(PRIORITY),
+        owner=shown_owner(text(OWNER)),
+        beat=whole(image, BEAT),
+        lease_ms=whole(image, LEASE),
+        until_ms=whole(image, UNTIL),
+        by=text(BY),
+        items=whole(image, ITEMS),
+        rows=whole(image, ROWS),
+        is_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
+    )
+
+
+def renew(header_table: RecordTable, header: TransactionRecord, beat: int) -> TransactionRecord:
+    """Renew the lease of a pending transaction; return what is stored then.
+
+    Beats only grow, so a late copy cannot take a newer renewal back. Nothing changes if the transaction is no longer
+    pending, or has a newer beat.
+    """
+    until_ms = runtime.current.time_ms() + header.lease_ms
+    return _change(
+        header_table,
+        header.id,
+        {BEAT: number(beat), UNTIL: number(until_ms)},
+        from_=TransactionStatus.PENDING,
+        condition="#beat < :beat",
+        names={"#beat": BEAT},
+    )
+
+
+def abort(header_table: RecordTable, header_id: str, by: str, *, beat: int | None = None) -> TransactionRecord:
+    """Abort a pending transaction; return what is stored then, which may be that it is committed.
+
+    Nothing changes if there is a newer beat than `beat`; None ignores the beat. A beat that is no number cannot be
+    renewed, and counts as seen.
+    """
+    # Its marks are not dropped yet, so it stays as long as the rows that help to find them.
+    ends = header_table.ends(header_table.keep.keep_rows_s)
+    changes = {STATE: {"S": TransactionStatus.ABORTED.value}, BY: {"S": by}, EXPIRES: ends}
+    if beat is None:
+        return _change(header_table, header_id, changes, from_=TransactionStatus.PENDING)
+    seen = {
+        "condition": "(#beat = :seen OR NOT attribute_type(#beat, :number))",
+        "names": {"#beat": BEAT},
+        "values": {":seen": number(beat), ":number": {"S": "N"}},
+    }
+    return _change(header_table, header_id, changes, from_=TransactionStatus.PENDING, **seen)
+
+
+def finish(header_table: RecordTable, header_id: str) -> TransactionRecord:
+    """Note that nothing is left to do; only when every marked item is known to be finished."""
+    changes = {STATE: {"S": TransactionStatus.FINISHED.value}, EXPIRES: _final_expiry(header_table)}
+    return _change(header_table, header_id, changes, from_=TransactionStatus.COMMITTED)
+
+
+def clean(header_table: RecordTable, header_id: str, *, is_certain: bool) -> TransactionRecord:
+    """Note that no mark of an aborted transaction is left, so that no sweep looks for one.
+
+    `is_certain` if all requests for marks were answered, which only their sender knows. Otherwise a mark may still
+    arrive, and nothing changes until a day after the abort.
+    """
+    changes = {CLEAN: {"BOOL": True}, EXPIRES: _final_expiry(header_table)}
+    if is_certain:
+        return _change(header_table, header_id, changes, from_=TransactionStatus.ABORTED)
+    a_day_ago = header_table.ends(header_table.keep.keep_rows_s - IDLE_TTL_S)
+    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": a_day_ago}}
+    return _change(header_table, header_id, changes, from_=TransactionStatus.ABORTED, **long_ago)
+
+
+def decision(header_table: RecordTable, header_id: str, to: TransactionStatus) -> dict[str, Any]:
+    """Return the action of the native transaction that decides."""
+    changes = {STATE: {"S": to.value}} | ({EXPIRES: _final_expiry(header_table)} if to.is_final else {})
+    return {"Update": _update(header_table, header_id, changes, from_=TransactionStatus.PENDING)}
+
+
+def still_pending(header_table: RecordTable, header_id: str) -> dict[str, Any]:
+    """Return the action of a native transaction that changes nothing, and is refused after the decision.
+
+    It is an update, since a ConditionCheck needs a permission that no other request for headers needs.
+    """
+    return {
+        "Update": _update(
+            header_table, header_id, {STATE: {"S": TransactionStatus.PENDING.value}}, from_=TransactionStatus.PENDING
+        )
+    }
+
+
+def _final_expiry(header_table: RecordTable) -> dict[str, Any]:
+    return header_table.ends(header_table.keep.keep_finished_s)
+
+
+def _update(
+    header_table: RecordTable,
+    header_id: str,
+    changes: Mapping[str, Any],
+    *,
+    from_: TransactionStatus,
+    condition: str = "",
+    names: Mapping[str, str] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    set_ = ", ".join(f"#{name} = :{name}" for name in changes)
+    return {
+        "TableName": header_table.table,
+        "Key": header_table.key(header_id),
+        "UpdateExpression": f"SET {set_}, #f = if_not_exists(#f, :format)",
+        "ConditionExpression": f"#state = :from AND {_KNOWN_FORMAT}" + (f" AND {condition}" if condition else ""),
+        "ExpressionAttributeNames": {
+            "#state": STATE,
+            "#f": FORMAT_NAME,
+            **header_table.names(**{name: name for name in changes}),
+            **(names or {}),
+        },
+        "ExpressionAttributeValues": {
+            ":from": {"S": from_.value},
+            **_FORMAT,
+            **{f":{name}": value for name, value in changes.items()},
+            **(values or {}),
+        },
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _change(
+    header_table: RecordTable, header_id: str, changes: Mapping[str, Any], *, from_: TransactionStatus, **condition: Any
+) -> TransactionRecord:
+    kwargs = _update(header_table, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
+    try:
+        image = persistently(lambda: ask(header_table, "UpdateItem", kwargs)).get("Attributes")
+    except Refused as refused:
+        image = refused.image
+    # A missing header counts as aborted: see `fate`.
+    return record_in(header_table.row(image), header_table) or TransactionRecord(
+        header_id, TransactionStatus.ABORTED, by="expired"
+    )
+
+
+# Rows beside a header: where the marks are, what did not fit into them, the idempotency key
+def put_row(header_table: RecordTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
+    """Store a row beside the header; `expires` if it only helps to find the marks."""
+    item = row_beside(header_table, row_id, content)
+    if expires:
+        item[header_table.expires] = header_table.ends(header_table.keep.keep_rows_s)
+    put_once(header_table, item, CONTENT)
+
+
+def row_beside(header_table: RecordTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row beside the header as it is stored."""
+    return {**header_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
+
+
+#: The row of a key is free: there is none, it has expired, or it only names transactions that were given up.
+_NO_KEY: Final = (
+    f"{_KNOWN_FORMAT} AND (attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content)) "
+    "OR (attribute_exists(#abandoned) AND attribute_not_exists(#content)))"
+)
+_NAMES_OF_KEY: Final = {"id": ID, "expires": EXPIRES, "content": CONTENT, "abandoned": ABANDONED, "f": FORMAT_NAME}
+
+
+def once(header_table: RecordTable, row_id: str, header_id: str) -> dict[str, Any]:
+    """Return the action of a transaction that stores its key: refused while the key is known, or after `abandon`."""
+    content, ends = {"id": {"S": header_id}}, header_table.ends(header_table.keep.keep_keys_s)
+    return {
+        "Put": {
+            "TableName": header_table.table,
+            "Item": {**row_beside(header_table, row_id, content), header_table.expires: ends},
+            "ConditionExpression": f"{_NO_KEY} AND NOT contains(#abandoned, :me)",
+            "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
+            "ExpressionAttributeValues": {":now": header_table.ends(0), ":me": {"S": header_id}, **_FORMAT},
+        }
+    }
+
+
+def abandon(header_table: RecordTable, row_id: str, header_ids: Sequence[str]) -> str | None:
+    """Note in the row of a key that transactions were given up, unless one has stored the key: return its id.
+
+    The row names all of them: a later transaction with the key passes, and none of these, however late.
+    """
+    now, ends = header_table.ends(0), header_table.ends(header_table.keep.keep_keys_s)
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": header_table.key(row_id),
+        "UpdateExpression": "ADD #abandoned :me SET #expires = :ends, #f = :format REMOVE #content",
+        "ConditionExpression": _NO_KEY,
+        "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
+        "ExpressionAttributeValues": {":me": {"SS": list(header_ids)}, ":now": now, ":ends": ends, **_FORMAT},
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    try:
+        persistently(lambda: ask(header_table, "UpdateItem", kwargs))
+    except Refused as refused:
+        return _holder(header_table, header_table.row(refused.image))
+    return None
+
+
+def get_row(header_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what was stored beside a header.
+
+    Raises:
+        CorruptRow: `parse` cannot read it.
+    """
+    image = image_of(header_table, row_id)
+    return None if image is None else read_row(header_table, image, parse)
+
+
+def image_of(header_table: RecordTable, row_id: str) -> dict[str, Any] | None:
+    """Return a row as it is stored."""
+    return persistently(lambda: _image(header_table, row_id))
+
+
+def read_row(header_table: RecordTable, image: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], _T]) -> _T:
+    """As `get_row`, of an image of the row."""
+    return _read(header_table, image[ID]["S"], lambda row: parse(row[CONTENT]["M"]), image)
+
+
+def _image(header_table: RecordTable, row_id: str) -> dict[str, Any] | None:
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(row_id), "ConsistentRead": True}
+    return header_table.row(ask(header_table, "GetItem", kwargs).get("Item"))
+
+
+def _read(
+    header_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]
+) -> _T:
+    what, advice = f"the row {row_id!r} of {header_table.table!r}", "Restore it, or find out who has written it."
+    return stored_rows.read(parse, image, what, table=header_table.table, key=header_table.key(row_id), advice=advice)
+
+
+def key_holder(header_table: RecordTable, row_id: str) -> str | None:
+    """Return the id of the transaction that stored a key, unless it has expired: DynamoDB may remove it days later.
+
+    Raises:
+        ConfigurationError: another program has stored an item of that name.
+        CorruptRow: the row cannot be read.
+    """
+    return _holder(header_table, image_of(header_table, row_id))
+
+
+def _holder(header_table: RecordTable, image: Mapping[str, Any] | None) -> str | None:
+    refuse_newer(header_table, image)
+    if image is None or (ABANDONED in image and CONTENT not in image):
+        return None
+    check_own(header_table, image, CONTENT)
+
+    def parse(row: Mapping[str, Any]) -> tuple[int, str]:
+        return int(row[EXPIRES]["N"]), str(row[CONTENT]["M"]["id"]["S"])
+
+    ends_s, header_id = _read(header_table, image[ID]["S"], parse, image)
+    return None if ends_s <= runtime.current.time_ms() // 1000 else header_id
+
+
+def replace_row(
+    header_table: RecordTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]
+) -> None:
+    """Change attributes of a row, if the attributes `seen` are as in the image `old`.
+
+    Raises:
+        Refused: they are not, or this is a second copy.
+    """
+    seen, changes = {*seen, FORMAT_NAME}, {**changes, FORMAT_NAME: number(FORMAT)}
+    same = [f"#{name} = :old_{name}" if name in old else f"attribute_not_exists(#{name})" for name in sorted(seen)]
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": header_table.key(old[ID]["S"]),
+        "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changes),
+        "ConditionExpression": " AND ".join(same),
+        "ExpressionAttributeNames": header_table.names(**{name: name for name in {*seen, *changes}}),
+        "ExpressionAttributeValues": {
+            **{f":{name}": value for name, value in changes.items()},
+            **{f":old_{name}": old[name] for name in seen if name in old},
+        },
+    }
+    persistently(lambda: ask(header_table, "UpdateItem", kwargs))
+
+
+def delete_row(header_table: RecordTable, row_id: str) -> None:
+    """Remove a row beside a header once the transaction does not need it."""
+    kwargs = {
+        "TableName": header_table.table,
+        "Key": header_table.key(row_id),
+        "ConditionExpression": f"attribute_exists(#content) AND {_KNOWN_FORMAT}",
+        "ExpressionAttributeNames": {"#content": CONTENT, "#f": FORMAT_NAME},
+        "ExpressionAttributeValues": _FORMAT,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+    with contextlib.suppress(Refused):  # it is gone, or was never ours
+        persistently(lambda: ask(header_table, "DeleteItem", kwargs))
+
+
+# Checks of what stored rows say before it is followed: other programs can write rows as well.
+
+
+#: Of a row of changes, behind the id of its transaction; see `row_of_changes`.
+_INDEX: Final = re.compile("[0-9]{5,9}")
+
+#: So much of a stored name is shown in an error.
+_SHOWN: Final = 255
+
+
+def declared_record_table(row: LockRow, mark: WriteIntent) -> RecordTable:
+    """Return the table of transactions that a mark names, if the item's model declares it.
+
+    Raises:
+        LockingError: the model declares another table. Any writer of the item could have put that name there, so it is
+            not asked.
+    """
+    declared = row.transactions
+    if declared is None or mark.table != declared:
+        raise LockingError(
+            f"{row.label} carries the mark of the transaction {mark.id[:_SHOWN]!r} in the table "
+            f"{mark.table[:_SHOWN]!r}, and its model declares "
+            f"{'no table of transactions' if declared is None else repr(declared)} in Meta.transaction_table. That "
+            f"table was not asked, and the item was left as it is. If it is yours, declare it, or complete the "
+            f"transaction with recover(). If not, find out who has written the item, and remove tx from its attribute "
+            f"{row.attribute!r}."
+        )
+    model: Any = row.model
+    return replace(record_table_of(model.Meta.transaction_table), connection=row.connection)
+
+
+def check_row_of_changes(header_id: str, name: str) -> None:
+    """Refuse a stored name that is no row of the transaction: it could be the header of another one.
+
+    Raises:
+        LockingError: it is not.
+    """
+    if not (name.startswith(f"{header_id}!") and _INDEX.fullmatch(name, len(header_id) + 1)):
+        raise LockingError(
+            f"the transaction {header_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, which "
+            f"is no row of its own. That row was neither read nor deleted. Find out who has written this."
+        )
+
+
+def check_place(header_table: RecordTable, header_id: str, table: str) -> None:
+    """Refuse a table of items that is named as one of another account or Region than the table of transactions.
+
+    Raises:
+        LockingError: it is.
+    """
+    place, declared = table.rpartition("/")[0], header_table.table.rpartition("/")[0]
+    if place != declared:  # of an ARN all but the name; of a name nothing
+        raise LockingError(
+            f"the transaction {header_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named as "
+            f"one of another account or Region than {header_table.table!r}. That table was not asked. Find out who has "
+            f"written this."
+        )

@@ -1,0 +1,343 @@
+"""How a waiter hears of a release: in its own process, or from another process of the same machine.
+
+A process that waits hears bells at a datagram socket, in a directory of its user. The name of the socket is the part of
+an entry's id that all entries of the process have, so an entry needs nothing more. A bell carries the id of an entry,
+and proves nothing: the waiter looks at once. A bell that is lost or late leaves it to its polling, and a forged one
+costs a read.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.lock_modes import WHOLE, front
+from pynamo_locking._core.lock_queue import FREE
+from pynamo_locking._io import lock_record, runtime
+from pynamo_locking._io.runtime import process_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pynamo_locking._core.lock_modes import LockMode
+    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# The bell between processes of one machine: the process that releases a lock wakes the waiters that are next.
+
+
+#: A socket at which no caller has waited for this long is closed.
+_IDLE_S: Final = 5.0
+
+#: What is read of a bell, in bytes; no id is as long.
+_LONGEST: Final = 64
+
+
+@functools.cache
+def folder() -> Path:
+    """Return the directory of this user's sockets.
+
+    `tempfile.gettempdir` has a mutex, which another thread could hold at the moment of a fork.
+    """
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"pynamo_locking-{os.getuid()}")  # noqa: S108 - see `_check_folder`
+
+
+def _check_folder() -> None:
+    """Refuse a directory that belongs to another user, or that another user may enter."""
+    found = folder().lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder()} is not a directory of this user alone")
+
+
+class WakeupListener:
+    """Where this process hears bells: a socket, and a thread that reads it, while callers wait."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self._mutex = runtime.current.mutex()
+        self._socket: socket.socket | None = None
+        self._is_deaf = False
+
+    def listen(self, name: str, heard: Callable[[str], object], is_needed: Callable[[], bool]) -> None:
+        """Begin to listen, if it does not yet.
+
+        Args:
+            name: of this process.
+            heard: called with the id of the entry that a bell is for, in a thread.
+            is_needed: tells whether a caller waits.
+        """
+        if not runtime.current.has_bells:
+            return
+        with self._mutex:
+            if self._socket is None and not self._is_deaf:
+                try:
+                    self._open(name)
+                    runtime.current.spawn(partial(self._serve, heard, is_needed), name="pynamo-locking-bell")
+                except (OSError, RuntimeError) as error:
+                    logger.debug("no bells of other processes are heard, so waiters poll: %s", error)
+                    self._is_deaf = True
+                    self.close()
+                except BaseException:
+                    self.close()
+                    raise
+
+    def _open(self, name: str) -> None:
+        with suppress(FileExistsError):
+            folder().mkdir(0o700)
+        _check_folder()
+        for other in _names():
+            _send(other)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.settimeout(_IDLE_S)
+        self._socket.bind(_path(name))
+        self.name = name
+
+    def _serve(self, heard: Callable[[str], object], is_needed: Callable[[], bool]) -> None:
+        opened = self._socket
+        while opened is not None:
+            try:
+                entry_id = opened.recv(_LONGEST).decode(errors="replace")
+            except TimeoutError:
+                with self._mutex:
+                    if not is_needed():
+                        self.close()
+                        return
+            except OSError:  # closed in a restored process, which has another ear
+                return
+            else:
+                heard(entry_id)
+
+    def remove(self) -> None:
+        """Let no process find the socket any more."""
+        if self.name:
+            with suppress(OSError):
+                Path(_path(self.name)).unlink()
+            self.name = ""
+
+    def close(self) -> None:
+        """Close the socket, and remove it."""
+        self.remove()
+        self.leave_to_parent()
+
+    def leave_to_parent(self) -> None:
+        """Close the socket of this process; in a forked child its parent goes on listening."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+
+def other_listeners() -> frozenset[str]:
+    """Return the names of other processes of this machine and user that listen."""
+    return _listening() - {listener.name}
+
+
+def are_listening(entry_ids: Iterable[str]) -> bool:
+    """Tell whether the processes of all these entries listen: then they ring for each other as they release."""
+    return {process_of(entry_id) for entry_id in entry_ids} <= _listening()
+
+
+def _listening() -> frozenset[str]:
+    if not runtime.current.has_bells:
+        return frozenset()
+    try:
+        _check_folder()
+        return frozenset(_names())
+    except OSError:
+        return frozenset()
+
+
+def send_wakeup(entry_ids: Iterable[str]) -> None:
+    """Wake the waiters with these entries, those that wait in other processes of this machine."""
+    if listening := other_listeners():
+        for entry_id in entry_ids:
+            if process_of(entry_id) in listening:
+                _send(process_of(entry_id), entry_id)
+
+
+def _send(name: str, entry_id: str = "") -> None:
+    """Send a bell to a process, or none; remove the socket of a process that has died."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+        bell.settimeout(0)
+        try:
+            bell.connect(_path(name))
+        except ConnectionRefusedError:
+            Path(_path(name)).unlink()
+        else:
+            if entry_id:
+                bell.send(entry_id.encode())
+
+
+def _path(name: str) -> str:
+    return f"{folder()}/{name}"
+
+
+def _names() -> list[str]:
+    return os.listdir(folder())  # noqa: PTH208 - names, not paths
+
+
+#: Of this process.
+listener = WakeupListener()
+
+
+def _start_anew_after_fork() -> None:
+    global listener  # noqa: PLW0603 - no thread of the parent lives in a child, and its mutex may be locked
+    listener.leave_to_parent()
+    listener = WakeupListener()
+
+
+def _leave_no_file() -> None:
+    listener.remove()
+
+
+runtime.after_fork(_start_anew_after_fork)
+runtime.at_exit(_leave_no_file)
+
+
+# How the waiters of one process hear of a release: in it, or by the bell of another process.
+
+
+def _progress(state: LockState) -> tuple[int, ...]:
+    """Return what never decreases while a lock document changes: a later image has no less.
+
+    A newcomer takes the next ticket. So while the next ticket is the same, entries only leave, or are handed over to a
+    later ticket; and while none does, their beats and their writes only grow. Proves nothing about two documents with a
+    deletion in between, whose tickets come from wall clocks.
+    """
+    entries = state.entries
+    tickets = sum(entry.ticket for entry in entries)
+    return state.next_ticket, -len(entries), tickets, sum(entry.beat + entry.writes for entry in entries)
+
+
+class Mailbox:
+    """Where a waiter sleeps, and where releases in this process leave the new image for it.
+
+    Releases come in any order, and some without an image. So the newest image is kept. If there was a release without
+    an image as well, the waiter is woken once more to look, unless the image was enough for it.
+
+    Args:
+        claim: what the waiter claims.
+        state: reads the lock document in an image.
+    """
+
+    def __init__(self, claim: LockMode = WHOLE, state: Callable[[Image], LockState] = lambda _: FREE) -> None:
+        self.claim = claim
+        self.ticket: int | None = None  # of the waiter, once it is in the queue
+        self.entry_id = ""  # the same, if it can be woken by other processes
+        self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
+        self._state = state
+        self._condition = runtime.current.condition()
+        self._image: Image | None = None
+        self._must_look = False
+
+    @property
+    def _rung(self) -> bool:
+        return self._must_look or self._image is not None
+
+    def put(self, image: Image | None) -> None:
+        """Wake the waiter; without an image it has to look for itself."""
+        with self._condition:
+            if image is None:
+                self._must_look = True
+            elif self._image is None or _progress(self._state(image)) >= _progress(self._state(self._image)):
+                self._image = image
+            self._condition.notify_all()
+            wake = self.on_ring
+        if wake is not None:
+            wake()
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` at the next ring; at once if the mailbox has rung and the waiter has not looked since."""
+        with self._condition:
+            self.on_ring, was_rung = wake, self._rung
+        if was_rung:
+            wake()
+
+    def wait(self, timeout: float) -> Image | None:
+        """Return the image that was left, waiting up to `timeout` seconds to be woken."""
+        with self._condition:
+            if not self._rung and timeout > 0:
+                runtime.current.wait(self._condition, timeout)
+            image, self._image = self._image, None
+            if image is None:
+                self._must_look = False
+            return image
+
+
+_mailboxes: dict[tuple[Any, ...], list[Mailbox]] = {}
+_mutex = runtime.current.mutex()
+
+
+def open_mailbox(row: LockRow, mailbox: Mailbox) -> None:
+    """Let a mailbox hear of releases of that lock in this process."""
+    with _mutex:
+        _mailboxes.setdefault(row.identity, []).append(mailbox)
+
+
+def close_mailbox(row: LockRow, mailbox: Mailbox) -> None:
+    with _mutex:
+        remaining = [box for box in _mailboxes.get(row.identity, ()) if box is not mailbox]
+        if remaining:
+            _mailboxes[row.identity] = remaining
+        else:
+            _mailboxes.pop(row.identity, None)
+
+
+def has_waiters(row: LockRow) -> bool:
+    """Tell whether a thread of this process waits for that lock, or another process of this machine for any lock."""
+    with _mutex:
+        if row.identity in _mailboxes:
+            return True
+    return bool(other_listeners())
+
+
+def listen_for_wakeups(mailbox: Mailbox, entry_id: str) -> None:
+    """Let other processes of this machine wake the waiter with that entry."""
+    mailbox.entry_id = entry_id
+    listener.listen(runtime.process_of(entry_id), wake, lambda: bool(_mailboxes))
+
+
+def wake(entry_id: str) -> None:
+    """Let the waiter with that entry look, if it is in this process."""
+    with _mutex:
+        mailboxes = tuple(box for boxes in _mailboxes.values() for box in boxes if box.entry_id == entry_id)
+    for box in mailboxes:
+        box.put(None)
+
+
+def tell_waiters(row: LockRow, image: Image | None) -> None:
+    """Wake the waiters of this process that may be next, and those that do not know their ticket yet.
+
+    With the image they need no read; without it they look. A waiter behind one that conflicts with it cannot be next,
+    and waking all waiters at each release would cost more than the lock. The image also tells whom to wake in other
+    processes.
+    """
+    with _mutex:
+        mailboxes = tuple(_mailboxes.get(row.identity, ()))
+    placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
+    queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
+    for box in (queue[i] for i in front(box.claim for box in queue)):
+        box.put(image)
+    for box in mailboxes:
+        if box.ticket is None:
+            box.put(image)
+    if image is not None:
+        send_wakeup(lock_record.holders_in(image, row.attribute))
+
+
+def _forget_after_fork() -> None:
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
+    _mailboxes.clear()
+
+
+runtime.after_fork(_forget_after_fork)

@@ -1,0 +1,395 @@
+"""Write intents of transactions on items: looked up, rolled forward, or dropped.
+
+Each names the transaction, so a second copy, or the same request of another process, changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking._core.errors import LockingError
+from pynamo_locking._core.lease import PATIENCE_S, Deadline, LockSettings, backoff
+from pynamo_locking._core.row_keys import plain
+from pynamo_locking._core.transactions import (
+    IntentResolution,
+    PendingObservation,
+    TransactionRecord,
+    TransactionStatus,
+    observe_pending,
+    reason_to_abort,
+    resolution_of_intent,
+)
+from pynamo_locking._io import batch_requests, client, event_stream, lock_record, responses, runtime, transaction_record
+from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
+from pynamo_locking._io.client import Refused, Unavailable, persistently
+from pynamo_locking._io.concurrency import run_all
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, known_format_text, number
+from pynamo_locking.exceptions import TransactionConflict, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pynamo_locking._core.lock_queue import WriteIntent
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._io.transaction_record import RecordTable
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# The requests that remove a transaction's mark from an item: finish what it intends, or drop it.
+
+
+#: Parallel requests, as many as of a commit unless it is told otherwise.
+WORKERS: Final = 8
+
+
+def settle(
+    header_table: RecordTable, what: IntentResolution, marked: Sequence[tuple[LockRow, WriteIntent]]
+) -> list[tuple[LockRow, WriteIntent]]:
+    """Finish or drop the marks of one decided transaction, by statements and several requests at once.
+
+    Returns the marks that stay, since the rows of their changes are gone; see `whole`.
+    """
+    groups = batch_requests.batches((row.connection, row.table) if _is_whole(mark) else None for row, mark in marked)
+    gone: list[tuple[LockRow, WriteIntent]] = []
+    act = finish_all if what is IntentResolution.FINISH else drop_all
+
+    def job(group: list[int]) -> None:
+        gone.extend(act(header_table, [marked[i] for i in group]))
+
+    run_all([partial(job, group) for group in groups], WORKERS)
+    return gone
+
+
+def finish_all(
+    header_table: RecordTable, marked: Sequence[tuple[LockRow, WriteIntent]]
+) -> list[tuple[LockRow, WriteIntent]]:
+    """Apply up to 25 marks in one table, as they are decided, in one request, and each alone that it did not apply.
+
+    Returns those of which nothing was sent, since the rows of their changes are gone; see `whole`.
+    """
+    left = _sent_together(marked, [finishing(row, mark) for row, mark in marked])
+    return [(row, mark) for row, mark in left if not finish(header_table, row, mark)]
+
+
+def drop_all(_: RecordTable, marked: Sequence[tuple[LockRow, WriteIntent]]) -> list[tuple[LockRow, WriteIntent]]:
+    """As `finish_all`, of marks to drop; see `drop`."""
+    for row, mark in _sent_together(marked, [_dropping(row, mark) for row, mark in marked]):
+        drop(row, mark)
+    return []
+
+
+def _sent_together(
+    marked: Sequence[tuple[LockRow, WriteIntent]], writes: Sequence[StatementWrite | None]
+) -> list[tuple[LockRow, WriteIntent]]:
+    """Send writes in one request; return the marks of those that it did not apply, or perhaps not."""
+    if len(marked) == 1:
+        return [*marked]
+    results = batch_requests.send(writes)
+    return [one for one, result in zip(marked, results, strict=True) if result is not StatementResult.APPLIED]
+
+
+def finish(header_table: RecordTable, row: LockRow, mark: WriteIntent) -> bool:
+    """Apply the mark of a transaction that is committed in that table.
+
+    False: the row of its changes is gone, and nothing was sent; see `whole`.
+    """
+    changes = whole(header_table, mark) if mark.op == "save" else mark
+    if changes is None:
+        return False
+    _send(row, mark, _finishing(row, changes))
+    return True
+
+
+def drop(row: LockRow, mark: WriteIntent) -> None:
+    """Remove the mark from an item that stays as it is; delete a placeholder.
+
+    Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
+    """
+    _send(row, mark, _dropping(row, mark))
+
+
+def finishing(row: LockRow, mark: WriteIntent) -> StatementWrite | None:
+    """Return the request that applies a mark; None if the row of its changes has to be read."""
+    return _finishing(row, mark) if mark.op != "save" or _is_whole(mark) else None
+
+
+def _finishing(row: LockRow, mark: WriteIntent) -> StatementWrite:
+    if mark.op == "keep":
+        return _dropping(row, mark)
+    return _request(row, mark, None if mark.op == "delete" else mark)
+
+
+def _dropping(row: LockRow, mark: WriteIntent) -> StatementWrite:
+    if mark.is_ghost:
+        return _request(row, mark, None, ghost="attribute_exists")
+    return _request(row, mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+
+
+def documents(rows: Sequence[LockRow]) -> list[Image]:
+    """Read the lock documents of up to a hundred items of one table, consistently, each with the key of its item.
+
+    Raises:
+        Unavailable: no usable answer came.
+        BotoCoreError, ClientError: DynamoDB refused it for good.
+    """
+    [first, *_] = rows
+    names = {"#l": first.attribute} | {f"#k{i}": name for i, name in enumerate(first.key)}
+    how: dict[str, Any] = {"ProjectionExpression": ", ".join(names), "ExpressionAttributeNames": names}
+    keys = [row.key for row in rows]
+    return persistently(lambda: batch_requests.get_batch(client.ask, first.connection, first.table, keys, **how))
+
+
+def whole(header_table: RecordTable, mark: WriteIntent) -> WriteIntent | None:
+    """Return a mark with its changes, which may be in a row of their own.
+
+    None: that row is gone, which happens after all items of the transaction were finished, this one included.
+
+    Raises:
+        LockingError: the mark names a row that does not belong to its transaction.
+    """
+    if _is_whole(mark):
+        return mark
+    transaction_record.check_row_of_changes(mark.id, mark.spill)
+    return transaction_record.get_row(header_table, mark.spill, lambda row: lock_record.with_changes(mark, row))
+
+
+def _is_whole(mark: WriteIntent) -> bool:
+    """Tell whether a mark has its changes: they are in it, or its own transaction has worked it out."""
+    return not mark.spill or bool(mark.set or mark.remove)
+
+
+def _request(row: LockRow, mark: WriteIntent, changes: WriteIntent | None, *, ghost: str = "") -> StatementWrite:
+    """Return the write that removes a mark: a delete without changes."""
+    names = {"#l": row.attribute, "#tx": lock_record.TX, "#id": lock_record.TX_ID, "#f": FORMAT_NAME}
+    values: dict[str, Any] = {":id": {"S": mark.id}, ":format": number(FORMAT)}
+    condition = f"#l.#tx.#id = :id AND {known_format_text('#l.#f')}"
+    if ghost:
+        names |= {"#intent": lock_record.INTENT, "#ghost": lock_record.GHOST}
+        condition += f" AND {ghost}(#l.#tx.#intent.#ghost)"
+    kwargs: dict[str, Any] = {"TableName": row.table, "Key": row.key, "ConditionExpression": condition}
+    if changes is not None:
+        kwargs["UpdateExpression"] = _expression(changes, names, values)
+    kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+    kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    return StatementWrite(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
+
+
+def _send(row: LockRow, mark: WriteIntent, request: StatementWrite) -> None:
+    try:
+        persistently(lambda: client.ask(*request))
+    except Refused as refused:
+        lock_record.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
+        logger.debug("another process has removed the mark of %s from %s", mark.id, row.label)
+    except responses.BOTOCORE_EXCEPTIONS as error:
+        raise LockingError(
+            f"{row.label} carries the mark of the decided transaction {mark.id}, and DynamoDB refused to remove it: "
+            f"{responses.code_of(error)}: {responses.message_of(error)}",
+            cause=error,
+        ) from error
+
+
+def _expression(changes: WriteIntent, names: dict[str, str], values: dict[str, Any]) -> str:
+    set_, remove = list[str](), ["#l.#tx"]
+    for i, (name, value) in enumerate(changes.set.items()):
+        names[f"#s{i}"], values[f":s{i}"] = name, value
+        set_.append(f"#s{i} = :s{i}")
+    for i, name in enumerate(() if changes.is_ghost else changes.remove):  # a placeholder has nothing to remove
+        names[f"#r{i}"] = name
+        remove.append(f"#r{i}")
+    return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"
+
+
+# What to do about the mark of a transaction: look at its header, then finish, drop, wait or abort.
+
+
+#: How often the same is done about a mark that stays. For a sound mark, once is enough.
+_MOST_TRIES: Final = 5
+
+
+class StillPending(Exception):  # noqa: N818 - an answer, not an error
+    """A live transaction has the item, and there is no time left to wait for it."""
+
+    def __init__(self, header: TransactionRecord) -> None:
+        super().__init__(
+            f"the transaction {plain(header.id)} of {plain(header.owner)} has the item, and is not decided yet; "
+            f"nothing was written"
+        )
+        self.header = header
+
+
+@contextlib.contextmanager
+def conflicts(
+    kind: type[Exception],
+    error: Exception | None = None,
+    unknown: Callable[[Exception], Exception] | None = None,
+    *,
+    told: str = "",
+) -> Iterator[None]:
+    """Turn a mark that stays in the way into the `TransactionConflict` for the caller.
+
+    Args:
+        kind: PynamoDB's error class that the conflict must also have.
+        error: the refusal by which the mark was met, if any.
+        unknown: given if the refused write may have been applied: returns the error to raise instead of any other.
+        told: what could not be done, before the reason.
+    """
+    try:
+        yield
+    except (StillPending, Unavailable, LockingError) as reason:
+        if unknown is not None and error is not None:
+            raise unknown(error) from reason
+        if isinstance(reason, LockingError):
+            raise
+        raise also(TransactionConflict, kind)(f"{told}{reason}. A retry is safe.", cause=error) from reason
+
+
+def reason_now(header: TransactionRecord, meeting: PendingObservation, priority: str | None = None) -> str | None:
+    """As `reason_to_abort`, at this moment."""
+    return reason_to_abort(
+        header,
+        meeting,
+        now=runtime.current.monotonic(),
+        now_ms=runtime.current.time_ms(),
+        max_clock_skew=LockSettings().max_clock_skew,
+        priority=priority,
+    )
+
+
+class Resolver:
+    """Removes marks of other transactions, for one operation that meets them.
+
+    A header that is decided is read once. That is safe although it may change afterwards: an aborted or finished one
+    can only disappear, which means the same for a mark. A committed one becomes finished once all its marks are gone,
+    and no mark of it comes after that (R1, R8); to finish a mark that is gone already is refused. A pending header is
+    read again for each look. So is that of a mark that stays, whatever was done.
+
+    Args:
+        deadline: until when to wait for live transactions, by the monotonic clock; None for `PATIENCE_S` from the first
+            one on.
+        priority: of the transaction that has to wait; None if the operation belongs to none.
+        pulse: called before each wait, to renew leases that would end meanwhile; may raise.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline: Deadline | None = None,
+        priority: str | None = None,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._deadline = deadline
+        self._priority = priority
+        self._pulse = pulse
+        self._decided: dict[tuple[str, str], TransactionRecord | None] = {}
+        self._met: dict[str, PendingObservation] = {}
+        self._waits = 0
+        self._tried: dict[tuple[Any, ...], int] = {}
+
+    def resolve(self, *marked: tuple[LockRow, WriteIntent]) -> None:
+        """Do what can be done about marks now, or wait a little for each transaction; the caller then looks again.
+
+        Raises:
+            StillPending: the deadline has passed.
+            Unavailable: no answer came.
+            LockingError: a mark cannot be resolved: it names what is not to be trusted, it stays whatever is done, or
+                DynamoDB refused.
+        """
+        groups: dict[tuple[str, str], list[tuple[LockRow, WriteIntent]]] = {}
+        for row, mark in marked:
+            groups.setdefault((mark.table, mark.id), []).append((row, mark))
+        for group in groups.values():
+            self.act(self.header(*group[0]), group)
+
+    def act(self, header: TransactionRecord | None, marked: Sequence[tuple[LockRow, WriteIntent]]) -> None:
+        """As `resolve`, of marks of one transaction with that header."""
+        wait = self.begin(header, marked)
+        if wait is not None:
+            runtime.current.sleep(wait)
+
+    def header(self, row: LockRow, mark: WriteIntent) -> TransactionRecord | None:
+        """Return the header of a mark: read now, or decided when it was read before."""
+        header_table = transaction_record.declared_record_table(row, mark)
+        known = (mark.table, mark.id)
+        if known in self._decided:
+            return self._decided[known]
+        header = persistently(lambda: transaction_record.read(header_table, mark.id))
+        if resolution_of_intent(header) is not IntentResolution.WAIT:
+            self._decided[known] = header
+        return header
+
+    def begin(self, header: TransactionRecord | None, marked: Sequence[tuple[LockRow, WriteIntent]]) -> float | None:
+        """As `act`, but return how long to wait, in seconds, if at all."""
+        row, mark = marked[0]
+        header_tables = [transaction_record.declared_record_table(*each) for each in marked]
+        what = resolution_of_intent(header)
+        if what is IntentResolution.WAIT:
+            assert header is not None  # noqa: S101 - it is pending
+            wait = self._wait_or_abort(header_tables[0], header)
+            return self._try_again(marked[:1], what) if wait is None else wait
+        if what is IntentResolution.DROP:
+            logger.info("dropping marks of the transaction %s: %d, the first from %s", mark.id, len(marked), row.label)
+        gone = settle(header_tables[0], what, marked)
+        if event_stream.listeners and len(gone) < len(marked):
+            outcome = "finished" if what is IntentResolution.FINISH else "aborted"
+            event_stream.recovered(header_tables[0], header, mark.id, outcome=outcome, by="reader")
+        return self._try_again(marked, what)
+
+    def _try_again(self, marked: Sequence[tuple[LockRow, WriteIntent]], what: IntentResolution) -> float | None:
+        """Let the caller look again: at once after the first time, later each time if a mark stays."""
+        tried = [self._count((row.identity, mark.id, what)) for row, mark in marked]
+        times = max(tried)
+        row, mark = marked[tried.index(times)]
+        if times == 1:
+            return None
+        self._decided.pop((mark.table, mark.id), None)
+        left = math.inf if self._deadline is None else self._deadline.at - runtime.current.monotonic()
+        is_late = left <= 0 and what is not IntentResolution.WAIT  # a live transaction may have been renewed just then
+        if is_late or times >= _MOST_TRIES:
+            raise stuck(row, mark, what)
+        self._pulse()
+        return max(0.0, min(left, backoff(times, runtime.current.jitter())))
+
+    def _count(self, done: tuple[Any, ...]) -> int:
+        self._tried[done] = self._tried.get(done, 0) + 1
+        return self._tried[done]
+
+    def _wait_or_abort(self, header_table: RecordTable, header: TransactionRecord) -> float | None:
+        now = runtime.current.monotonic()
+        meeting = self._met[header.id] = observe_pending(self._met.get(header.id), header, now)
+        reason = reason_now(header, meeting, self._priority)
+        if reason is not None:
+            logger.warning("aborting the transaction %s of %s: %s", plain(header.id), plain(header.owner), reason)
+            stored = transaction_record.abort(
+                header_table, header.id, reason, beat=header.beat if reason == "expired" else None
+            )
+            if event_stream.listeners and stored.state is TransactionStatus.ABORTED:
+                event_stream.recovered(header_table, header, header.id, outcome="aborted", by="reader", reason=reason)
+            return None
+        if self._deadline is None:
+            self._deadline = Deadline(now + PATIENCE_S)
+        left = self._deadline.at - now
+        if left <= 0:
+            raise StillPending(header)
+        self._pulse()
+        self._waits += 1
+        return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))
+
+
+def stuck(row: LockRow, mark: WriteIntent, what: IntentResolution) -> LockingError:
+    why = {
+        IntentResolution.WAIT: "is pending without a sign of life, and cannot be aborted",
+        IntentResolution.DROP: "was aborted or is not known any more, and its mark cannot be removed",
+        IntentResolution.FINISH: "is committed, and cannot be put in place"
+        + (f": the row {mark.spill} of {mark.table}, which has the new values, is gone" if mark.spill else ""),
+    }[what]
+    return LockingError(
+        f"{row.label} carries the mark of the transaction {mark.id!r}, which {why}. Restore its rows in "
+        f"{mark.table}, or remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
+    )

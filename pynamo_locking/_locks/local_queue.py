@@ -1,0 +1,326 @@
+"""The callers of one process that wait for the same lock: they share one entry of its queue.
+
+The first caller leads: it enters the queue, and draws a ticket for each caller that waits behind it. The write that
+removes the entry of a caller stores the entry of the next caller, with the next ticket of the same draw. After the last
+ticket of a draw the next caller's entry goes to the end of the queue, with a ticket for each caller that waits by then.
+So a turn needs no pause, and for a lock in the item no read. It takes one write if the holder's last write is also its
+release, as in `edit`.
+
+Each entry is stored once, in the write that removes the one before it, and each has an id of its own. A late copy of a
+write by an earlier holder therefore finds no entry, and a late copy of the write that handed over finds none either.
+
+An idea of lock cohorting (Dice, Marathe, Shavit: ACM TOPC 1, 2, 2015).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.lock_queue import FREE
+from pynamo_locking._io import runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking._core.lock_queue import LockState, QueueEntry
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.lock_requests import NewEntry
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._io.wakeups import Mailbox
+
+
+class WaiterStage(Enum):
+    """Where a caller is."""
+
+    WAITING = "in line"
+    CALLED = "a write that stores its entry may be under way"
+    LEADING = "it acts for the cohort: it enters the queue, waits there, or holds the lock"
+    OVER = "it has left"
+
+
+class Handover(NamedTuple):
+    """What a write stores for the next caller: its entry, under the given ticket, or under the next one if None."""
+
+    new: NewEntry
+    ticket: int | None
+
+
+class LocalWaiter:
+    """One caller of this process that wants a lock.
+
+    Args:
+        row: the item that carries the lock.
+        new: what it stores in the queue.
+        mailbox: where it sleeps.
+        most: the most tickets that it draws at once.
+        remove: lets a thread remove its entry from that row.
+
+    Attributes:
+        started: when the first write began that may have stored its entry; None if there was none.
+        image: the item as that write left it, if known.
+        acts_until: while it leads, the end of the lease that its last sign of life began.
+        has_come: whether it knows that it leads.
+        state: the queue as it last saw it, for the callers behind it.
+    """
+
+    def __init__(
+        self, row: LockRow, new: NewEntry, mailbox: Mailbox, most: int, remove: Callable[[LockRow, str], object]
+    ) -> None:
+        self.row = row
+        self.new = new
+        self.mailbox = mailbox
+        self.most = most
+        self.remove = remove
+        self.stage = WaiterStage.OVER
+        self.has_left = False
+        self.started: float | None = None
+        self.image: Image | None = None
+        self.acts_until = 0.0
+        self.has_come = False
+        self.state: LockState = FREE
+
+
+def note_alive(caller: LocalWaiter | None, started: float) -> None:
+    """Note that a caller has entered, or has renewed its entry, by a write that began then."""
+    if caller is not None:
+        caller.acts_until = started + caller.new.lease
+
+
+class LocalQueue:
+    """The callers of this process for one lock. The last one in line watches the leader, and the others sleep."""
+
+    def __init__(self, leader: LocalWaiter) -> None:
+        self.waiting: OrderedDict[LocalWaiter, None] = OrderedDict()  # in the order of arrival
+        self.called: LocalWaiter | None = None  # the next one, once a write may have stored its entry
+        self.watcher: LocalWaiter | None = None
+        self.asleep: LocalWaiter | None = None  # the watcher, until it knows that it watches
+        self.lead(leader)
+
+    @property
+    def leader(self) -> LocalWaiter | None:
+        """The caller that acts for all; None if it is gone."""
+        return self._leader()
+
+    @property
+    def following(self) -> LocalWaiter | None:
+        """The caller that leads next."""
+        return self.called or next(iter(self.waiting), None)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether the leader acts: not if an interrupt kept it from leaving, or if it stands still for a lease.
+
+        A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
+        """
+        leader = self.leader
+        if leader is None or leader.stage is not WaiterStage.LEADING:
+            return False
+        return runtime.current.monotonic() < leader.acts_until
+
+    def is_led_by(self, caller: LocalWaiter) -> bool:
+        return self.leader is caller and caller.stage is WaiterStage.LEADING
+
+    def line_up(self, caller: LocalWaiter) -> None:
+        caller.stage = WaiterStage.WAITING
+        self.waiting[caller] = None
+        self.watcher = self.watcher or caller
+
+    def lead(self, caller: LocalWaiter) -> None:
+        """Let a caller lead. An interrupt comes before that or after it."""
+        note_alive(caller, runtime.current.monotonic())
+        leader = weakref.ref(caller)
+        self._leader, caller.stage, self.called = leader, WaiterStage.LEADING, None
+        self.leave_line(caller)
+
+    def call(self) -> LocalWaiter | None:
+        """Choose the next caller, before a write that may store its entry."""
+        following = self.following
+        if following is not None and self.called is None:
+            following.started = runtime.current.monotonic()
+            self.called, following.stage = following, WaiterStage.CALLED
+            self.leave_line(following)
+        return following
+
+    def leave_line(self, caller: LocalWaiter) -> None:
+        """Remove a caller from the line. If it was the watcher, another caller watches from now on: see `_wake`."""
+        self.waiting.pop(caller, None)
+        if caller is self.watcher and (caller is not self.called or caller.has_left):
+            called = None if self.called is None or self.called.has_left else self.called
+            self.watcher = self.asleep = next(reversed(self.waiting), called)
+
+
+_cohorts: dict[tuple[Any, ...], LocalQueue] = {}
+_mutex = runtime.current.mutex()
+
+
+def _wake(cohort: LocalQueue | None, *others: LocalWaiter | None) -> None:
+    """Wake a new watcher, and other callers. Not under the mutex: a mailbox has one of its own."""
+    if cohort is not None:
+        asleep, cohort.asleep = cohort.asleep, None
+        others = (*others, asleep)
+    for caller in others:
+        if caller is not None:
+            caller.mailbox.put(None)
+
+
+def enqueue_locally(caller: LocalWaiter) -> bool:
+    """Let a caller lead, or line up behind the callers that came before it; tell whether it leads."""
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        if cohort is None or not (cohort.is_led or cohort.following):
+            caller.has_come = True
+            _cohorts[caller.row.identity] = LocalQueue(caller)
+            return True
+        cohort.line_up(caller)
+        return False
+
+
+def is_leading(caller: LocalWaiter) -> bool:
+    """Tell whether it is the caller's turn to act for the cohort; wake a caller that does not know of its own."""
+    gone = sleeping = None
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        if cohort is not None and not cohort.is_led:
+            if cohort.called is not None and cohort.called.has_left:
+                gone, cohort.called = cohort.called, None
+            sleeping = cohort.following
+            if sleeping is caller:
+                cohort.lead(caller)
+                sleeping = None
+        elif cohort is not None and (leader := cohort.leader) is not caller and leader is not None:
+            sleeping = None if leader.has_come else leader  # an interrupt may have kept the caller before it from that
+    _wake(cohort, sleeping)
+    if gone is not None:
+        _remove_handed_over(gone)
+    caller.has_come = caller.stage is WaiterStage.LEADING
+    return caller.has_come
+
+
+def is_watching(caller: LocalWaiter) -> bool:
+    """Tell whether the caller has to look from time to time whether the leader of its cohort still acts."""
+    cohort = _cohorts.get(caller.row.identity)
+    return cohort is None or cohort.watcher is caller
+
+
+def seen_ahead(caller: LocalWaiter) -> tuple[LockState, int]:
+    """Return the queue as the leader of a caller last saw it, and how many callers were in line before the last."""
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        leader = None if cohort is None else cohort.leader
+        return (FREE, 0) if cohort is None or leader is None else (leader.state, max(0, len(cohort.waiting) - 1))
+
+
+def accept_handover(caller: LocalWaiter) -> tuple[float, Image | None] | None:
+    """Let a leader come for the entry that was handed over to it, if one was; return when that began, and the image."""
+    started, image = caller.started, caller.image
+    caller.started = caller.image = None
+    return None if started is None else (started, image)
+
+
+def was_handed_over(caller: LocalWaiter | None) -> bool:
+    """Let a leader that gives up come for its entry; tell whether there is one."""
+    return caller is not None and caller.stage is WaiterStage.LEADING and accept_handover(caller) is not None
+
+
+def leave_local_queue(caller: LocalWaiter) -> bool:
+    """Give up for a caller in line without a request; False if its entry is stored, or a write may be storing it."""
+    with _mutex:
+        is_leading = caller.stage is WaiterStage.LEADING
+        if caller.stage is WaiterStage.CALLED or (is_leading and (caller.has_come or caller.started is not None)):
+            return False
+    abandon(caller)
+    return True
+
+
+def tickets_to_reserve(caller: LocalWaiter | None) -> int:
+    """Return how many tickets the caller draws: one for each caller in line, and its own."""
+    with _mutex:
+        cohort = None if caller is None else _cohorts.get(caller.row.identity)
+        if caller is None or cohort is None or not cohort.is_led_by(caller):
+            return 1
+        return _drawing(caller, cohort)
+
+
+def _drawing(caller: LocalWaiter, cohort: LocalQueue) -> int:
+    return min(len(cohort.waiting) + 1, caller.most)
+
+
+def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Handover | None:
+    """Return what the write that removes the entry of a leader stores for the next caller; None if there is none.
+
+    A holder that has shared its lock hands nothing over: others may hold the lock by now, and would not see an
+    exclusive entry that comes ahead of theirs.
+    """
+    if caller is None or entry is None or entry.claim != WHOLE:
+        return None
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        following = cohort.call() if cohort is not None and cohort.is_led_by(caller) else None
+        drawn = 1 if cohort is None or following is None else _drawing(following, cohort)
+    _wake(cohort)
+    if following is None:
+        return None
+    if entry.members > 1:
+        return Handover(following.new._replace(members=entry.members - 1), entry.ticket + 1)
+    return Handover(following.new._replace(members=drawn), None)
+
+
+def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:
+    """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
+    while caller is not None:
+        with _mutex:
+            cohort = _cohorts.get(caller.row.identity)
+            if cohort is None or not cohort.is_led_by(caller):
+                return
+            following = cohort.following
+            if following is None:
+                del _cohorts[caller.row.identity]
+            else:
+                following.image = image
+                cohort.lead(following)
+            caller.stage = WaiterStage.OVER
+        _wake(cohort)
+        if following is None:
+            return
+        if not following.has_left:
+            following.mailbox.put(image)
+            return
+        caller, image = following, None
+        _remove_handed_over(caller)
+
+
+def abandon(caller: LocalWaiter | None) -> None:
+    """Leave the cohort, wherever the caller is in it."""
+    if caller is None:
+        return
+    with _mutex:
+        cohort = _cohorts.get(caller.row.identity)
+        caller.has_left = True
+        if caller.stage is WaiterStage.WAITING:
+            caller.stage = WaiterStage.OVER
+        if cohort is not None:
+            cohort.leave_line(caller)
+        is_leading = caller.stage is WaiterStage.LEADING
+    _wake(cohort)
+    if is_leading:
+        _remove_handed_over(caller)
+        let_next_lead(caller)
+
+
+def _remove_handed_over(caller: LocalWaiter) -> None:
+    """Remove the entry that was stored for a caller that did not come for it."""
+    if caller.started is not None:
+        caller.remove(caller.row, caller.new.id)
+
+
+def _forget_after_fork() -> None:
+    global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
+    _mutex = runtime.current.mutex()
+    _cohorts.clear()
+
+
+runtime.after_fork(_forget_after_fork)

@@ -1,0 +1,178 @@
+"""Several locks in one block: all of them, in one order, or the first that is free."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from pynamo_locking._core.lease import Duration, seconds
+from pynamo_locking._core.lock_modes import spanning
+from pynamo_locking._io import runtime
+from pynamo_locking._locks.held_lock import held_by_this_context
+from pynamo_locking._locks.lock import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from types import TracebackType
+
+    from pynamo_locking._locks.options import M
+
+
+T = TypeVar("T")
+
+
+class Block(Generic[T]):
+    """A context manager for ``with`` and for ``async with``, made of one for each.
+
+    No coroutines of its own: an interrupt in one would leave the generator that it awaits running for ever.
+    """
+
+    def __init__(
+        self, block: Callable[[], AbstractContextManager[T]], ablock: Callable[[], AbstractAsyncContextManager[T]]
+    ) -> None:
+        self._block = block
+        self._ablock = ablock
+
+    def __enter__(self) -> T:
+        self._entered = self._block()
+        return self._entered.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered.__exit__(kind, error, traceback)
+
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
+        self._aentered = self._ablock()
+        return self._aentered.__aenter__()
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._aentered.__aexit__(kind, error, traceback)
+
+
+@overload
+def locked_all(*locks: Lock[M], wait: Duration | None = None) -> Block[tuple[Lock[M], ...]]: ...
+
+
+@overload
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]: ...
+
+
+def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]:
+    """Acquire several locks, all or none, in a ``with`` or ``async with`` statement.
+
+    They are acquired in one canonical order whatever the order of the arguments, so that two callers never wait for
+    each other in a circle. Several ranges of one hash key (or of one name) are acquired as one range that spans them,
+    because another party could enter their queue between the first and the second range.
+
+    Args:
+        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one twice
+            is fine.
+        wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
+
+    Returns:
+        A context manager that yields the locks, held, in the order of the arguments.
+
+    Raises:
+        LockTimeout: on entering: not all of them in time; none is held.
+        LockLost: on leaving, if one of them was lost meanwhile; on entering, if one was lost while it waited for the
+            others (by `max_hold`, or ``heartbeat="progress"``).
+        ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
+
+    Cost: that of each lock; ranges of one hash key cost that of one.
+    """
+    limit = max((lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    return Block(lambda: _all(locks, limit), lambda: _aall(locks, limit))
+
+
+@contextlib.contextmanager
+def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any], ...]]:
+    deadline = runtime.current.monotonic() + limit
+    with contextlib.ExitStack() as held:
+        for lock in in_order(locks):
+            _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
+        for lock in locks:
+            lock.progress()  # or it was lost
+        yield locks
+
+
+@contextlib.asynccontextmanager
+async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tuple[Lock[Any], ...]]:
+    deadline = runtime.current.monotonic() + limit
+    async with contextlib.AsyncExitStack() as held:
+        for lock in in_order(locks):
+            await lock._aenter(max(0.0, deadline - runtime.current.monotonic()))
+            held.push_async_exit(lock)
+        for lock in locks:
+            lock.progress()
+        yield locks
+
+
+def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
+    """Yield locks by their rows; before several ranges of one row, a lock that covers those not held already."""
+    rows: dict[str, list[Lock[Any]]] = {}
+    for lock in locks:
+        rows.setdefault(repr(lock._target.row.identity), []).append(lock)
+    for _, together in sorted(rows.items()):
+        together.sort(key=lambda lock: lock._options.claim.place)
+        wanted = [lock._options for lock in together if not _is_taken_already(lock)]
+        if len(wanted) > 1 and any(each.claim.is_ranged for each in wanted):
+            longest = max(wanted, key=lambda each: each.lease)
+            spanned = replace(
+                longest,
+                claim=spanning([each.claim for each in wanted]),
+                heartbeat=max((each.heartbeat for each in wanted), key=(False, True, "progress").index),
+                max_hold=min(each.max_hold for each in wanted),
+            )
+            yield Lock(together[0]._target, spanned, None)
+        yield from together
+
+
+def _is_taken_already(lock: Lock[Any]) -> bool:
+    held = held_by_this_context(lock._target.row, lock._options.claim, lock._held)
+    return held is not None and not held.possession.reason
+
+
+def first_of(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Block[Lock[M] | None]:
+    """Hold the first lock that can be acquired, or yield None; `skipped` are the reasons to try the next one."""
+    return Block(lambda: _first(locks, skipped), lambda: _afirst(locks, skipped))
+
+
+@contextlib.contextmanager
+def _first(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> Iterator[Lock[M] | None]:
+    with contextlib.ExitStack() as held:
+        taken: Lock[M] | None = None
+        for lock in locks:
+            with contextlib.suppress(*skipped):
+                _take(lock, None, held)
+                taken = lock
+                break
+        yield taken
+
+
+@contextlib.asynccontextmanager
+async def _afirst(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]) -> AsyncIterator[Lock[M] | None]:
+    async with contextlib.AsyncExitStack() as held:
+        taken: Lock[M] | None = None
+        for lock in locks:
+            with contextlib.suppress(*skipped):
+                await lock._aenter()
+                taken = lock
+                held.push_async_exit(lock)
+                break
+        yield taken
+
+
+def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) -> None:
+    takes = lock._takes
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if lock._takes > takes:
+            lock.__exit__(kind, error, traceback)
+
+    held.push(leave)  # before: an interrupt may come right after the grant
+    lock._enter(wait)

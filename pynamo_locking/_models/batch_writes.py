@@ -1,0 +1,642 @@
+"""PynamoDB's TransactWrite with guards, and batches of any number of guarded writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic
+
+from pynamodb.constants import ITEM
+from pynamodb.exceptions import PutError, TransactWriteError
+from pynamodb.transactions import TransactWrite as PynamoTransactWrite
+from typing_extensions import Self, TypeVar, override
+
+from pynamo_locking._core.dynamodb import MOST_ACTIONS, MOST_BYTES
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import is_count
+from pynamo_locking._core.write_outcome import BatchResult
+from pynamo_locking._io import batch_requests, client, event_stream, responses, runtime
+from pynamo_locking._io.concurrency import Pool
+from pynamo_locking._items import versions
+from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._locks import fencing
+from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
+from pynamo_locking._writes import send, write
+from pynamo_locking._writes.native_transaction import NativeCommit, TransactAction, TransactionActions
+from pynamo_locking._writes.send import PlainWriter, SeparateLockWriter
+from pynamo_locking._writes.write import CHECK, plan_check
+from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from pynamodb.connection import Connection
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._writes.send import BatchedWrite
+    from pynamo_locking._writes.write import Write
+
+
+# PynamoDB's TransactWrite, with the guards of versions, locks and expiry.
+
+
+_M = TypeVar("_M", bound=GuardedMixin)
+
+
+class TransactWrite(PynamoTransactWrite):
+    """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
+
+    Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
+
+    * `save` takes `add_version_condition`, and `read` checks an item that is not written.
+    * `insert_disjoint` and `move` place rows of models with intervals.
+    * The `cancellation_reasons` of an error have the order in which the actions were added.
+    * After a lost response the transaction is sent again with its token, which DynamoDB knows for ten minutes. If
+      DynamoDB cancels it because of another transaction or a limit, it is sent up to nine times, with pauses of full
+      jitter, at most 9.1 s in total.
+    * It can be committed once. An empty one sends nothing.
+    * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
+
+    The errors below are raised when the ``with`` block ends. If the block raises, nothing is sent.
+
+    Args:
+        client_request_token: names the transaction, so that an application can repeat it within ten
+            minutes from the same copies of its items, outside locks; a new token unless given.
+        **options: those of PynamoDB's class, above all `connection`.
+
+    Raises:
+        StaleVersion: the stored version of an item differs; also a `TransactWriteError`.
+        ItemLocked: another owner holds the lock of an item; also a `TransactWriteError`.
+        LockLost: a held lock was lost; nothing was written.
+        Conflict: a condition of the caller failed; also a `TransactWriteError`.
+        TransactionConflict: other transactions kept the items busy; also a `TransactWriteError`.
+        OutcomeUnknown: no response tells whether it was applied; also a `TransactWriteError`.
+        TransactWriteError: DynamoDB refused the transaction for another reason.
+        ConfigurationError: it was committed before. Or it has more than 100 actions, or two for one item; then also a
+            `TransactWriteError`.
+
+    Cost: 1 transactional write, two write units for each KB of each action.
+    """
+
+    def __init__(self, client_request_token: str | None = None, **options: Any) -> None:
+        super().__init__(client_request_token or runtime.current.token(), **options)
+        client.note(self._connection)
+        self._has_own_token = client_request_token is None
+        self._is_committed = False
+        self._is_done = False
+        self._assembly = TransactionActions()
+        self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
+        self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
+
+    @override
+    def condition_check(
+        self, model_cls: type[Model], hash_key: Any, range_key: Any = None, condition: Condition | None = None
+    ) -> None:
+        """Check a condition on an item that is not written. See PynamoDB's `TransactWrite.condition_check`."""
+        if condition is None:
+            raise TypeError("`condition` cannot be None")
+        lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
+        if lock is not None:  # a transaction of many items may be committed, and its values not stored yet
+            condition &= fencing.has_no_intent(lock.attr_name)
+        kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
+        row = None
+        if lock is not None and issubclass(model_cls, GuardedMixin):
+            kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+            row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
+        self._add({"ConditionCheck": kwargs}, row)
+
+    def read(self, item: Model) -> None:
+        """Check that an item is still the one that was read, without writing it.
+
+        A transaction that decides by one item and writes another needs this: two such transactions could each be
+        consistent with what they read, and together violate a rule (write skew). An item that the transaction
+        also writes, with its version, needs no extra check.
+
+        Args:
+            item: an instance whose model has a version. For a new instance, the item must be absent.
+
+        Raises:
+            ConfigurationError: the model has no version.
+
+        Source: JPA's ``LockModeType.OPTIMISTIC``.
+        """
+        if not isinstance(item, GuardedMixin) or versions.shape_of(type(item)).attribute is None:
+            raise ConfigurationError(
+                f"{type(item).__name__} has no version, by which it could be checked: derive it from VersionedMixin "
+                f"or LockableModel, and declare a VersionAttribute."
+            )
+        write, key = plan_check(item), _key_of(item)
+        written = self._assembly.actions.get(key)
+        if written is not None and written.write is not None and written.write.part.is_checked:
+            _check_same_copy(written, write)
+            return
+        self._make_room(key, write)
+        self._assembly.add_check(key, write, None if item._lock_attribute() is None else item._lock_row_of_item())
+
+    @override
+    def save(
+        self,
+        model: Model,
+        condition: Condition | None = None,
+        return_values: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
+        writer = self._writer_of(model)
+        if isinstance(model, GuardedMixin):
+            condition = model._kept(condition)
+        if writer is not None:
+            write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
+            self._add_write(writer, write)
+            return
+        if add_version_condition:
+            kwargs = model.get_save_kwargs_from_instance(condition, return_values)
+        else:  # a stock model: PynamoDB has no way to leave the version out
+            keys, arguments = model._get_save_args(condition, add_version_condition=False)
+            arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
+            kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
+        self._add({"Put": kwargs}, None, _key_of(model))
+        self._models_for_version_attribute_update.append(model)
+
+    @override
+    def update(
+        self,
+        model: Model,
+        actions: list[Action],
+        condition: Condition | None = None,
+        return_values: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        """Update an item. See PynamoDB's `TransactWrite.update`."""
+        writer = self._writer_of(model)
+        if isinstance(model, GuardedMixin):
+            condition = model._kept(condition, actions)
+        if writer is not None:
+            self._add_write(writer, writer.plan_update(actions, condition, checks_version=add_version_condition))
+            return
+        kwargs = model.get_update_kwargs_from_instance(
+            [*actions], condition, return_values, add_version_condition=add_version_condition
+        )
+        self._add({"Update": kwargs})
+        self._models_for_version_attribute_update.append(model)
+
+    @override
+    def delete(self, model: Model, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Delete an item. See PynamoDB's `TransactWrite.delete`."""
+        writer = self._writer_of(model)
+        if writer is not None:
+            self._add_write(writer, writer.plan_delete(condition, checks_version=add_version_condition))
+            return
+        kwargs = model.get_delete_kwargs_from_instance(condition, add_version_condition=add_version_condition)
+        self._add({"Delete": kwargs})
+
+    def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M]) -> None:
+        """Store new rows of a model with intervals, if nothing overlaps them. See `Transaction.insert_disjoint`.
+
+        Rows that were inserted, moved or deleted before in this transaction count as it leaves them. Its errors name
+        these actions, and those of the guards, after all others.
+
+        Raises:
+            OverlapError: a row overlaps another row; also a `TransactWriteError`.
+            ConfigurationError: the model has no intervals; or there is a `client_request_token`, by which the same
+                transaction can be repeated: the query would find its own rows.
+
+        Cost: for each hash key 1 read the first time, and for each row 1 query; 1 action for each of both.
+        """
+        self._place(lambda unit: inserted(unit, model, new_rows))
+
+    def move(self, row: GuardedMixin, begin: Any, end: Any) -> None:
+        """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `IntervalMixin.move`."""
+        self._place(lambda unit: moved(unit, row, begin, end))
+
+    def _place(self, made: Callable[[Any], Placed]) -> None:
+        self._check_open()
+        if not self._has_own_token:
+            raise ConfigurationError(
+                "a transaction with a client_request_token can be repeated, and would find its own rows in the way: "
+                "leave the token out, or use Transaction with an idempotency_key."
+            )
+        placed = made(self._placed)
+        self._placed = placed.tx
+        self._placed._check_open()
+        actions = self._assembly.actions.items()
+        self._placed._members.gone = {
+            key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request
+        }
+        placed.stage()
+
+    def _take_over(self) -> None:
+        """Add the actions of the rows that were placed, and of their guards."""
+        self._placed._check_open()
+        self._placed._members.claim_values()
+        for member in list(self._placed._members.by_key.values()):
+            if member.write is not None:
+                self._add_write(member.writer, member.final())
+            elif member.is_read:
+                self._make_room(member.identity, None)
+                self._assembly.add_check(member.identity, member.final(), member.row)
+
+    @override
+    def __exit__(self, *error: object) -> None:
+        try:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+        finally:
+            if self._placed is not None and not self._is_done:
+                self._placed._members.undo_from(0)
+
+    def _writer_of(self, model: Model) -> PlainWriter | None:
+        writer = model._writer() if isinstance(model, GuardedMixin) else None
+        if writer is not None and not self._has_own_token:
+            writer.token = str(self._client_request_token)
+        return writer
+
+    def _add_write(self, writer: PlainWriter, write: Write) -> None:
+        key = _key_of(write.item)
+        unguarded = self._assembly.unguarded(writer) if isinstance(writer, SeparateLockWriter) else []
+        for each in unguarded:
+            if ItemKey.of(each.row.table, each.row.key) in self._assembly.actions:
+                raise _checked_already(each.row)
+        rows = [] if write.claims is None else write.claims.rows
+        self._make_room(key, write, needed=1 + len(unguarded) + len(rows))
+        self._assembly.add_write(key, writer, write)
+
+    def _add(self, request: dict[str, Any], row: LockRow | None = None, key: ItemKey | None = None) -> None:
+        (kwargs,) = request.values()
+        key = key or ItemKey.of(kwargs["TableName"], kwargs["Key"])
+        for each in self._assembly.beside:
+            if ItemKey.of(each.row.table, each.row.key) == key:
+                raise _checked_already(each.row)
+        self._make_room(key, None)
+        self._assembly.actions[key] = TransactAction(request, row=row)
+
+    def _make_room(self, key: ItemKey, write: Write | None, needed: int = 1) -> None:
+        """Refuse an action that DynamoDB would refuse, before it is noted."""
+        self._check_open()
+        before = self._assembly.actions.get(key)
+        if before is not None:
+            _check_replaces(before, write, key)
+        elif self._assembly.size + needed > MOST_ACTIONS:
+            raise _invalid(
+                f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
+                f"counts twice, and each row of a unique value once). Use several, or guarded_batch().",
+                key[0],
+            )
+
+    def _check_open(self) -> None:
+        if self._is_committed:
+            raise ConfigurationError(
+                "this transaction has been committed (or refused) already, and can be committed once only: "
+                "make a new TransactWrite."
+            )
+
+    @override
+    def _commit(self) -> Any:
+        self._check_open()
+        if self._placed is not None:
+            self._take_over()
+        self._is_committed = True
+        if not self._assembly.actions:
+            return {}
+        self._assembly.before_commit()
+        try:
+            with self._assembly.last_under_locks():
+                data = self._send()
+        except Exception as error:
+            self._assembly.note_refusal(error)
+            if event_stream.listeners:
+                actions = list(self._assembly.actions.values())
+                table = next(iter(actions[0].request.values()))["TableName"]
+                write.commit_failed(str(self._client_request_token), table, error)
+            raise
+        for model in self._models_for_version_attribute_update:
+            model.update_local_version_attribute()
+        self._assembly.note_commit()
+        self._is_done = True
+        return data
+
+    def _send(self) -> dict[str, Any]:
+        commit = NativeCommit(
+            self._connection,
+            list(self._assembly.actions.values()),
+            self._assembly.guards,
+            str(self._client_request_token),
+            may_change_token=self._has_own_token,
+            options={
+                "return_consumed_capacity": self._return_consumed_capacity,
+                "return_item_collection_metrics": self._return_item_collection_metrics,
+            },
+        )
+        try:
+            return commit.send()
+        finally:
+            self._refusals = commit.refusals
+            self._client_request_token = commit.token
+
+
+def _check_replaces(before: TransactAction, write: Write | None, key: ItemKey) -> None:
+    """Refuse a second action on an item, unless it is a checked write after a `read`."""
+    is_read = before.write is not None and before.write.operation is CHECK
+    if not (is_read and write is not None and write.part.is_checked):
+        raise _invalid(
+            f"a transaction allows one action for each item, and this one has two for {key}: join them.", key.table
+        )
+    _check_same_copy(before, write)
+
+
+def _invalid(message: str, table: str) -> ConfigurationError:
+    """Return the error for what DynamoDB would refuse."""
+    return also(ConfigurationError, TransactWriteError)(message, cause=responses.invalid(message, table))
+
+
+def _check_same_copy(before: TransactAction, write: Write) -> None:
+    """Refuse to read one state of an item and write another: one of the copies is stale."""
+    if before.write is not None and before.write.part.before != write.part.before:
+        raise versions.stale(
+            write.item,
+            TransactWriteError,
+            "is in the transaction twice, as two copies that differ: one of them is old.",
+        )
+
+
+def _key_of(item: Model) -> ItemKey:
+    attributes = item._hash_key_attribute(), item._range_key_attribute()
+    pairs = zip(attributes, item._get_hash_range_key_serialized_values(), strict=True)
+    key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in pairs if attribute is not None}
+    return ItemKey.of(item._get_connection().table_name, key)
+
+
+def _checked_already(row: LockRow) -> ConfigurationError:
+    """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
+    return _invalid(
+        f"a write under {row.label} in this transaction checks it already: leave out `check()` of it.",
+        row.table,
+    )
+
+
+# Batches of any number of guarded writes.
+
+
+M = TypeVar("M", bound=GuardedMixin)
+
+
+@dataclass(frozen=True)
+class _Job(Generic[M]):
+    item: M
+    operation: str
+    condition: Condition | None
+    checks_version: bool
+    identity: ItemKey | None
+
+    def run(self) -> None:
+        self._check_key()
+        write = self.item.save if self.operation == "save" else self.item.delete
+        # A model may override `save` with PynamoDB's first argument only.
+        write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
+
+    @property
+    def place(self) -> tuple[Connection, str] | None:
+        """Where it is written; None if the model's own method has to write it."""
+        method = getattr(self.item, self.operation)
+        if getattr(method, "__func__", None) is not getattr(GuardedMixin, self.operation):
+            return None
+        connection = self.item._get_connection()
+        return connection.connection, connection.table_name
+
+    def plan(self) -> BatchedWrite | None:
+        """Return it as a statement; None if there is none."""
+        self._check_key()
+        writer = self.item._writer()
+        if writer is None:
+            return None
+        plan = writer.plan_save if self.operation == "save" else writer.plan_delete
+        return send.as_statement(writer, plan(self.condition, checks_version=self.checks_version))
+
+    def add_to(self, transaction: TransactWrite) -> None:
+        self._check_key()
+        add = transaction.save if self.operation == "save" else transaction.delete
+        add(self.item, self.condition, add_version_condition=self.checks_version)
+
+    def _check_key(self) -> None:
+        """Refuse an instance whose key was changed after it was added."""
+        if self.identity is not None and _identity_of(self.item) != self.identity:
+            raise ConfigurationError(
+                f"the key of this {type(self.item).__name__} was changed after it was added to the batch for "
+                f"{self.identity}, and it was not written: make an instance for each item."
+            )
+
+
+class GuardedBatch(Generic[M]):
+    """Collects saves and deletes of one model, and writes them when the ``with`` block ends.
+
+    Each write is guarded as it would be alone: by its version, its lock, its condition. A refused write does not
+    stop the other writes, except those of the same native transaction.
+
+    Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result.
+    Made by `VersionedMixin.guarded_batch`.
+
+    Attributes:
+        results: one `BatchResult` for each write, in the order in which they were added; empty until the
+            block has ended.
+    """
+
+    def __init__(self, *, transactions: bool, workers: int, on_progress: Callable[[int, int], object] | None) -> None:
+        if not is_count(workers):
+            raise ConfigurationError(f"a batch needs at least one worker, not {workers!r}.")
+        self._transactions = transactions
+        self._workers = workers
+        self._on_progress = on_progress
+        self._jobs: list[_Job[M]] = []
+        self._seen: set[Any] = set()
+        self._errors: dict[int, Exception | None] = {}
+        self._planned: dict[int, BatchedWrite] = {}
+        self._begun: set[int] = set()
+        self._at_rest: set[int] = set()
+        self._has_ended = False
+        self.results: tuple[BatchResult, ...] = ()
+
+    def save(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Add a save. The item is written as it is when the block ends.
+
+        Args:
+            item: the model instance.
+            condition: has to be true for this item.
+            add_version_condition: with False the item is written whatever its version.
+
+        Raises:
+            ConfigurationError: the batch has a write of this item, or of this instance, already.
+        """
+        self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item)))
+
+    def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Add a delete. Arguments and errors are those of `save`."""
+        self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item)))
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise ConfigurationError("this batch has ended: make a new one with guarded_batch().")
+
+    def _add(self, job: _Job[M]) -> None:
+        self._check_open()
+        if job.identity is not None and job.identity in self._seen:
+            raise ConfigurationError(
+                f"a batch allows one write for each item, since they are written in any order, and this batch has "
+                f"two for {job.identity}: join them."
+            )
+        if id(job.item) in self._seen:
+            raise ConfigurationError(
+                f"this {type(job.item).__name__} is in the batch already, and an instance is written once, as it is "
+                f"when the block ends: make one for each item."
+            )
+        self._seen |= {job.identity, id(job.item)}
+        self._jobs.append(job)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._has_ended = True
+        if error is None:
+            self._commit()
+
+    def _commit(self) -> None:
+        jobs = self._jobs
+        try:
+            self._run(self._batches(), self._send)
+            self._run(self._groups(), self._write)
+        finally:
+            in_doubt = self._begun - self._at_rest
+            self.results = tuple(
+                BatchResult(job.item, job.operation, self._errors.get(number, _interrupted(number in in_doubt)))
+                for number, job in enumerate(jobs)
+            )
+        failed = [result for result in self.results if result.error is not None]
+        if failed:
+            raise also(BatchError, PutError)(
+                f"{len(failed)} of {len(jobs)} writes of the batch were not applied (`results` has all of them); "
+                f"the first: {failed[0].error}",
+                results=self.results,
+                cause=failed[0].error,
+            )
+
+    def _run(self, groups: list[list[int]], act: Callable[[list[int]], None]) -> None:
+        pool = Pool([partial(act, group) for group in groups], self._workers, lambda _: self._tell())
+        try:
+            pool.run()
+        finally:
+            self._begun |= {number for index in pool.begun for number in groups[index]}
+
+    def _batches(self) -> list[list[int]]:
+        """Return which writes are sent in one request, if there are statements for them."""
+        if self._transactions:
+            return []
+        return [batch for batch in batch_requests.batches(job.place for job in self._jobs) if len(batch) > 1]
+
+    def _send(self, batch: list[int]) -> None:
+        """Send writes in one request, and note those that were applied, or can never be."""
+        for number in batch:
+            error = _failure_of(lambda number=number: self._plan(number))  # type: ignore[misc]
+            if error is not None:
+                self._errors[number] = error
+        sent = [number for number in batch if number in self._planned]
+        results = send.send_batch([self._planned[number] for number in sent])
+        for number, is_applied in zip(sent, results, strict=True):
+            if is_applied:
+                self._errors[number] = _failure_of(self._planned[number].done)
+        self._at_rest |= {number for number in batch if not self._is_unanswered(number)}
+
+    def _is_unanswered(self, number: int) -> bool:
+        return number in self._planned and self._planned[number].write.is_unanswered
+
+    def _plan(self, number: int) -> None:
+        planned = self._jobs[number].plan()
+        if planned is not None:
+            self._planned[number] = planned
+
+    def _groups(self) -> list[list[int]]:
+        """Return which of the writes that are left are sent together."""
+        if not self._transactions:
+            return [[number] for number in range(len(self._jobs)) if number not in self._errors]
+        groups: list[list[int]] = []
+        room = bytes_left = 0
+        for number, job in enumerate(self._jobs):
+            actions, size = job.item._most_actions(), _size_of(job)
+            if not groups or room < actions or bytes_left < size:
+                groups.append([])
+                room, bytes_left = MOST_ACTIONS, MOST_BYTES
+            groups[-1].append(number)
+            room, bytes_left = room - actions, bytes_left - size
+        return groups
+
+    def _write(self, group: list[int]) -> None:
+        """Write one item, or some in one transaction, and note the results."""
+        self._at_rest.difference_update(group)
+        members = [self._jobs[number] for number in group]
+        if self._transactions:
+            errors = _transact(members)
+        else:
+            planned = self._planned.pop(group[0], None)
+            errors = [_failure_of(members[0].run if planned is None else planned.send_alone)]
+        self._errors.update(zip(group, errors, strict=True))
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(len(self._errors), len(self._jobs))
+
+
+def _failure_of(act: Callable[[], object]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - it is the result
+        return error
+    except BaseException as error:  # noqa: BLE001 - in a worker thread, where it would be lost
+        return OutcomeUnknown(f"the write was broken off by {error!r}, and may or may not have been applied")
+    return None
+
+
+def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
+    """Write all items or none, and return why each was refused."""
+    transaction = TransactWrite(connection=jobs[0].item._get_connection().connection)
+    errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
+    if not any(errors):
+        error = _failure_of(transaction._commit)
+        is_explained = any(transaction._refusals) and not isinstance(error, OutcomeUnknown)
+        errors = transaction._refusals if is_explained else [error] * len(jobs)
+    first = next((error for error in errors if error is not None), None)
+    return errors if first is None else [error or _with_another(first) for error in errors]
+
+
+def _with_another(first: Exception) -> Exception:
+    return Conflict(f"not written, since another write of the same transaction was refused: {first}", cause=first)
+
+
+def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
+    if is_begun:
+        return OutcomeUnknown("the batch was interrupted while this was written; it may or may not have been applied")
+    return Conflict("not written: the batch was interrupted before")
+
+
+def _identity_of(item: GuardedMixin) -> ItemKey | None:
+    """Return the table and the key of an item; None for an invalid key, which the write itself will refuse."""
+    try:
+        return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *item._key_values()))
+    except ConfigurationError:
+        return None
+
+
+def _size_of(job: _Job[M]) -> int:
+    """Return the maximum size of an item in bytes; 0 for an item that the write itself will refuse."""
+    if job.operation == "delete":
+        return 0
+    try:
+        return len(repr(job.item.serialize(null_check=False)).encode())
+    except Exception:  # noqa: BLE001 - whatever an attribute raises
+        return 0

@@ -1,0 +1,690 @@
+"""What users derive from: models with a version, with expiry, with a lock."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.attributes import TTLAttribute
+from pynamodb.exceptions import DoesNotExist
+from pynamodb.models import Model
+from typing_extensions import Self, Unpack, override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import backoff, is_count
+from pynamo_locking._io import concurrency, runtime
+from pynamo_locking._items import conditions, keys, versions
+from pynamo_locking._locks import inspection
+from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.locked_all import first_of
+from pynamo_locking._locks.options import check_plain, make_claim, make_options
+from pynamo_locking._models import unique_audit
+from pynamo_locking._models.batch_writes import GuardedBatch
+from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
+from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._writes.send import PlainWriter
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    ItemNotFound,
+    LockTimeout,
+    StaleVersion,
+    TransactionConflict,
+    gave_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pynamodb.expressions.condition import Condition
+
+    from pynamo_locking._core.lease import Duration, Heartbeat, LockSettings
+    from pynamo_locking._core.lock_modes import LockMode
+    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._locks.locked_all import Block
+    from pynamo_locking._locks.options import LockKeywords, LockTarget, RangeKeywords
+    from pynamo_locking._models.attributes import LockAttribute
+    from pynamo_locking._models.unique_audit import UniqueReport
+
+
+# Models whose expired items count as absent.
+
+
+class ExpiringMixin(GuardedMixin):
+    """Makes expired items count as absent, although DynamoDB may keep them for days.
+
+    Put it before `Model`, `VersionedMixin` or `LockableModel` in the bases, and declare a `TTLAttribute`.
+    An item expires at the second in its attribute; an item without a value never does.
+
+    * `get` and `refresh` raise ``DoesNotExist``; `query`, `scan`, `count` and `batch_get`, also through an
+      index, leave expired items out. DynamoDB still reads them, and charges for them.
+    * A save that creates an item replaces an expired one, in the same single request. A save of a copy that was
+      read before the item expired is refused.
+    * An update of an expired item is an update of an absent item: refused if it checks a version; otherwise the
+      old item is deleted first (2 requests more). In a transaction it is refused.
+    * A lock in an expired item cannot be acquired (`ItemNotFound`).
+
+    Pass ``include_expired=True`` to see expired items. This process's clock decides what has expired, in seconds, as
+    DynamoDB's clock does for TTL.
+    """
+
+    _hides_expired: ClassVar[bool] = True
+
+    @override
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a time of expiry that is a key: DynamoDB could not leave it out of a query."""
+        super().__init_subclass__(**options)
+        for name, attribute in ((name, value) for base in cls.__mro__ for name, value in vars(base).items()):
+            if isinstance(attribute, TTLAttribute) and (attribute.is_hash_key or attribute.is_range_key):
+                raise ConfigurationError(
+                    f"{cls.__name__}.{name} is a key of the table, and DynamoDB cannot filter by keys: keep the time "
+                    f"of expiry in an attribute of its own."
+                )
+
+
+# Models whose items carry a version.
+
+
+class VersionedMixin(GuardedMixin):
+    """Adds optimistic locking to a model: put it right before `Model` in the bases.
+
+    ::
+
+        class Office(VersionedMixin, Model):
+            class Meta:
+                table_name = "offices"
+
+            office_id = UnicodeAttribute(hash_key=True)
+            name = UnicodeAttribute()
+            version = VersionAttribute()
+
+    `LockableModel` includes this class. Everything that PynamoDB does with a version stays as it is,
+    and in addition:
+
+    * a refused write returns the stored item (`StaleVersion.current`), at no cost;
+    * a version only goes up, also with ``add_version_condition=False`` and with instances that have only a key;
+    * a write whose response was lost is recognised by its id, and an item that was deleted and created again is not
+      mistaken for the old one.
+    """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"modify", "amodify", "touch", "guarded_batch", "check_unique", "repair_unique"}
+    )
+
+    @classmethod
+    def modify(
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        change: Callable[[Self], object] | None = None,
+        *,
+        attempts: int = 10,
+        condition: Condition | None = None,
+        create: bool = False,
+        consistent_read: bool = True,
+        combine: bool = False,
+    ) -> Self:
+        """Read an item, change it, save it; retry with the stored item if another writer was faster.
+
+        ``Account.modify("a-1", change=lambda account: account.add(10))``; with a model that has no range
+        key, the function may be the second argument.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            change: gets the item and changes it in place. It may be called `attempts` times, each time
+                with a fresh item. What it returns is ignored; if it raises, nothing is written.
+            attempts: the maximum number of attempts; 10 unless set. The first retry is immediate, with the item that
+                came with the refusal. Later retries wait with full jitter, up to 0.1 s, doubled each time, at most
+                2 s, and read the item again.
+            condition: must be true as well; if it is not, there is no retry.
+            create: begin with a new instance if there is no item; otherwise that is an error.
+            consistent_read: whether the first read is consistent.
+            combine: share the read and the write with other callers of this process that change the same item at
+                the same time. Their functions are called in the order in which they came, each on an instance of its
+                own; one that raises changes nothing, and its caller alone hears of it. It may be called in another
+                thread, with the context variables of its caller, and the others wait for it: it must change its
+                instance only, and soon. Not together with `condition`, or inside the item's lock.
+
+        Returns:
+            The item as it was saved; with `combine` an instance of the caller's own, after the changes of all functions
+            of the write.
+
+        Raises:
+            DoesNotExist: there is no such item, and `create` is False.
+            StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says so.
+            Conflict: the condition was not met.
+            OutcomeUnknown: no response tells whether it was saved.
+            ConfigurationError: the model has no version.
+
+        Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry. With
+        `combine` that is the cost of up to 1,000 changes.
+        """
+        if change is None and callable(range_key):
+            range_key, change = None, range_key
+        cls._check_modify(change, attempts)
+        assert change is not None  # noqa: S101 - checked
+        if combine:
+            options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
+            return combined(cls._shared_change(hash_key, range_key, change, condition, options))
+        item = cls._read_or_create(hash_key, range_key, create=create, consistent_read=consistent_read)
+        for attempt in range(1, attempts + 1):
+            change(item)
+            try:
+                item.save(condition)
+            except (StaleVersion, ItemLocked, TransactionConflict) as conflict:
+                if attempt == attempts:
+                    gave_up(conflict, "modify()", attempts)
+                    raise
+                item = cls._refused_by(conflict, attempt) or cls._read_later(hash_key, range_key, attempt, create)
+            else:
+                return item
+        raise AssertionError("the last attempt returns or raises")
+
+    @classmethod
+    async def amodify(
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        change: Callable[[Self], object] | None = None,
+        *,
+        attempts: int = 10,
+        condition: Condition | None = None,
+        create: bool = False,
+        consistent_read: bool = True,
+        combine: bool = False,
+    ) -> Self:
+        """Do what `modify` does, awaited; see there. `change` is a plain function, which is called in a thread.
+
+        With `combine` a task that waits for the write of another task occupies no thread. A task that is cancelled
+        meanwhile hears of it when `modify` has ended, with `combine` after the request that is under way; its change
+        may have been saved.
+        """
+        if change is None and callable(range_key):
+            range_key, change = None, range_key
+        options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
+        if not combine:
+            modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
+            return await concurrency.to_the_end(modify)
+        cls._check_modify(change, attempts)
+        assert change is not None  # noqa: S101 - checked
+        return await acombined(cls._shared_change(hash_key, range_key, change, condition, options))
+
+    @classmethod
+    def _shared_change(
+        cls, hash_key: Any, range_key: Any, change: Callable[[Self], object], condition: object, options: Any
+    ) -> QueuedChange[Self]:
+        if condition is not None:
+            raise ConfigurationError(
+                "modify(combine=True) shares its write with other callers, so it takes no condition: check it in the "
+                "function, and raise if it is not met."
+            )
+        if cls._target_held_here(hash_key, range_key) is not None:
+            raise ConfigurationError(
+                f"the lock of this {cls.__name__} is held here, and modify(combine=True) would let other callers write "
+                f"under it: call modify() without combine, or change the item under its lock."
+            )
+        return QueuedChange(cls, (hash_key, range_key), change, **options)
+
+    @classmethod
+    def _check_modify(cls, change: object, attempts: int) -> None:
+        if versions.shape_of(cls).attribute is None:
+            raise ConfigurationError(
+                f"{cls.__name__} has no version, so modify() could not detect another writer: declare "
+                f"`version = VersionAttribute()`."
+            )
+        if not callable(change):
+            raise ConfigurationError(f"modify() needs a function that changes the item: change={change!r}.")
+        if not is_count(attempts):
+            raise ConfigurationError(f"modify() needs at least one attempt, not {attempts!r}.")
+
+    @classmethod
+    def _read_or_create(cls, hash_key: Any, range_key: Any, *, create: bool, consistent_read: bool = True) -> Self:
+        try:
+            return cls.get(hash_key, range_key, consistent_read=consistent_read)
+        except DoesNotExist:
+            if not create:
+                raise
+            return cls(hash_key, range_key)
+
+    @classmethod
+    def _refused_by(cls, conflict: Conflict, attempt: int) -> Self | None:
+        """Return the item that came with a first refusal: nothing is fresher. After a pause it would be stale."""
+        is_first = attempt == 1 and isinstance(conflict, StaleVersion)
+        return conflict.current if is_first else None
+
+    @classmethod
+    def _read_later(cls, hash_key: Any, range_key: Any, attempt: int, create: bool) -> Self:  # noqa: FBT001
+        runtime.current.sleep(backoff(attempt - 1, runtime.current.jitter()))
+        return cls._read_or_create(hash_key, range_key, create=create)
+
+    def touch(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
+        """Increment the version and change nothing else, so that every process that has read the item must reread it.
+
+        Use it after a change of data that belongs to the item and is stored elsewhere.
+
+        Args:
+            condition: must be true as well.
+            add_version_condition: with False it increments any stored version.
+
+        Raises:
+            StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`; also if there is no item.
+            ConfigurationError: the model has no version.
+
+        Cost: 1 write. Source: JPA's ``LockModeType.OPTIMISTIC_FORCE_INCREMENT``.
+        """
+        if versions.shape_of(type(self)).attribute is None:
+            raise ConfigurationError(f"{type(self).__name__} has no version that touch() could increment.")
+        exists = self.get_attributes()[str(self._hash_keyname)].exists()
+        writer = self._writer() or PlainWriter(self)
+        writer.touch(conditions.both(condition, exists), checks_version=add_version_condition)
+
+    @classmethod
+    def check_unique(cls) -> UniqueReport:
+        """Compare the items with the rows of their unique values (``Meta.unique``), and change nothing.
+
+        Other writers may be at work: what does not fit is looked at again, at one moment, before it is reported.
+
+        Returns:
+            How many items and rows there are, and what does not fit.
+
+        Raises:
+            ConfigurationError: the model has no unique values.
+            TransactionConflict: transactions kept an item busy.
+
+        Cost: a scan of the model's table and of that of the rows; 1 transactional read for each suspect.
+        """
+        return unique_audit.check(cls, repairs=False)
+
+    @classmethod
+    def repair_unique(cls) -> UniqueReport:
+        """Write missing rows of unique values, and remove rows whose items do not have the value.
+
+        Run it once all writers have the ``Meta.unique``, and after writes without this package. Until then an item
+        without its row does not keep other items from its value. A value of several items is reported, and stays: give
+        one of the items another value, or delete it. It is safe beside other writers, and can be repeated.
+
+        Returns:
+            What was found, and what of that was mended.
+
+        Raises:
+            ConfigurationError, TransactionConflict: as `check_unique`.
+
+        Cost: that of `check_unique`, and 1 transaction for each problem, of the row and a check of each item.
+        """
+        return unique_audit.check(cls, repairs=True)
+
+    @classmethod
+    def guarded_batch(
+        cls, *, transactions: bool = False, workers: int = 8, on_progress: Callable[[int, int], object] | None = None
+    ) -> GuardedBatch[Self]:
+        """Return a context in which to collect any number of saves and deletes, which keep their conditions.
+
+        See `GuardedBatch`. Nothing is sent before the ``with`` block ends, and nothing at all if it raises.
+
+        Args:
+            transactions: write in native transactions of up to 100, each all or none, at two write units
+                for each KB; otherwise by statements, 25 in a request, each for itself.
+            workers: how many requests at once.
+            on_progress: called after each request with the number of writes done and of all.
+
+        Raises:
+            BatchError: some writes were not applied; its `results` say which, and why.
+
+        Cost: 1 request for each 25 writes. 1 write more for one that is refused, or that no statement can say.
+        """
+        return GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)
+
+
+# Models whose items can be locked.
+
+
+class LockableMixin(VersionedMixin):
+    """Adds locks to a model: put it right before `Model` in the bases, or derive from `LockableModel`.
+
+    The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
+    `NamedLock` class named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a
+    `LockSettings`. With ``Meta.enforce = "ranges"``, or ``"table"``, every write through the model is refused while
+    another party has locked a range around the item, or the table.
+
+    Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
+    lock is lost. With a `LockAttribute`, writes from outside the lock are refused while it is held.
+
+    With a `LockAttribute`, `save` is an UpdateItem that sets the declared attributes and removes those without
+    a value. Attributes that the model does not declare therefore survive it.
+
+    A model may also have a version: this class includes `VersionedMixin`.
+    """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {
+            "lock",
+            "locked",
+            "locked_range",
+            "locked_table",
+            "locked_first",
+            "try_locked",
+            "edit",
+            "lock_state",
+            "break_lock",
+        }
+        | {"lock_settings"}
+    )
+
+    @classmethod
+    def locked(  # noqa: PLR0913 - each stands alone, and they are named
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        heartbeat: Heartbeat | None = None,
+        max_hold: Duration | None = None,
+        shared: bool = False,
+        permits: int = 1,
+        owner: str | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        settings: LockSettings | None = None,
+    ) -> Lock[Self]:
+        """Return the lock of one item, to be used in a ``with`` or ``async with`` statement.
+
+        First come, first served, in every mode: readers that come after a waiting writer wait behind it.
+        Inside, `lock.item` is the item as it was when the lock was acquired. For the guarantees under faults see
+        `Lock`.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            wait: how long to wait for the lock, in seconds or as a timedelta; 0 fails at once if
+                the queue is not empty, ``math.inf`` waits for ever. 60 s unless set.
+            lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s
+                unless set.
+            heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that
+                is long enough. With ``"progress"`` the background renews only while the work calls `Lock.progress`.
+            max_hold: how long to hold the lock at most, in seconds or as a timedelta, counted from the grant. Then it
+                is lost, and no longer renewed, even if the work hangs. Without end unless set.
+            shared: hold the lock together with other shared holders, and never beside an exclusive one. Writes of
+                the item are refused then, before any request. A shared holder cannot upgrade; an exclusive holder
+                can `Lock.downgrade`.
+            permits: how many may hold it at once, a semaphore; all callers at the same time must pass the same
+                number. Above 1, writes of the item are refused as for `shared`. If the same thread or task asks
+                again, it gets the same permit.
+            owner: label for people of at most 256 bytes; host, process and thread unless given.
+            on_lost: a plain function, called once with the reason, on a thread of its own, when loss is proven. If no
+                thread can be started, it runs on the thread that detects the loss.
+            settings: instead of ``Meta.lock_settings``.
+
+        Returns:
+            The lock, not yet taken.
+
+        Raises:
+            ConfigurationError: for arguments that cannot work. No request has been made.
+
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 1 refused
+        write; shared or with permits 2 writes.
+        """
+        claim = make_claim(shared=shared, permits=permits)
+        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold}
+        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def _make_lock(
+        cls,
+        target: Callable[[LockSettings], LockTarget[Self]],
+        claim: LockMode,
+        on_lost: Callable[[str], object] | None,
+        terms: dict[str, Any],
+    ) -> Lock[Self]:
+        check_plain("on_lost", on_lost)
+        options = make_options(cls, **terms, claim=claim)
+        return Lock(target(options.settings), options, on_lost)
+
+    @classmethod
+    def locked_range(  # noqa: PLR0913 - as for `locked`
+        cls,
+        hash_key: Any,
+        lower: Any,
+        upper: Any,
+        *,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        heartbeat: Heartbeat | None = None,
+        max_hold: Duration | None = None,
+        shared: bool = False,
+        owner: str | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        settings: LockSettings | None = None,
+    ) -> Lock[Self]:
+        """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
+
+        It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
+        not conflict. First come, first served: small ranges that come later wait behind a large range. With
+        ``Meta.enforce`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`), except
+        those of the holder; without it only other locks of ranges meet this one. Inside, writes
+        of items in the range are refused by DynamoDB once the lock is lost, and reads see everything that earlier
+        holders wrote. Locks of single items, which `locked` takes, ignore ranges; so do writes of items that carry a
+        `LockAttribute` of their own.
+
+        The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a
+        `NamedLock` it is a range of a name, and the bounds are numbers, strings, bytes or aware datetimes;
+        `locked` of that name is the whole of it.
+
+        Args:
+            hash_key: the hash key; the name, of a `NamedLock`.
+            lower: the first value in the range; None for no lower end.
+            upper: the first value behind the range; None for no upper end.
+            wait: as for `locked`.
+            lease: as for `locked`.
+            heartbeat: as for `locked`.
+            max_hold: as for `locked`.
+            shared: as for `locked`: shared ranges may overlap each other.
+            owner: as for `locked`.
+            on_lost: as for `locked`.
+            settings: as for `locked`. All ranges of a hash key queue in one row: `max_waiters` bounds them
+                together, holders included.
+
+        Returns:
+            The lock, not yet taken. It has no `item`.
+
+        Raises:
+            ConfigurationError: the range is empty, its ends do not fit the range key, a datetime has no time
+                zone, or there is no place for the lock. No request has been made.
+
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 2 writes.
+        """
+        bounds = [keys.free_bound(end) if cls._lock_creates_item else keys.bound_of(cls, end) for end in (lower, upper)]
+        claim = make_claim(shared=shared, lower=bounds[0], upper=bounds[1])
+        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold}
+        return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, on_lost, terms)
+
+    @classmethod
+    def locked_table(cls, **options: Unpack[RangeKeywords]) -> Lock[Self]:
+        """Return the lock of all items of the table, which every write through the model meets.
+
+        Writes from outside are refused with `ItemLocked`. Inside, writes are refused by DynamoDB once the lock is lost.
+        It is a lock of its own, and does not wait for locks of ranges or of single items. Writes by their holders are
+        refused like all other writes.
+
+        Args:
+            **options: those of `locked_range`.
+
+        Returns:
+            The lock, not yet taken. It has no `item`.
+
+        Raises:
+            ConfigurationError: the model has no ``Meta.enforce = "table"``: its writers would not meet the lock.
+
+        Cost: 1 write to enter, 1 to leave.
+        """
+        if cls._enforces() != "table":
+            raise ConfigurationError(f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce = 'table'.")
+        on_lost, shared = options.pop("on_lost", None), options.pop("shared", False)
+        terms: dict[str, Any] = {"wait": None, "lease": None, "owner": None, "settings": None}
+        terms |= {"heartbeat": None, "max_hold": None, **options}
+        return cls._make_lock(cls._table_target, make_claim(shared=shared), on_lost, terms)
+
+    @classmethod
+    def try_locked(
+        cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]
+    ) -> Block[Lock[Self] | None]:
+        """Acquire the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            **options: those of `locked`; `wait` is 0 unless given.
+
+        Returns:
+            A context manager, also for ``async with``, that yields the held lock, or None if it was not acquired in
+            time.
+
+        Raises:
+            ItemNotFound, ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`. With
+                ``Meta.lock_table`` an absent item has a lock as well, and `lock.item` raises DoesNotExist.
+            LockLost: on leaving, as `Lock.release`.
+
+        Cost: that of the lock; 1 refused write if it is held.
+        """
+        chosen: dict[str, Any] = {"wait": 0, **options}
+        return first_of([cls.locked(hash_key, range_key, **chosen)], (LockTimeout,))
+
+    @classmethod
+    def locked_first(cls, keys: Iterable[Any], **options: Unpack[LockKeywords]) -> Block[Lock[Self] | None]:
+        """Acquire the first of several locks that is free, skipping those that are not: for work queues.
+
+        Like SQL's ``SKIP LOCKED``: workers that pass the same list take different items. With a
+        `LockAttribute`, items that do not exist (any more) are skipped as well; with ``Meta.lock_table`` their locks
+        are acquired, and `lock.item` raises DoesNotExist. Check `lock.item` to see whether the work is still to be
+        done. A lock that this thread or task already holds counts as free, and is acquired again.
+
+        Args:
+            keys: hash keys, or pairs of hash and range key, in the order of preference.
+            **options: those of `locked`; `wait` is 0 unless given, and counts for each key.
+
+        Returns:
+            A context manager, also for ``async with``, that yields the held lock, or None if none was free.
+
+        Raises:
+            ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
+                this thread or task shares one that it would need exclusively.
+            LockLost: on leaving, as `Lock.release`.
+
+        Cost: that of the lock, and 1 refused write for each one that was skipped; shared or with permits 2.
+        """
+        return first_of(cls._locks_of(keys, {"wait": 0, **options}), (LockTimeout, ItemNotFound))
+
+    @classmethod
+    def _locks_of(cls, keys: Iterable[Any], options: dict[str, Any]) -> list[Lock[Self]]:
+        if isinstance(keys, (str, bytes)):
+            raise ConfigurationError(f"locked_first() takes a list of keys, not {keys!r} alone.")
+        pairs = [key if isinstance(key, tuple) else (key, None) for key in keys]
+        wrong = next((pair for pair in pairs if len(pair) != 2), None)  # noqa: PLR2004 - hash and range key
+        if wrong is not None:
+            raise ConfigurationError(f"a key is a hash key, or a pair of hash and range key, not {wrong!r}.")
+        return [cls.locked(*pair, **options) for pair in pairs]
+
+    if TYPE_CHECKING:
+        # Most models call their LockAttribute `lock`; it makes locks as well (see there).
+        lock: LockAttribute
+    else:
+
+        @classmethod
+        def lock(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Lock[Self]:
+            """Return the lock of one item, to be passed on or acquired by hand. The same as `locked`."""
+            return cls.locked(hash_key, range_key, **options)
+
+    @classmethod
+    def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:
+        """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``, or ``async with``.
+
+        The request that acquires the lock reads the item, and the request that releases it saves the item.
+        If the block raises, nothing is saved; each of nested blocks undoes its own changes only. A task that is
+        cancelled during the save receives the cancellation after the item is saved and the lock released.
+        All arguments are those of `locked`.
+
+        Returns:
+            A context manager that yields the item.
+
+        Raises:
+            LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
+            LockLost: on leaving; nothing was saved.
+            OutcomeUnknown: on leaving; no response tells whether the item was saved.
+            PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was
+                written through another instance in the block: `StaleVersion`.
+
+        Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
+        """
+        lock = cls.locked(hash_key, range_key, **options)
+        if not lock._options.claim.may_write:
+            raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
+        return Edit(lock)
+
+    @classmethod
+    def lock_state(cls, hash_key: Any, range_key: Any = None) -> LockState:
+        """Return the holders of the lock of an item, and the waiters.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one. Without it: the ranges of that hash key.
+
+        Returns:
+            A `LockState`; both tuples are empty when the lock is free, also if there is no such item.
+
+        Raises:
+            LockingError: no response came.
+            ConfigurationError: wrong key, or no such table.
+
+        Cost: 1 consistent read.
+        """
+        return inspection.state(cls._target_of(hash_key, range_key).row)
+
+    @classmethod
+    def _target_of(cls, hash_key: Any, range_key: Any) -> LockTarget[Self]:
+        if range_key is None and cls._range_keyname is not None:
+            return cls._range_target(hash_key, cls.lock_settings())
+        return cls._lock_target(hash_key, range_key, cls.lock_settings())
+
+    @classmethod
+    def break_lock(
+        cls, hash_key: Any, range_key: Any = None, *, ticket: int | None = None, force: bool = False
+    ) -> bool:
+        """Remove an entry from a queue by hand, whether its owner lives or not; or repair a broken lock document.
+
+        The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets
+        its `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile.
+        If the entry stands for several callers of one process (`QueueEntry.members`), all of them lose their tickets:
+        the first one is the owner, and the others enter the queue anew.
+
+        With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
+        every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read;
+        unreadable ones lose their place, as after a deletion of the document. The values of the item stay, and so
+        does a readable mark of a transaction; an unreadable mark is dropped, with its unfinished
+        writes.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one. Without it: a range of that hash key.
+            ticket: of the entry, from `lock_state`.
+            force: instead of the ticket: repair the document. A sound document is left as it is.
+
+        Returns:
+            Whether the entry was removed; with `force`, whether the document was broken.
+
+        Raises:
+            CorruptRow: the document is broken, and a ticket was given.
+            OutcomeUnknown: no response came; check the lock's state.
+            ConfigurationError: neither a ticket nor `force` was given, or both. No request has been made.
+
+        Cost: 1 read and 1 write.
+        """
+        row = cls._target_of(hash_key, range_key).row
+        if force is (ticket is not None):
+            raise ConfigurationError("break_lock() takes the ticket of an entry, or force=True to repair the document.")
+        return inspection.repair(row) if ticket is None else inspection.break_entry(row, ticket)
+
+
+class LockableModel(LockableMixin, Model):
+    """A PynamoDB `Model` with locks and versions. See `LockableMixin` and `VersionedMixin`."""

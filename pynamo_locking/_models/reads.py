@@ -1,0 +1,325 @@
+"""Reads that leave out items that count as absent, and can require committed values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pynamodb.exceptions import DoesNotExist
+from typing_extensions import Self, override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._io import lock_record, responses
+from pynamo_locking._io.stored_rows import Place
+from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._models.attributes import PlacedMixin
+from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.pagination import ResultIterator
+
+
+_R = TypeVar("_R", bound="ReadingMixin")
+
+
+class ReadingMixin(PlacedMixin):
+    """The reads of every mixin of this package, which leave out items that count as absent.
+
+    A transaction of more than a hundred actions may store a placeholder for an item that it is going to create.
+    Readers that use this package do not see placeholders. Nor do they see expired items of an `ExpiringMixin`, unless
+    they pass `include_expired`; other models have no expired items.
+    """
+
+    @override
+    @classmethod
+    def get(
+        cls,
+        hash_key: Any,
+        range_key: Any = None,
+        consistent_read: bool = False,
+        attributes_to_get: Any = None,
+        *,
+        include_expired: bool = False,
+        isolation: str | None = None,
+    ) -> Self:
+        """Get an item; consistently if this context holds its lock. See PynamoDB's `Model.get`.
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            consistent_read: as in PynamoDB.
+            attributes_to_get: as in PynamoDB.
+            include_expired: of an `ExpiringMixin`, return the item even if it has expired.
+            isolation: ``"read_committed"``: the committed item, even if the transaction that wrote it has not been
+                finished yet. ``"read_uncommitted"``: what a transaction intends, decided or not. Both read
+                consistently, and whole items. Without it: the stored item, which is a committed state; for a moment
+                after a commit it may be the previous one.
+
+        Raises:
+            DoesNotExist: there is no such item, or it has expired.
+            ConfigurationError: any other isolation; `Transaction.get` has those.
+
+        Cost: 1 read; with `isolation` 1 more for the header if a transaction has marked the item, 1 write if it is
+        decided.
+        """
+        if isolation is not None:
+            item = cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
+            return item if include_expired else expiry.present(item)
+        target = cls._target_held_here(hash_key, range_key)
+        if target is not None and target.is_elsewhere and attributes_to_get is None:
+            return _present(target.read(), include_expired=include_expired)
+        names = cls._with_needed(attributes_to_get)
+        with responses.readable_errors():
+            item = super().get(hash_key, range_key, consistent_read or target is not None, names)
+        return _present(item, include_expired=include_expired)
+
+    @classmethod
+    def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
+        reader = reader_of(isolation, attributes_to_get=attributes_to_get)
+        image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
+        if image is None:
+            raise cls.DoesNotExist("There is no such item.")
+        return cls.from_raw_data(image)
+
+    @classmethod
+    def _with_needed(cls, attributes_to_get: Any) -> Any:
+        """Return the attributes to read, with those that show whether the item counts as absent."""
+        if attributes_to_get is None:
+            return None
+        needed = (expiry.attribute_name(cls), cls._marked_attribute())
+        given = [attributes_to_get] if isinstance(attributes_to_get, str) else [*attributes_to_get]
+        return [*given, *(name for name in needed if name is not None and name not in given)]
+
+    @classmethod
+    def _marked_attribute(cls) -> str | None:
+        """Return the stored name of the attribute that shows placeholders; None if the model cannot have any."""
+        lock = cls._lock_attribute()
+        return None if lock is None or getattr(cls.Meta, "transaction_table", None) is None else lock.attr_name
+
+    @override
+    @classmethod
+    def batch_get(
+        cls,
+        items: Iterable[Any],
+        consistent_read: bool | None = None,
+        attributes_to_get: Any = None,
+        *,
+        include_expired: bool = False,
+        isolation: str | None = None,
+    ) -> Iterator[Self]:
+        """Get the items of some keys. See PynamoDB's `Model.batch_get`, and `get` for `isolation`.
+
+        Cost: 1 request for each hundred keys. With `isolation` consistent reads, and what `get` takes for each item
+        that a transaction has marked: those of one decided transaction 25 in a request.
+        """
+        if isolation is not None:
+            reader = reader_of(isolation, attributes_to_get=attributes_to_get)
+            return batch_of(cls, items, reader, include_expired=include_expired)
+        found = super().batch_get(items, consistent_read, cls._with_needed(attributes_to_get))
+        return (item for item in found if not is_ghost(item) and (include_expired or not expiry.has_expired(item)))
+
+    @override
+    @classmethod
+    def query(  # noqa: PYI019 - as in PynamoDB: subclasses override it
+        cls: type[_R],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        consistent_read: bool = False,
+        index_name: str | None = None,
+        scan_index_forward: bool | None = None,
+        limit: int | None = None,
+        last_evaluated_key: dict[str, dict[str, Any]] | None = None,
+        attributes_to_get: Iterable[str] | None = None,
+        page_size: int | None = None,
+        rate_limit: float | None = None,
+        *,
+        include_expired: bool = False,
+        isolation: str | None = None,
+        **options: Any,
+    ) -> ResultIterator[_R]:
+        """Query items. See PynamoDB's `Model.query`, and `get` for `isolation`, which no index has.
+
+        Expired items are read, not returned. So with a `limit`, and no `page_size`, each page is twice as large as the
+        page before; with `isolation` as well. Filters are judged by what the isolation shows.
+
+        Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for marks.
+        """
+        unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
+        if isolation is not None:
+            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
+            return pages_of(
+                cls,
+                cls._get_connection().query,
+                cls._serialize_keys(hash_key)[:1],
+                conditions.both(filter_condition, unexpired),
+                reader,
+                limit=limit,
+                page_size=page_size,
+                rate_limit=rate_limit,
+                exclusive_start_key=last_evaluated_key,
+                range_key_condition=range_key_condition,
+                scan_index_forward=scan_index_forward,
+            )
+        found = super().query(
+            hash_key,
+            range_key_condition,
+            cls._only_visible(filter_condition, unexpired),
+            consistent_read,
+            index_name,
+            scan_index_forward,
+            limit,
+            last_evaluated_key,
+            attributes_to_get,
+            page_size,
+            rate_limit,
+            **options,
+        )
+        return found if unexpired is None or page_size is not None else growing(found)
+
+    @override
+    @classmethod
+    def scan(  # noqa: PYI019 - as in PynamoDB: subclasses override it
+        cls: type[_R],
+        filter_condition: Condition | None = None,
+        segment: int | None = None,
+        total_segments: int | None = None,
+        limit: int | None = None,
+        last_evaluated_key: dict[str, dict[str, Any]] | None = None,
+        page_size: int | None = None,
+        consistent_read: bool | None = None,
+        index_name: str | None = None,
+        rate_limit: float | None = None,
+        attributes_to_get: Sequence[str] | None = None,
+        *,
+        include_expired: bool = False,
+        isolation: str | None = None,
+        **options: Any,
+    ) -> ResultIterator[_R]:
+        """Scan items. See PynamoDB's `Model.scan`, and `query` for `isolation` and its cost."""
+        unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
+        if isolation is not None:
+            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
+            return pages_of(
+                cls,
+                cls._get_connection().scan,
+                (),
+                conditions.both(filter_condition, unexpired),
+                reader,
+                limit=limit,
+                page_size=page_size,
+                rate_limit=rate_limit,
+                exclusive_start_key=last_evaluated_key,
+                segment=segment,
+                total_segments=total_segments,
+            )
+        found = super().scan(
+            cls._only_visible(filter_condition, unexpired),
+            segment,
+            total_segments,
+            limit,
+            last_evaluated_key,
+            page_size,
+            consistent_read,
+            index_name,
+            rate_limit,
+            attributes_to_get,
+            **options,
+        )
+        return found if unexpired is None or page_size is not None else growing(found)
+
+    @override
+    @classmethod
+    def count(
+        cls,
+        hash_key: Any = None,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        consistent_read: bool = False,
+        index_name: str | None = None,
+        limit: int | None = None,
+        rate_limit: float | None = None,
+        *,
+        include_expired: bool = False,
+        isolation: str | None = None,
+        **options: Any,
+    ) -> int:
+        """Count items. See PynamoDB's `Model.count`, and `get` for `isolation`.
+
+        Without a hash key it is DynamoDB's own estimate for the whole table, expired items included.
+
+        Cost: that of a query, with the same `isolation`, which then transfers the items.
+        """
+        if isolation is not None:
+            reader_of(isolation, index_name=index_name, **options)
+            if hash_key is None:
+                raise ConfigurationError(
+                    "without a hash key, count() is an estimate: count scan(isolation=...) instead."
+                )
+            where = (hash_key, range_key_condition, filter_condition)
+            how: dict[str, Any] = {"page_size": limit, "rate_limit": rate_limit, "include_expired": include_expired}
+            return sum(1 for _ in cls.query(*where, isolation=isolation, **how))
+        if hash_key is not None:
+            unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
+            filter_condition = cls._only_visible(filter_condition, unexpired)
+        return super().count(
+            hash_key,
+            range_key_condition,
+            filter_condition,
+            consistent_read,
+            index_name,
+            limit,
+            rate_limit,
+            **options,
+        )
+
+    @classmethod
+    def _only_visible(cls, condition: Condition | None, unexpired: Condition | None) -> Condition | None:
+        """Return the caller's filter, with one that leaves out expired items, and one that leaves out placeholders."""
+        condition, name = conditions.both(condition, unexpired), cls._marked_attribute()
+        if name is None:
+            return condition
+        path = Place(name, lock_record.TX, lock_record.INTENT, lock_record.GHOST)
+        return conditions.both(condition, path.does_not_exist())
+
+    @override
+    def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
+        """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`."""
+        before = dict(vars(self))
+        self._load_stored(consistent_read)
+        try:
+            _present(self, include_expired=include_expired)
+        except DoesNotExist:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    def _load_stored(self, consistent_read: bool) -> None:  # noqa: FBT001
+        target = self._target_held_here(*self._key_values())
+        if target is None or not target.is_elsewhere:
+            with responses.readable_errors():
+                super().refresh(consistent_read or target is not None)
+            return
+        fresh = target.read()
+        if type(fresh) is not type(self):
+            raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
+        self.attribute_values: dict[str, Any] = fresh.attribute_values
+        versions.copy_knowledge(fresh, self)
+
+
+def _present(item: _R, *, include_expired: bool) -> _R:
+    """Return an item that was read; `DoesNotExist` if it counts as absent."""
+    if is_ghost(item):
+        raise item.DoesNotExist("There is no such item.")
+    return item if include_expired else expiry.present(item)
+
+
+def is_ghost(item: PlacedMixin) -> bool:
+    """Tell whether an instance was loaded from a placeholder of a transaction."""
+    lock = item._lock_attribute()
+    if lock is None:
+        return False
+    mark = lock.__get__(item, type(item)).mark
+    return mark is not None and mark.is_ghost

@@ -1,0 +1,438 @@
+"""The guarded writes: DynamoDB refuses them once the version has changed or the lock is lost."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+
+from pynamodb.models import BatchWrite
+from typing_extensions import Self, override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lock_queue import LockState
+from pynamo_locking._io import concurrency
+from pynamo_locking._items import unique_values, versions
+from pynamo_locking._locks import held_lock
+from pynamo_locking._models.attributes import LockAttribute
+from pynamo_locking._models.reads import ReadingMixin
+from pynamo_locking._writes.send import (
+    EmbeddedLockWriter,
+    ForeignLockCheck,
+    PlainWriter,
+    SeparateLockWriter,
+    put_document,
+)
+from pynamo_locking._writes.write import DELETE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._locks.lock import Lock
+    from pynamo_locking._writes.write import Write
+
+
+# What a model does, for tasks of asyncio: PynamoDB blocks, so each call takes place in a thread.
+
+
+#: The most items that are asked for beyond those that the caller has seen.
+_MOST_AHEAD: Final = 64
+
+
+class AsyncMixin(ReadingMixin):
+    """The reads and writes of a model, awaited.
+
+    Each does what the method without the "a" does, with its arguments, errors and cost, in one of the 32 threads of
+    this package, and under the locks of the task. Tasks must not change an instance while a call for it is under way.
+
+    A task that is cancelled while it reads hears of it at once. A task that is cancelled while it writes hears of it
+    when the write has ended, which no cancellation can call back: with the error of the write, if there is one, as the
+    cause.
+    """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"aget", "aquery", "arefresh", "asave", "aupdate", "adelete"})
+
+    @classmethod
+    async def aget(cls, hash_key: Any, range_key: Any = None, **options: Any) -> Self:
+        """Get an item, awaited. See `get`."""
+        return await concurrency.call(partial(cls.get, hash_key, range_key, **options), is_urgent=False)
+
+    @classmethod
+    async def aquery(cls, hash_key: Any, *arguments: Any, **options: Any) -> AsyncIterator[Self]:
+        """Yield the items of a query, awaited. See `query`.
+
+        Cost: a task that ends the iteration early has asked for twice as many items as it has seen at most, and for 64
+        more at most.
+        """
+        found, ahead = iter(cls.query(hash_key, *arguments, **options)), 1
+        while items := await concurrency.call(partial(_take, found, ahead), is_urgent=False):
+            for item in items:
+                yield item
+            ahead = min(2 * ahead, _MOST_AHEAD)
+
+    async def arefresh(self, **options: Any) -> None:
+        """Load the item again, awaited. See `refresh`."""
+        await concurrency.to_the_end(partial(self.refresh, **options), is_urgent=False)
+
+    async def asave(self, condition: Condition | None = None, **options: Any) -> dict[str, Any]:
+        """Save the item, awaited. See PynamoDB's `Model.save`."""
+        return await concurrency.to_the_end(partial(self.save, condition, **options))
+
+    async def aupdate(self, actions: list[Action], condition: Condition | None = None, **options: Any) -> Any:
+        """Update the item, awaited. See PynamoDB's `Model.update`."""
+        return await concurrency.to_the_end(partial(self.update, actions, condition, **options))
+
+    async def adelete(self, condition: Condition | None = None, **options: Any) -> Any:
+        """Delete the item, awaited. See PynamoDB's `Model.delete`."""
+        return await concurrency.to_the_end(partial(self.delete, condition, **options))
+
+
+def _take(found: Any, count: int) -> list[Any]:
+    return list(islice(found, count))
+
+
+# The guarded writes: DynamoDB refuses them once the version has changed or the lock is lost.
+
+
+_M = TypeVar("_M", bound="GuardedMixin")
+
+#: Where an instance that is being written keeps the held entry.
+_WRITES_UNDER: Final = "_pynamo_locking_writes_under"
+
+
+class _Unguarded(BatchWrite[_M]):
+    @override
+    def save(self, put_item: _M) -> None:
+        versions.forget(put_item)  # the stored item will have no write id
+        lock = put_item._lock_attribute()
+        if put_item._lock_creates_item and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
+            lock.__set__(put_item, LockState(raw={}))  # which identifies the row
+        super().save(put_item)
+
+
+class Placed(Protocol):
+    """Rows with new intervals, on their way into the `Transaction` `tx`."""
+
+    @property
+    def tx(self) -> Any: ...
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Yield the locks to hold before, if the caller wants any."""
+        ...
+
+    def stage(self) -> None:
+        """Add the rows, if they overlap no other rows."""
+
+
+def _without_intervals(model: object) -> ConfigurationError:
+    return ConfigurationError(f"{getattr(model, '__name__', model)!s} has no intervals: derive it from IntervalMixin.")
+
+
+def inserted(tx: Any, model: Any, new_rows: object) -> Placed:
+    """Return the insert of new rows into a `Transaction`, a new one unless given."""
+    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
+        raise _without_intervals(model)
+    return model._inserting(tx, new_rows)
+
+
+def moved(tx: Any, row: Any, begin: Any, end: Any) -> Placed:
+    """Return the move of a row in a `Transaction`, a new one unless given."""
+    if not isinstance(row, GuardedMixin):
+        raise _without_intervals(row)
+    return row._moving(tx, begin, end)
+
+
+class GuardedMixin(AsyncMixin):
+    """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
+
+    _hides_expired: ClassVar[bool] = False
+
+    def _writer(self) -> PlainWriter | None:
+        """Return the writer of this item, and note its held entry; None if PynamoDB writes the item."""
+        writer = self._find_writer()
+        vars(self).pop(_WRITES_UNDER, None)
+        if writer is not None and writer.own is not None:
+            vars(self)[_WRITES_UNDER] = writer.own
+        return writer
+
+    def _was_written(self) -> None:
+        """Mark other instances of the item under the same lock as stale. See `Copies`."""
+        own: HeldEntry | None = vars(self).pop(_WRITES_UNDER, None)
+        if own is not None:
+            own.copies.note_write(self)
+
+    def _find_writer(self) -> PlainWriter | None:
+        attribute, enforced = self._lock_attribute(), self._enforces()
+        if attribute is not None:
+            row = self._lock_row_of_item()
+            return EmbeddedLockWriter(self, attribute, row, self._own_entry(row))
+        owns = self._own_entries_elsewhere()
+        barriers = [] if enforced is None else self._barriers(owns)
+        if owns or barriers:
+            return SeparateLockWriter(self, owns, barriers)
+        shape = versions.shape_of(type(self))
+        has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
+        return PlainWriter(self) if has_parts else None
+
+    def _own_entries_elsewhere(self) -> list[HeldEntry]:
+        """Return the held entries of its own lock and of locks around it: the write must check all of them."""
+        if not self._may_be_held_elsewhere():
+            return []
+        own = self._own_entry(self._lock_row_of_item())
+        return [each for each in (own, self._range_entry(), self._table_entry()) if each is not None]
+
+    def _barriers(self, owns: Sequence[HeldEntry]) -> list[ForeignLockCheck]:
+        """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
+        held, settings = {own.row.identity for own in owns}, self.lock_settings()
+        rows = self._enforced_rows()
+        return [ForeignLockCheck(row, position, settings) for row, position in rows if row.identity not in held]
+
+    def _most_actions(self) -> int:
+        """Return how many actions a native transaction needs for a write of this item."""
+        enforced, declared = len(self._enforced_rows()), unique_values.unique_of(type(self))
+        rows = 0 if declared is None else 2 * len(declared.groups)
+        return 1 + rows + max(enforced, int(self._may_be_held_elsewhere()))
+
+    def _kept(
+        self,
+        condition: Condition | None,
+        actions: Sequence[Action] | None = None,  # noqa: ARG002 - for subclasses
+        *,
+        member: Any = None,  # noqa: ARG002
+    ) -> Condition | None:
+        """Return the condition of a save or an update in a transaction. Subclasses add to it, or refuse the write.
+
+        The item is the `member` of a `Transaction`, if it has such.
+        """
+        return condition
+
+    @classmethod
+    def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
+        """See `inserted`."""
+        raise _without_intervals(cls)
+
+    def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
+        """See `moved`."""
+        raise _without_intervals(type(self))
+
+    @override
+    def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
+        """Save the item, guarded by its version and its lock. See PynamoDB's `Model.save`.
+
+        A save whose response was lost is recognised by its write id, in an item that has them.
+
+        Args:
+            condition: must be true as well.
+            add_version_condition: with False the item is overwritten whatever its version; the stored
+                version still goes up by one, never back.
+
+        Returns:
+            DynamoDB's response; if it was lost, the stored item under ``"Attributes"``. Empty if the write was a
+            transaction.
+
+        Raises:
+            StaleVersion: the stored version differs, nothing was written; also a `PutError`.
+            ItemLocked: another owner holds the item's embedded lock; also a `PutError`.
+            LockLost: this context held the lock and lost it; nothing was written.
+            Conflict: the caller's condition failed; also a `PutError`.
+            TransactionConflict: transactions kept the item busy; also a `PutError`.
+            OutcomeUnknown: no response tells whether it was written; also a `PutError`.
+            PutError: DynamoDB refused the write for another reason.
+
+        Cost: 1 write, no read, also when it is refused. With the lock in a row of its own: 1 transaction
+        of two writes inside the lock.
+        """
+        written = self._writer()
+        if written is None:
+            return super().save(condition, add_version_condition=add_version_condition)
+        data: dict[str, Any] = written.save(condition, checks_version=add_version_condition)
+        return data
+
+    @override
+    def update(
+        self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> Any:
+        """Update the item, guarded by its version and its lock. See PynamoDB's `Model.update`.
+
+        The list of actions is not changed. Errors are those of `save`, as `UpdateError`.
+
+        With ``add_version_condition=False`` and incrementing actions (`add`, `append`, `increment`) a second copy
+        would increment twice. Such an update of an item with write ids is therefore sent only once: if its response is
+        lost, the item is read, and either shows the write, or the outcome is unknown.
+
+        Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
+        (`StaleVersion`, nothing is sent) until it is read again: the instance may lack that update. The same holds if
+        the lock is in a row of its own and the read after the transaction got no response: a warning is logged then,
+        and the instance keeps its old attributes.
+
+        Cost: 1 write. With the lock in a row of its own: 1 transaction and 1 read inside the lock.
+        """
+        written = self._writer()
+        if written is None:
+            return super().update(actions, condition, add_version_condition=add_version_condition)
+        return written.update(actions, condition, checks_version=add_version_condition)
+
+    @override
+    def delete(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> Any:
+        """Delete the item, guarded by its version and its lock. See PynamoDB's `Model.delete`.
+
+        An embedded lock is deleted with its item: all waiters get `ItemNotFound`. Errors are
+        those of `save`, as `DeleteError`.
+
+        A delete that had to be sent again and then finds no item succeeds, even if another writer deleted it: the
+        item in the version that was read is gone. To find out *who* deletes it, mark the item by an update first.
+
+        Cost: 1 write. With the lock in a row of its own: 1 transaction inside the lock.
+        """
+        written = self._writer()
+        if written is None:
+            return super().delete(condition, add_version_condition=add_version_condition)
+        return written.delete(condition, checks_version=add_version_condition)
+
+    @override
+    def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
+        """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
+
+        Afterwards, an instance that was read under a lock since lost or released no longer belongs to that lock, and
+        an instance that is stale after a write of another instance under the same lock can be saved again.
+
+        Raises:
+            DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
+        """
+        vars(self).pop(_WRITES_UNDER, None)  # left by a failed write
+        own: HeldEntry | None = vars(self).get(held_lock.OWN_ENTRY)
+        if own is not None and not own.possession.is_held:
+            del vars(self)[held_lock.OWN_ENTRY]
+        super().refresh(consistent_read, include_expired=include_expired)
+
+    @override
+    @classmethod
+    def batch_write(cls, auto_commit: bool = True, *, unguarded: bool = False) -> BatchWrite[Self]:
+        """Write many items without any condition, if `unguarded` is set. See `guarded_batch`.
+
+        Args:
+            auto_commit: see PynamoDB's `Model.batch_write`.
+            unguarded: must be True if the model has a version or a lock: a BatchWriteItem has no conditions,
+                so it overwrites newer versions, locks, and items that are locked.
+
+        Raises:
+            ConfigurationError: without ``unguarded=True``.
+        """
+        if not unguarded and (cls._version_attribute_name is not None or cls._has_lock_place()):
+            raise ConfigurationError(
+                f"batch_write() of {cls.__name__} would overwrite locks and newer versions: a BatchWriteItem has no "
+                f"conditions. Use guarded_batch(), or pass unguarded=True."
+            )
+        if unique_values.unique_of(cls) is not None:
+            raise ConfigurationError(
+                f"batch_write() of {cls.__name__} would leave out the rows of its unique values: use guarded_batch()."
+            )
+        return _Unguarded(cls, auto_commit)
+
+    # PynamoDB's own TransactWrite calls these
+
+    def _writer_without_row(self) -> PlainWriter | None:
+        writer = self._writer()
+        if isinstance(writer, SeparateLockWriter):
+            raise ConfigurationError(
+                f"{writer.checked[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot "
+                f"check that row. Use pynamo_locking.TransactWrite."
+            )
+        return writer
+
+    def _handed_out(
+        self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
+    ) -> dict[str, Any]:
+        """Return a request that PynamoDB will send, before it calls `update_local_version_attribute`."""
+        if write.claims is not None and write.claims.rows:
+            raise ConfigurationError(
+                f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
+                f"pynamo_locking.TransactWrite."
+            )
+        if write.operation is not DELETE:  # for which PynamoDB makes no such call
+            versions.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
+        del kwargs["ReturnValuesOnConditionCheckFailure"]
+        if return_values_on_condition_failure is not None:
+            kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
+        return kwargs
+
+    @override
+    def get_save_kwargs_from_instance(
+        self, condition: Condition | None = None, return_values_on_condition_failure: str | None = None
+    ) -> dict[str, Any]:
+        """Build the Put of PynamoDB's own TransactWrite: an embedded lock must be as it was loaded."""
+        writer = self._writer_without_row()
+        if writer is None:
+            return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
+        return self._handed_out(*writer.put(condition), return_values_on_condition_failure)
+
+    @override
+    def get_update_kwargs_from_instance(
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> dict[str, Any]:
+        """Build the Update of PynamoDB's own TransactWrite, with all guards."""
+        writer = self._writer_without_row()
+        if writer is None:
+            return super().get_update_kwargs_from_instance(
+                [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition
+            )
+        write = writer.plan_update(actions, condition, checks_version=add_version_condition)
+        return self._handed_out(write, writer.action(write)["Update"], return_values_on_condition_failure)
+
+    @override
+    def get_delete_kwargs_from_instance(
+        self,
+        condition: Condition | None = None,
+        return_values_on_condition_failure: str | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> dict[str, Any]:
+        """Build the Delete of PynamoDB's own TransactWrite, with all guards."""
+        writer = self._writer_without_row()
+        if writer is None:
+            return super().get_delete_kwargs_from_instance(
+                condition, return_values_on_condition_failure, add_version_condition=add_version_condition
+            )
+        write = writer.plan_delete(condition, checks_version=add_version_condition)
+        if isinstance(writer, EmbeddedLockWriter) and writer.own is not None:
+            writer.own.expect_delete(expected=True)  # PynamoDB does not report when it sends the delete
+        return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
+
+    @override
+    def update_local_version_attribute(self) -> None:
+        """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
+        super().update_local_version_attribute()  # type: ignore[no-untyped-call]
+        versions.take_expected(self)
+        state = put_document(self)
+        if state is not None:
+            name = next(name for name, a in self.get_attributes().items() if isinstance(a, LockAttribute))
+            self.attribute_values[name] = state
+        self._was_written()
+
+    @override
+    def deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
+        """Load the response to an update. See PynamoDB's `Model.deserialize`."""
+        super().deserialize(attribute_values)
+        self._was_written()
+
+    @override
+    @classmethod
+    def from_raw_data(cls, data: dict[str, Any]) -> Self:
+        """Return an instance for a stored item. See PynamoDB's `Model.from_raw_data`."""
+        item = super().from_raw_data(data)
+        versions.remember(item, data)
+        return item
+
+    @override
+    def _container_deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
+        super()._container_deserialize(attribute_values)
+        versions.remember(self, attribute_values)

@@ -1,0 +1,630 @@
+"""Calls that may be made twice: what the first one has returned is kept, and returned again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
+
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from typing_extensions import ParamSpec, Self, override
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import IDLE_TTL_S, Duration, lease_end_s, seconds
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.row_keys import plain
+from pynamo_locking._io import runtime
+from pynamo_locking._io.stored_rows import Image, Place, Stored, number
+from pynamo_locking._items import versions
+from pynamo_locking._locks.held_lock import held_by_this_context
+from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.options import make_options
+from pynamo_locking._models.attributes import VersionAttribute
+from pynamo_locking._models.edit import Edit
+from pynamo_locking._recipes.named_lock import NamedLock
+from pynamo_locking._transactions.async_transaction import as_step
+from pynamo_locking._transactions.begin import current_transaction
+from pynamo_locking.exceptions import PayloadMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._transactions.transaction import Savepoint, Transaction
+
+
+# Calls that may be made twice: what the first one has returned is kept beside its key, and returned again.
+
+
+#: How long a result is kept: as long as idempotency keys of transactions.
+KEEP_S: Final = 86_400.0
+
+#: A century: times beyond it are not sure to fit into what DynamoDB and Python take for a time.
+_LONGEST_KEEP_S: Final = 36_525 * 86_400.0
+
+#: So many bytes of result fit into an item of DynamoDB, beside the lock and its waiters.
+_LARGEST_RESULT: Final = 390_000
+
+
+class Serializer(Protocol):
+    """Turns a result into text and back. The module `json` is one."""
+
+    def dumps(self, obj: Any, /) -> str: ...
+
+    def loads(self, s: str, /) -> Any: ...
+
+
+class LambdaContext(Protocol):
+    """What AWS Lambda passes to a handler as its second argument."""
+
+    def get_remaining_time_in_millis(self) -> int: ...
+
+
+class _AlreadyAnswered(Exception):  # noqa: N818 - no error: it ends the wait for a call whose result is stored
+    def __init__(self, row: IdempotencyTable) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class IdempotencyTable(NamedLock):
+    """The table of calls that may be made twice: for each key its result, or the lock of the call that is under way.
+
+    Subclass it with a table of its own; its rows are created and removed automatically::
+
+        class Calls(IdempotencyTable):
+            class Meta:
+                table_name = "calls"
+                region = "eu-west-1"
+
+        @idempotent(Calls, key="order_id", payload="amount")
+        def charge(order_id: str, amount: int) -> str:
+            ...
+
+    See `idempotent` for the guarantees. A row is a lock of its key while a call is in progress; the write that stores
+    the result removes the lock. DynamoDB's TTL removes a row a day after its result is no longer kept. Nothing depends
+    on when that happens.
+    """
+
+    _kind: ClassVar[str] = "call"
+    _has_format: ClassVar[bool] = True
+    _also_stored: ClassVar[frozenset[str]] = NamedLock._also_stored | {"version_write_id"}
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"call"})
+
+    result: UnicodeAttribute = UnicodeAttribute(null=True)
+    error: UnicodeAttribute = UnicodeAttribute(null=True)
+    payload_hash: UnicodeAttribute = UnicodeAttribute(null=True)
+    kept_until_ms: NumberAttribute = NumberAttribute(null=True)
+    version: VersionAttribute = VersionAttribute(null=True)
+
+    @classmethod
+    def call(  # noqa: PLR0913 - options
+        cls,
+        key: str,
+        *,
+        payload: object = None,
+        keep: Duration = KEEP_S,
+        wait: Duration | None = None,
+        lease: Duration | None = None,
+        heartbeat: bool | None = None,
+        owner: str | None = None,
+        lambda_context: LambdaContext | None = None,
+        final: tuple[type[Exception], ...] = (),
+        serializer: Serializer = json,
+    ) -> IdempotentCall:
+        """Return a block that is one call, in a ``with`` or ``async with`` statement. `idempotent` makes one of a call.
+
+        ::
+
+            with Calls.call("charge-17", payload=order) as call:
+                if not call.is_repeated:
+                    call.result = charge(order)
+            return call.result
+
+        Args:
+            key: names the call among all that share the table; 2,048 bytes at most.
+            payload: what the call is about, as JSON or bytes. Its SHA-256 is stored with the result, and a call with
+                another one is refused. None compares nothing.
+            keep: for how long the result counts, in seconds or as a timedelta. A day.
+            wait: how long to wait for a call with this key that is in progress elsewhere; 0 refuses at once. That of
+                ``Meta.lock_settings`` unless given, which is 60 s unless set.
+            lease: how long a call in progress survives without a renewal; likewise.
+            heartbeat: renew in the background; likewise True.
+            owner: label for people, as in `LockableModel.locked`.
+            lambda_context: the second argument of the Lambda handler that the call is made in. Then `lease` is what is
+                left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
+            final: exceptions that are results: stored, and raised again by a repeat, as ``type(*args)``.
+            serializer: has `dumps` to text and `loads`, as the module `json` has.
+
+        Raises:
+            ConfigurationError: for arguments that cannot work. No request has been made.
+        """
+        _check_key(key)
+        kept = check_terms(keep, final, serializer)
+        options = make_options(cls, wait=wait, lease=lease, heartbeat=heartbeat, owner=owner, settings=None)
+        if lambda_context is not None:
+            if lease is not None or heartbeat is not None:
+                raise ConfigurationError("lambda_context sets the lease, without a heartbeat: leave both out.")
+            left = lambda_context.get_remaining_time_in_millis() / 1000
+            least = 3 * options.settings.worst_request
+            lasts = min(max(left, least), options.settings.max_lease)
+            options = replace(options, lease=lasts, heartbeat=False, wait=min(options.wait, max(0.0, left / 2)))
+        target = cls._lock_target(key, None, options.settings)
+        target = replace(target, row=replace(target.row, kept_s=IDLE_TTL_S + math.ceil(kept)))
+        lock = Lock(target, replace(options, peek=cls._peek), None)
+        return IdempotentCall(cls(key), lock, _Terms(key, _hash_of(payload), kept, final, serializer))
+
+    @classmethod
+    def _peek(cls, image: Image) -> None:
+        versions.refuse_newer(cls, image)
+        if cls.kept_until_ms.attr_name in image:
+            row = cls.from_raw_data(image)
+            if _is_kept(row.kept_until_ms):
+                raise _AlreadyAnswered(row)
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str) or not key:
+        raise ConfigurationError(f"the key of a call is a text that is not empty, not {key!r}.")
+
+
+def check_terms(keep: Duration, final: Any, serializer: Any) -> float:
+    """Refuse what no call can have; return for how many seconds its result is kept."""
+    kept = seconds(keep, "keep")
+    if not 0 < kept <= _LONGEST_KEEP_S:
+        raise ConfigurationError(f"keep must be above 0 and at most a hundred years, got {keep!r}.")
+    if not (callable(getattr(serializer, "dumps", None)) and callable(getattr(serializer, "loads", None))):
+        raise ConfigurationError(
+            f"the serializer must have dumps and loads, as the module json has, not {serializer!r}."
+        )
+    is_tuple = isinstance(final, tuple)
+    if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in final)):
+        raise ConfigurationError(f"final must be a tuple of exception classes, not {final!r}.")
+    if len({kind.__name__ for kind in final}) < len(set(final)):
+        raise ConfigurationError(f"final has two exceptions of one name, by which a repeat knows them: {final!r}.")
+    return kept
+
+
+def _is_kept(until_ms: float | None) -> bool:
+    return until_ms is not None and until_ms > runtime.current.time_ms()
+
+
+def _hash_of(payload: object) -> str | None:
+    if payload is None:
+        return None
+    try:
+        data = payload if isinstance(payload, bytes) else json.dumps(payload, sort_keys=True).encode()
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the payload of a call must be JSON or bytes, so that it can be compared: {error}. Pass what tells two "
+            f"calls apart, such as an id and an amount."
+        ) from error
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Terms:
+    key: str
+    payload_hash: str | None
+    keep: float
+    final: tuple[type[Exception], ...]
+    serializer: Serializer
+
+
+class _Ending(Edit[IdempotencyTable]):
+    """The edit of the row of a call; its save is left out if a transaction has stored the result."""
+
+    by: Transaction | None = None
+    is_undone = False  # by a rollback of the transaction, also to a savepoint
+
+    def undo(self) -> None:
+        self.is_undone = True
+
+    @override
+    def _save(self) -> None:
+        if self.by is None:
+            super()._save()
+        elif self.is_undone or not self.by._is_committed:
+            raise ConfigurationError(
+                "the transaction with which call.complete() was to store the result is not committed: end it before "
+                "the block of the call ends. Nothing was stored, and the key is free again."
+            )
+
+
+class IdempotentCall:
+    """One call that may be made twice, made by `IdempotencyTable.call`, for ``with`` and for ``async with``.
+
+    A block that ends stores its `result`, in the write that releases the key's lock. A block that raises stores nothing
+    (unless the exception is in `final`), and the key is free again.
+
+    Inside an open `transaction` (or `atransaction`) no lock is acquired. The row is read by the transaction, and the
+    result is one action of its commit: effect and result are stored together, or neither. If the block raises, the
+    transaction forgets the writes that were planned since the block began.
+
+    Attributes:
+        key: as given.
+        is_repeated: whether the result was stored by an earlier call, so that nothing is to be done.
+    """
+
+    def __init__(self, row: IdempotencyTable, lock: Lock[Any], terms: _Terms) -> None:
+        self.key: str = terms.key
+        self.is_repeated: bool = False
+        self._row = row
+        self._terms = terms
+        self._edit = _Ending(lock)
+        self._in: Transaction | None = None
+        self._before: Savepoint
+        self._result: Any = None
+        self._text: str | None = None
+
+    @property
+    def result(self) -> Any:
+        """What the call returns. After the block it is what a repeat gets: what the serializer makes of the text."""
+        return self._result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        if self.is_repeated:
+            raise ConfigurationError(f"the call {self.key!r} has its result already: look at call.is_repeated first.")
+        if self._edit.is_undone:  # another attempt has another result
+            self._edit.by, self._edit.is_undone, self._text = None, False, None
+        if self._text is not None:
+            raise ConfigurationError(f"the call {self.key!r} is complete: its result is given to the transaction.")
+        self._result = value
+
+    @property
+    def lock(self) -> Lock[IdempotencyTable]:
+        """The lock of the key: its `ticket` for other systems, its `check` for transactions.
+
+        Raises:
+            ConfigurationError: the call is part of a transaction, or repeated, and holds no lock.
+        """
+        if self._in is not None or self.is_repeated:
+            why = "a repeated call" if self.is_repeated else "a call inside a transaction"
+            raise ConfigurationError(f"{why} holds no lock.")
+        return self._edit.lock
+
+    def complete(self, result: object) -> None:
+        """Store the result with the transaction that is open here, and that began inside the block of the call.
+
+        The commit is refused if the lock of the key is lost by then. The block of the call must end after it. After a
+        rollback it is called again, as by the next attempt of a `transactional` function.
+
+        Raises:
+            ConfigurationError: no transaction is open, or it is read only or has an `idempotency_key`; or the call is
+                repeated, complete or itself in a transaction.
+
+        Cost: one action of the commit. The end of the block then costs 1 write, as without.
+        """
+        tx = current_transaction()
+        if tx is None or self._in is not None:
+            raise ConfigurationError(
+                "call.complete() stores the result with a transaction that is opened inside the block of the call. "
+                "Without one, assign call.result."
+            )
+        if tx._options.idempotency_key is not None:
+            raise ConfigurationError(
+                "the transaction has an idempotency_key: were it committed before, it would not store the result. "
+                "Leave the key out: the call has one."
+            )
+        tx._check_writable()
+        self.result = result
+        self._encode(result)
+        tx.update(self._row, self._actions())
+        tx._members.undo.append(self._edit.undo)
+        self._edit.by = tx
+
+    def __enter__(self) -> Self:
+        tx = self._begin()
+        if tx is not None:
+            self._enter_in(tx)
+            return self
+        try:
+            self._row = self._edit.__enter__()
+        except _AlreadyAnswered as answered:
+            found = answered.row
+        else:
+            return self
+        return self._repeat(found)
+
+    async def __aenter__(self) -> Self:
+        tx = self._begin()
+        if tx is not None:
+            await as_step(partial(self._enter_in, tx))
+            return self
+        try:
+            self._row = await self._edit.__aenter__()
+        except _AlreadyAnswered as answered:
+            found = answered.row
+        else:
+            return self
+        return self._repeat(found)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_repeated:
+            return
+        ending = self._conclude(error)
+        if self._in is None:
+            self._edit.__exit__(None if ending is None else type(ending), ending, traceback)
+        else:
+            self._leave_in(self._in, ending)
+        if ending is not error and ending is not None:
+            raise ending
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.is_repeated:
+            return
+        ending = self._conclude(error)
+        if self._in is None:
+            await self._edit.__aexit__(None if ending is None else type(ending), ending, traceback)
+        else:
+            await as_step(partial(self._leave_in, self._in, ending))
+        if ending is not error and ending is not None:
+            raise ending
+
+    def _begin(self) -> Transaction | None:
+        """Return the open transaction, of which the call will be a part; without one, refuse to wait for ourselves."""
+        tx, row = current_transaction(), self._edit.lock._target.row
+        if held_by_this_context(row, WHOLE, None) is not None:
+            raise ConfigurationError(
+                f"the call {self._terms.key!r} is in progress in this very thread or task, and would wait for itself."
+            )
+        if tx is not None and self._terms.final:
+            raise ConfigurationError(
+                "a transaction that raises stores nothing, so it cannot store an exception that is final: catch it in "
+                "the function, and return a value for it."
+            )
+        return tx
+
+    def _enter_in(self, tx: Transaction) -> None:
+        if tx._isolation == "read_uncommitted":
+            raise ConfigurationError("a result counts once it is committed: choose another isolation.")
+        row = tx.get_or_none(type(self._row), self._terms.key)
+        if row is not None and _is_kept(row.kept_until_ms):
+            self._repeat(row)
+        else:
+            tx._check_writable()
+            self._in, self._row, self._before = tx, row or self._row, tx.savepoint()
+
+    def _leave_in(self, tx: Transaction, error: BaseException | None) -> None:
+        if error is not None:
+            if not tx._is_over:  # the caller may catch the error, and commit what it has done besides
+                self._before.rollback()
+            return
+        lasts = Stored(number(lease_end_s(runtime.current.time_ms(), self._terms.keep + IDLE_TTL_S)))
+        tx.update(self._row, [*self._actions(), Place(type(self._row).expires.attr_name).set(lasts)])
+
+    def _repeat(self, row: IdempotencyTable) -> Self:
+        self.is_repeated = True
+        mine, stored = self._terms.payload_hash, row.payload_hash
+        if mine and stored and mine != stored:
+            raise PayloadMismatch(
+                f"the key {self._terms.key!r} was used for a call with another payload, whose result is stored. "
+                f"Nothing was done. Another call needs a key of its own.",
+                key=self._terms.key,
+            )
+        value = self._terms.serializer.loads(row.result or "")
+        if row.error is None:
+            self._result = value
+            return self
+        kind = next((each for each in self._terms.final if each.__name__ == row.error), None)
+        if kind is None:
+            raise ConfigurationError(
+                f"the call {self._terms.key!r} has ended with {plain(row.error)}{tuple(value)!r}, which is not in "
+                f"`final` here."
+            )
+        raise kind(*value)
+
+    def _conclude(self, error: BaseException | None) -> BaseException | None:
+        """Note the result, or a final exception, to be stored; return the exception with which nothing is stored."""
+        try:
+            if error is None:
+                self._encode(self._result)
+            elif type(error) in self._terms.final:
+                type(error)(*error.args)  # what a repeat could not make is not stored
+                self._encode(list(error.args), type(error).__name__)
+            else:
+                return error
+        except BaseException as failure:  # noqa: BLE001 - it is raised when the key is free again
+            return failure
+        return None
+
+    def _encode(self, value: object, error: str | None = None) -> None:
+        if self._text is not None:
+            return
+        text, terms = self._terms.serializer.dumps(value), self._terms
+        if not isinstance(text, str):
+            raise ConfigurationError(f"the serializer must make text, not {type(text).__name__}: let it decode bytes.")
+        if len(text.encode()) > _LARGEST_RESULT:
+            raise ConfigurationError(
+                f"the result of the call {self.key!r} is too large for an item of DynamoDB ({len(text)} characters). "
+                f"It was not stored, and the key is free again. Keep it elsewhere, and return where it is."
+            )
+        self._result, self._text = value if error else terms.serializer.loads(text), text
+        row = self._row
+        row.result, row.error, row.payload_hash = text, error, terms.payload_hash
+        row.kept_until_ms = runtime.current.time_ms() + int(terms.keep * 1000)
+
+    def _actions(self) -> list[Action]:
+        """Return the result as actions of an update, which the row of the instance may be created by."""
+        row, table = self._row, type(self._row)
+        stored = {"result": row.result, "payload_hash": row.payload_hash, "kept_until_ms": row.kept_until_ms}
+        actions: list[Action] = [table.error.remove()]
+        for name, value in stored.items():
+            attribute = getattr(table, name)
+            actions.append(attribute.remove() if value is None else attribute.set(value))
+        return actions
+
+
+# The decorator of functions that may be called twice.
+
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def idempotent(  # noqa: PLR0913 - options
+    table: type[IdempotencyTable],
+    *,
+    key: str | Callable[..., object],
+    payload: str | Callable[..., object] | None = None,
+    name: str | None = None,
+    keep: Duration = KEEP_S,
+    wait: Duration | None = None,
+    lease: Duration | None = None,
+    heartbeat: bool | None = None,
+    final: tuple[type[Exception], ...] = (),
+    serializer: Serializer = json,
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Run a function once for each key: a second call returns the stored result of the first, and does nothing.
+
+    ::
+
+        @idempotent(Calls, key="order_id", payload="amount")
+        def charge(order_id: str, amount: int) -> str:
+            ...
+
+    Also for coroutine functions. Every caller gets what the serializer makes of the stored text, the first one too: a
+    tuple becomes a list. A function that raises stores nothing, and its key is free again, unless the exception is in
+    `final`. One that returns what cannot be serialized raises as well.
+
+    Guaranteed under crashes, lost answers and pauses: of all calls with one key, one result is stored, and returned
+    until `keep` has passed. While a call is in progress, other calls wait or are refused. A call that ends after its
+    key was taken over raises `LockLost`, and its result is not stored. Not guaranteed: that the effects of the function
+    elsewhere happen once. If its process dies after the effect and before the result is stored, the next call repeats
+    the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a system that can refuse it. Changes of items
+    are made once inside a `transaction`, as ``@transactional()`` above this decorator opens it: the commit stores the
+    items and the result, and no lock is acquired.
+
+    In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
+    ``lambda_context`` of `IdempotencyTable.call`.
+
+    Args:
+        table: where the results are kept.
+        key: the name of the argument that is the key of the call, a text or a whole number; or a function of all
+            arguments, defaults included, that returns it.
+        payload: what else must be the same if a key comes again: the name of an argument, or a function of all
+            arguments, whose value is JSON or bytes. None compares nothing.
+        name: of the function, which the stored key begins with; its module and qualified name unless given. Give one to
+            a function that may be renamed or moved: its keys would be forgotten. Functions that share a table and have
+            one qualified name need one too: two programs' ``__main__.run``, two Lambda functions' ``app.handler``, a
+            function that is made anew by each call of another one. They would get each other's results.
+        keep: for how long a result counts. See `IdempotencyTable.call`, for all that follow as well.
+        wait: how long to wait for a call that is in progress elsewhere; 0 refuses at once.
+        lease: how long a call in progress survives without a renewal.
+        heartbeat: renew in the background.
+        final: exceptions that are results.
+        serializer: of the result.
+
+    Returns:
+        A decorator. The function that it returns also raises the following.
+
+    Raises:
+        PayloadMismatch: the key was used with another payload. Nothing was done.
+        LockTimeout: a call with this key is in progress elsewhere. Nothing was done.
+        LockLost: the call took longer than its lease and was taken over. What it did stays done.
+        OutcomeUnknown: no response tells whether the result was stored. Another call tells.
+        ConfigurationError: the key is no text, or the result is too large for an item; or of the decorator: its
+            arguments cannot work, or the function is `transactional`, which belongs above this decorator.
+
+    Cost: 2 writes for the first call, 1 refused write for a repeat. Inside a transaction 1 read, and 1 action of its
+    commit. A call whose key was freed or has expired takes 1 refused write more. Waiting costs as for `Lock`.
+
+    Source: the decorator of Powertools for AWS Lambda; the header of draft-ietf-httpapi-idempotency-key-header.
+    """
+    _check_table(table)
+    check_terms(keep, final, serializer)
+    make_options(table, wait=wait, lease=lease, heartbeat=heartbeat, owner=None, settings=None)
+    options: Any = {"keep": keep, "wait": wait, "lease": lease, "heartbeat": heartbeat}
+    options |= {"final": final, "serializer": serializer}
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        begin = _Beginning(table, function, name, key, payload, options)
+
+        @functools.wraps(function)
+        def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+            with begin(arguments, keywords) as call:
+                if not call.is_repeated:
+                    call.result = function(*arguments, **keywords)
+            return cast("_T", call.result)
+
+        @functools.wraps(function)
+        async def arun(*arguments: _P.args, **keywords: _P.kwargs) -> Any:
+            async with begin(arguments, keywords) as call:
+                if not call.is_repeated:
+                    call.result = await cast("Any", function(*arguments, **keywords))
+            return call.result
+
+        return cast("Callable[_P, _T]", arun) if inspect.iscoroutinefunction(function) else run
+
+    return decorate
+
+
+def _check_table(table: Any) -> None:
+    if not (isinstance(table, type) and issubclass(table, IdempotencyTable)):
+        raise ConfigurationError(f"the table of idempotent() is a subclass of IdempotencyTable, not {table!r}.")
+
+
+class _Beginning:
+    """Makes a call of the arguments of a function; refuses a function, or a name of an argument, that cannot work."""
+
+    def __init__(
+        self,
+        table: type[IdempotencyTable],
+        function: Callable[..., object],
+        name: str | None,
+        key: str | Callable[..., object],
+        payload: str | Callable[..., object] | None,
+        options: dict[str, Any],
+    ) -> None:
+        if not inspect.isroutine(function) or isinstance(function, classmethod):
+            raise ConfigurationError(f"idempotent() is for functions, below @classmethod, not for {function!r}.")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(f"{function.__qualname__} is a generator: it returns before it has run.")
+        if hasattr(function, "_begins_transaction"):
+            raise ConfigurationError(
+                f"{function.__qualname__} commits before its result is stored, so after a crash in between it would do "
+                f"its work again. Put @transactional() above @idempotent(...): then one commit stores both."
+            )
+        self._signature = inspect.signature(function)
+        for what, each in (("key", key), ("payload", payload)):
+            if isinstance(each, str) and each not in self._signature.parameters:
+                raise ConfigurationError(
+                    f"{function.__qualname__} has no argument {each!r}, which is to be the {what}."
+                )
+            if not isinstance(each, str) and not callable(each) and (each, what) != (None, "payload"):
+                raise ConfigurationError(f"the {what} is the name of an argument, or a function, not {each!r}.")
+        self._table = table
+        self._name = f"{function.__module__}.{function.__qualname__}" if name is None else name
+        self._key = key
+        self._payload = payload
+        self._options = options
+
+    def __call__(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> IdempotentCall:
+        bound = self._signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+
+        def value_of(what: str | Callable[..., object]) -> object:
+            return what(*bound.args, **bound.kwargs) if callable(what) else bound.arguments[what]
+
+        key = value_of(self._key)
+        if isinstance(key, bool) or not isinstance(key, (str, int)) or key == "":
+            raise ConfigurationError(f"the key of {self._name} must be a text or a whole number, not {key!r}.")
+        compared = None if self._payload is None else value_of(self._payload)
+        if self._payload is not None and not isinstance(compared, bytes):
+            compared = [compared]  # so that an argument that is None is compared as well
+        options = self._options
+        if options["lease"] is None and options["heartbeat"] is None:
+            contexts = (each for each in bound.arguments.values() if hasattr(each, "get_remaining_time_in_millis"))
+            options = {**options, "lambda_context": next(contexts, None)}
+        return self._table.call(f"{self._name}#{key}", payload=compared, **options)

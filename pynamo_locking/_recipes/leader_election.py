@@ -1,0 +1,367 @@
+"""A leader: one of many processes, for terms that the tickets of a lock number.
+
+What is offered is what the elections of others have in common: kazoo (``Election``), Curator (``LeaderLatch``,
+``LeaderSelector``), client-go (``leaderelection``), Spring (``LockRegistryLeaderInitiator``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import Self
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import RENEW_AFTER, Duration, seconds
+from pynamo_locking._io import runtime
+from pynamo_locking._io.concurrency import Pause, arun_steps, run_steps
+from pynamo_locking._io.wakeups import Mailbox
+from pynamo_locking._locks.lock import Lock
+from pynamo_locking.exceptions import LockLost, LockTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.transactions import TransactWrite
+
+    from pynamo_locking._io.concurrency import Steps
+    from pynamo_locking._io.runtime import Event
+
+logger = logging.getLogger("pynamo_locking")
+
+
+#: A leader whose renewals are not answered steps down when this part of its lease is left. Less than what is left when
+#: silent work is given up, so that silence has its own reason.
+_LAST_PART: Final = 1 / 4
+
+#: The campaign that this thread, or task, was started by.
+_started_by: ContextVar[Campaign | None] = ContextVar("pynamo_locking_started_by", default=None)
+
+
+class Term:
+    """The time for which a process leads, from its election until it loses the lock or resigns.
+
+    At most one process believes to be in a term, by its own clock, under the faults that `Lock` names. Work that does
+    not ask, or that a pause interrupts after it has asked, may go on when the next term has begun: guard its writes.
+
+    Attributes:
+        ticket: the number of the term, and fencing token: larger than that of each earlier term.
+        ended: an event of `threading`, set as soon as the term has ended. Its wait() blocks an event loop.
+        reason: why it has ended; empty before. One of `LockLost`; ``"unanswered"``: no renewal was answered, and a
+            quarter of the lease is left; ``"resigned"``; ``"failed"``: `on_elected` has raised an error.
+    """
+
+    def __init__(self, lock: Lock[Any], tell: Callable[[], None]) -> None:
+        self.ticket = lock.ticket
+        self.ended: Event = runtime.current.event()
+        self.reason = ""
+        self._lock = lock
+        self._tell = tell
+        self._wish = ""
+        self._is_working = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the term lasts, by this process's own clock: False before another process can be elected."""
+        return not self._wish and not self.reason and self._lock.is_held
+
+    def progress(self) -> None:
+        """Tell that the work goes on, at least once in two thirds of a lease. No request; from any thread or task.
+
+        Raises:
+            LockLost: the term has ended, so the work must stop.
+        """
+        self._lasting().progress()
+
+    def condition(self) -> Condition:
+        """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.condition`.
+
+        Raises:
+            LockLost: the term has ended.
+        """
+        return self._lasting().condition()
+
+    def check(self, transaction: TransactWrite) -> None:
+        """Let a transaction fail once the term has ended, whatever this process believes: `Lock.check`.
+
+        Raises:
+            LockLost: the term has ended.
+
+        Cost: that of one more action in the transaction.
+        """
+        self._lasting().check(transaction)
+
+    def resign(self) -> None:
+        """End the term. The campaign goes on, behind the waiting candidates."""
+        self._end_with("resigned")
+
+    def _lasting(self) -> Lock[Any]:
+        if self._wish or self.reason:
+            reason = self.reason or self._wish
+            message = f"term {self.ticket} of {self._lock.name} has ended ({reason}). Stop the work of the leader."
+            raise LockLost(message, reason=reason, ticket=self.ticket)
+        return self._lock
+
+    def _end_with(self, wish: str) -> None:
+        self._wish = self._wish or wish
+        self._tell()
+
+    def _why_over(self) -> str:
+        held = self._lock._last()
+        held.may_be_renewed()  # notes what the heartbeat is about to note
+        return held.possession.reason or self._wish or ("" if self._left > 0 else "unanswered")
+
+    @property
+    def _left(self) -> float:
+        """How long it lasts unless the lease is renewed."""
+        held = self._lock._last()
+        return held.remaining - held.entry.lease * _LAST_PART
+
+    def __repr__(self) -> str:
+        return f"<Term {self.ticket} of {self._lock.name}{f' {self.reason}' if self.reason else ''}>"
+
+
+class Campaign:
+    """A campaign for the leadership of one name, made by `NamedLock.lead`, for ``with`` and ``async with``.
+
+    It goes on in a thread until the block is left: it waits for its turn, leads for a term, and waits again. One object
+    is for one process; a forked child does not lead.
+
+    When the block is left, the leader resigns: the term ends, `on_lost` is called, and when `on_elected` has returned
+    the lock is released, so that the next process is elected at once.
+
+    Guaranteed: what `Lock` guarantees for holders. So terms grow, and a process that is killed, stopped or cut off, or
+    whose work hangs, is succeeded when its lease has expired.
+
+    Cost: 1 write for each term to begin and to end, 1 write in each third of a lease for each process, and for those
+    that wait one eventually consistent read a look.
+    """
+
+    def __init__(
+        self,
+        lock: Lock[Any],
+        on_elected: Callable[[Term], object] | None,
+        on_lost: Callable[[str], object] | None,
+    ) -> None:
+        if not lock._options.heartbeat:
+            raise ConfigurationError("a leader renews its lease: lead() needs heartbeat='progress' or True.")
+        self._pattern = lock
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._term: Term | None = None
+        self._candidate = lock
+        self._is_running = self._is_stopping = False
+        self._forks = runtime.forks
+        self._mailboxes: list[Mailbox] = []
+
+    # For users
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process leads now, by its own clock: False before another process can be elected."""
+        return self.term is not None
+
+    @property
+    def term(self) -> Term | None:
+        """The term for which this process leads now; None if it does not."""
+        term = self._term
+        return term if term is not None and term.is_leader else None
+
+    def elected(self, timeout: Duration | None = None) -> Term | None:
+        """Wait until this process leads.
+
+        Args:
+            timeout: seconds or a timedelta; without end unless given.
+
+        Returns:
+            The term; None if the campaign has ended, or no term began in time.
+        """
+        return run_steps(self._until_elected(timeout))
+
+    async def aelected(self, timeout: Duration | None = None) -> Term | None:
+        """As `elected`, awaited, with the same argument `timeout`."""
+        return await arun_steps(self._until_elected(timeout))
+
+    def start(self) -> None:
+        """Begin the campaign, where there is no block; `stop` ends it.
+
+        Raises:
+            ConfigurationError: it goes on already.
+            RuntimeError: no thread can be started.
+        """
+        if not self._is_over:
+            raise ConfigurationError(f"the campaign for {self._pattern.name} goes on already.")
+        self._is_running, self._is_stopping, self._forks, self._term = True, False, runtime.forks, None
+        try:
+            runtime.current.spawn(self._run, name="pynamo-locking-campaign")
+        except BaseException:
+            self._is_running = False
+            raise
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the campaign; a leader resigns.
+
+        Args:
+            wait: until the lock is released, which is when `on_lost` and `on_elected` have returned; if `on_elected`
+                does not return, until the lease has expired. False for a handler of a signal, and inside of these two.
+
+        Raises:
+            ConfigurationError: it was to wait inside of these two, for itself. The campaign goes on.
+        """
+        if wait and _started_by.get() is self:
+            raise ConfigurationError(
+                f"on_elected and on_lost of the campaign for {self._pattern.name} would wait for themselves: call "
+                f"stop(wait=False) there, and return."
+            )
+        self._stop()
+        if wait:
+            run_steps(self._until(lambda: self._is_over))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+        await arun_steps(self._until(lambda: self._is_over))
+
+    # Waiting
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._is_running or self._forks != runtime.forks  # no thread of the parent lives in the child
+
+    def _tell(self) -> None:
+        for mailbox in tuple(self._mailboxes):
+            mailbox.put(None)
+
+    def _until(self, is_true: Callable[[], bool], left: Callable[[], float] = lambda: math.inf) -> Steps[None]:
+        """Wait until something is true, and look again when it was told of a change, or that time is over."""
+        mailbox = Mailbox()
+        self._mailboxes.append(mailbox)
+        try:
+            while not is_true():
+                yield Pause(left(), mailbox)
+        finally:
+            self._mailboxes.remove(mailbox)
+
+    def _until_elected(self, timeout: Duration | None) -> Steps[Term | None]:
+        ends = runtime.current.monotonic() + (math.inf if timeout is None else seconds(timeout, "timeout"))
+
+        def left() -> float:
+            return ends - runtime.current.monotonic()
+
+        yield from self._until(lambda: self.is_leader or self._is_over or left() <= 0, left)
+        return self.term
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        if self._term is not None:
+            self._term.resign()
+        self._candidate._cut_short()
+        self._tell()
+
+    # The campaign's thread
+
+    def _run(self) -> None:
+        _started_by.set(self)
+        try:
+            while not self._is_stopping:
+                lock = Lock(self._pattern._target, self._pattern._options, lambda _: self._tell())
+                self._candidate = lock
+                if self._is_stopping:
+                    lock._cut_short()
+                is_well = False
+                try:
+                    lock.acquire()
+                    is_well = self._lead(lock)
+                except LockTimeout:  # `stop` has cut it short
+                    is_well = True
+                except Exception:
+                    logger.exception("the campaign for %s goes on after an error", lock.name)
+                if not is_well:  # let another process lead
+                    began, pause_s = runtime.current.monotonic(), lock._options.lease * RENEW_AFTER
+                    run_steps(
+                        self._until(
+                            lambda: self._is_stopping or runtime.current.monotonic() >= began + pause_s,  # noqa: B023
+                            lambda: began + pause_s - runtime.current.monotonic(),  # noqa: B023
+                        )
+                    )
+        finally:
+            self._is_running = False
+            self._tell()
+
+    def _lead(self, lock: Lock[Any]) -> bool:
+        """Lead for one term; tell whether its work has gone well."""
+        term = Term(lock, self._tell)
+        try:
+            self._term = term
+            self._begin_work(term)
+            self._tell()
+            run_steps(self._until(lambda: self._is_stopping or bool(term._why_over()), lambda: term._left))
+            term.reason = term._why_over() or "resigned"
+            term.ended.set()
+            if self._on_lost is not None:
+                _harmless(partial(self._on_lost, term.reason), "on_lost")
+            run_steps(
+                self._until(
+                    lambda: not term._is_working or (self._is_stopping and not lock.is_held),
+                    lambda: lock.remaining or math.inf,
+                )
+            )
+        finally:
+            self._term = None
+            with contextlib.suppress(LockLost):  # the log has it
+                lock.release()
+        return term._wish != "failed"
+
+    def _begin_work(self, term: Term) -> None:
+        on_elected = self._on_elected
+        if on_elected is None:
+            return
+
+        def work() -> None:
+            _started_by.set(self)
+            try:
+                on_elected(term)
+            except Exception as error:
+                if not (isinstance(error, LockLost) and error.ticket == term.ticket):  # else it has heard of its end
+                    logger.exception("on_elected failed in %r", term)
+                    term._end_with("failed")
+            except BaseException:
+                term._end_with("failed")
+                raise
+            finally:
+                term._is_working = False
+                self._tell()
+
+        term._is_working = True
+        try:
+            runtime.current.spawn(work, name=f"leader-{term.ticket}")
+        except BaseException:
+            term._is_working = False
+            raise
+
+
+def _harmless(work: Callable[[], object], name: str) -> None:
+    try:
+        work()
+    except Exception:
+        logger.exception("%s failed", name)

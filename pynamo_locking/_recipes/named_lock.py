@@ -1,0 +1,176 @@
+"""The lock that needs no item."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pynamodb.attributes import UnicodeAttribute
+from typing_extensions import Self, Unpack
+
+from pynamo_locking._io.lock_record import LEASE_ENDS
+from pynamo_locking._locks.options import check_plain
+from pynamo_locking._models.attributes import LockAttribute, TTLAttribute
+from pynamo_locking._models.mixins import LockableModel
+from pynamo_locking._models.tables import OwnTable
+from pynamo_locking._recipes.leader_election import Campaign
+from pynamo_locking._recipes.once import Once, make_once, make_period
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import tzinfo
+
+    from pynamo_locking._core.lease import Duration, Heartbeat, LockSettings
+    from pynamo_locking._locks.options import LockKeywords
+    from pynamo_locking._recipes.leader_election import Term
+
+
+class NamedLock(OwnTable, LockableModel):
+    """A lock on a name, for anything that is not an item: a nightly job, a file, a call to a partner.
+
+    Subclass it with a table of its own; its rows are created and removed automatically::
+
+        class Locks(NamedLock):
+            class Meta:
+                table_name = "locks"
+                region = "eu-west-1"
+
+        with Locks.locked("import", wait=0):
+            ...
+
+    It prevents two holders of a name from overlapping. It does not prevent two successive holders from doing a job
+    twice: `once` does.
+
+    Nothing else should be stored in that table, unless the rows are kept apart by a prefix: with
+    ``keys = ("pk", "sk")`` and ``prefix = "locks#"`` in the Meta they are in a table of other items, whose hash key and
+    range key are these strings; see "single-table design". A name whose row is an item of another program cannot be
+    locked (`ConfigurationError`); that item stays as it is.
+
+    The class can carry the locks of other models as well: name it in their ``Meta.lock_table``.
+    A subclass may declare attributes of its own; they are read and saved under the lock like those of
+    any lockable model.
+
+    DynamoDB's TTL removes a row that was not used for a day after its last lease; one in which `once` has noted a
+    success not before two days more than that counts. Nothing depends on when that happens.
+    """
+
+    _lock_creates_item: ClassVar[bool] = True
+    _kind: ClassVar[str] = "lock"
+    _also_stored: ClassVar[frozenset[str]] = frozenset({LEASE_ENDS, "touched", "version", "version_write_id"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"lead", "once"})
+
+    name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
+    lock = LockAttribute()
+    expires: TTLAttribute = TTLAttribute(null=True, attr_name="expires_s")
+
+    @classmethod
+    def lead(
+        cls,
+        name: str,
+        *,
+        on_elected: Callable[[Term], object] | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        lease: Duration | None = None,
+        heartbeat: Heartbeat = "progress",
+        max_hold: Duration | None = None,
+        owner: str | None = None,
+        settings: LockSettings | None = None,
+    ) -> Campaign:
+        """Let this process be a candidate for the leadership of a name, for as long as a block lasts.
+
+        For example::
+
+            with Locks.lead("scheduler") as campaign:
+                while term := campaign.elected():
+                    with contextlib.suppress(LockLost):  # the term is over
+                        while True:
+                            term.progress()
+                            ...
+
+        The leader is the process that holds the lock of that name; the other candidates wait in its queue. `Campaign`
+        says what is guaranteed, and `Term` what a leader may rely on.
+
+        Args:
+            name: what is led.
+            on_elected: a plain function, called with the `Term` when this process is elected, on a thread of its own.
+                It may do the work of the leader, or start it and return. If it raises an error, the term ends, and the
+                campaign goes on a third of a lease later; `LockLost` of the term itself is no error.
+            on_lost: a plain function, called with the reason (`Term.reason`) when a term has ended, also when the
+                leader resigns, and before the lock is released: stop here what `on_elected` has started.
+            lease: how long a killed leader blocks its successor, in seconds or as a timedelta. 60 s unless set.
+            heartbeat: ``"progress"``, the default: a leader whose work does not call `Term.progress` for two thirds of
+                a lease steps down. With True it leads for as long as its process lives.
+            max_hold: the longest term, in seconds or as a timedelta. Without end unless set.
+            owner: label for people of at most 256 bytes; host and process unless given.
+            settings: instead of ``Meta.lock_settings``.
+
+        Returns:
+            The campaign, which has not begun: use it in a ``with`` or ``async with`` statement.
+
+        Raises:
+            ConfigurationError: for arguments that cannot work. No request has been made.
+
+        Cost: none here; see `Campaign`.
+        """
+        check_plain("on_elected", on_elected)
+        check_plain("on_lost", on_lost)
+        terms: dict[str, Any] = {"lease": lease, "heartbeat": heartbeat, "max_hold": max_hold, "owner": owner}
+        return Campaign(cls.locked(name, wait=math.inf, settings=settings, **terms), on_elected, on_lost)
+
+    @classmethod
+    def once(
+        cls,
+        name: str,
+        *,
+        period: Duration,
+        zone: str | tzinfo | None = None,
+        since_success: bool = False,
+        at_least: Duration = 0,
+        **options: Unpack[LockKeywords],
+    ) -> Once[Self]:
+        """Run a job once in a period, on whichever machine asks first: ``with Locks.once(...) as run: if run: ...``.
+
+        At most one *successful* run in each period. A run succeeds when the block ends without an exception, under a
+        lock that is still held: the request that releases the lock notes the success in its row. A block that raises,
+        a process that dies and a lock that is lost note nothing. Then the next caller that waits runs the job; after
+        the death of a process, when its lease has expired. So a job that dies after its work and before that request
+        runs again: make the work idempotent, or let `run.ticket` or `run.lock.check` refuse the late run.
+
+        Periods are a grid in a time zone. Each process computes the beginning of its period from its wall clock when
+        it asks, and its run is due only if that is later than the one noted. So a machine whose clock is behind skips
+        a period that is done, one whose clock is ahead runs the next period early, and no period succeeds twice,
+        however much clocks differ. With `since_success` clocks that differ by a second shift a run by a second.
+
+        Args:
+            name: of the job, which is that of its lock: one for each job of the table.
+            period: in seconds or as a timedelta: a part of a day such as a quarter of an hour, or a number of whole
+                days; of 7 days each begins on Monday.
+            zone: in whose midnight days begin: a name such as ``"Europe/Zurich"`` or a `tzinfo`; UTC unless given. Name
+                the zone of the crontab.
+            since_success: instead of a grid, a run is due when the last successful run ended at least a `period` ago.
+                A grid is the default: the end of each run is later in the day than its beginning, so a daily job
+                that is started at a fixed time would miss every second day.
+            at_least: no run begins within this time of the beginning of the last successful run, in seconds or as a
+                timedelta, whatever the grid says: for a job of one day that runs late, shortly before the next. By
+                the wall clocks of two processes, so take more than these differ.
+            **options: those of `locked`. `wait` is one `period` unless given, so that the job is taken over from a
+                process that dies or fails; with 0 a job that runs elsewhere is not waited for.
+
+        Returns:
+            A context manager, also for ``async with``, that yields a `Run`: true if the job is to be done in the block.
+            Otherwise `Run.answer` says why: it is done, too soon, or was running elsewhere for all of `wait`.
+
+        Raises:
+            LockTimeout: on entering: no answer from DynamoDB in time.
+            ConfigurationError: for arguments that cannot work, before any request; on entering, as `Lock.acquire`, and
+                if this thread or task holds the lock already, or has an open transaction, whose commit comes later.
+            LockLost: on leaving: the lock was lost, no success was noted, and another process may have run the job.
+            OutcomeUnknown: on leaving: no answer, the success may be noted. If it is not, the job runs again.
+
+        Cost: 1 eventually consistent read where the job is done; 2 writes more to run it, or to wait until another
+        process has run it, and those of the lock for a longer wait. Source of `at_least`: `lockAtLeastFor` of ShedLock.
+        """
+        checked = make_period(period, zone, since_success=since_success, at_least=at_least)
+        if options.get("wait") is None:
+            options["wait"] = checked.length_s
+        return make_once(cls.locked(name, **options), checked)

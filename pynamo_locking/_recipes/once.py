@@ -1,0 +1,358 @@
+"""A job that is to succeed once in each period, and when it is due."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias
+from zoneinfo import ZoneInfo
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import IDLE_TTL_S, LONGEST_LEASE_S, Duration, seconds
+from pynamo_locking._core.lock_queue import Success
+from pynamo_locking._io import concurrency, lock_record, lock_requests, runtime
+from pynamo_locking._io.client import Unavailable
+from pynamo_locking._locks import held_lock
+from pynamo_locking._locks.options import M
+from pynamo_locking._transactions.begin import current_transaction
+from pynamo_locking.exceptions import LockLost, LockTimeout
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._locks.lock import Lock
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# When a job that runs once in a period is due. Pure.
+
+
+#: What became of the question whether a run is ours.
+Answer: TypeAlias = Literal["due", "done", "too soon", "busy"]
+
+_DAY_S: Final = 24 * 3600
+_HOUR_S: Final = 3600
+#: The longest period: the row of the lock is kept for so long.
+_LONGEST_S: Final = 366 * _DAY_S
+
+
+@dataclass(frozen=True)
+class Period:
+    """How often a job is to succeed.
+
+    Attributes:
+        length_s: of a period.
+        zone: whose clock begins the periods of a grid; None if a period begins with each success.
+        at_least_s: no run begins within this time of the beginning of the last successful run.
+    """
+
+    length_s: int
+    zone: tzinfo | None
+    at_least_s: float
+
+    def kept_s(self, max_lease: float) -> int:
+        """For how long after the last lease a row is kept that has a success: longer than it counts, and any lease."""
+        return int(max(self.length_s, self.at_least_s) + IDLE_TTL_S + max(LONGEST_LEASE_S, max_lease))
+
+    def begin_ms(self, now_ms: int) -> int:
+        """Return when the period began that a wall clock shows: in ms since the epoch, so that any two compare.
+
+        A period of several days begins at midnight, a shorter one is counted from there by the clock on the wall. So a
+        day may have 23 or 25 hours. Of an hour that a clock shows twice, a period of an hour or less begins twice, and
+        a longer one once.
+        """
+        if self.zone is None:
+            return now_ms
+        local = datetime.fromtimestamp(now_ms / 1000, tz=self.zone)
+        if self.length_s % _DAY_S == 0:
+            days = self.length_s // _DAY_S
+            number = local.date().toordinal() - 1  # day 0 was a Monday, so weeks begin on Mondays
+            begin = datetime.combine(date.fromordinal(number - number % days + 1), time(), self.zone)
+        else:
+            past = timedelta(hours=local.hour, minutes=local.minute, seconds=local.second)
+            midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+            begin = midnight + past // timedelta(seconds=self.length_s) * timedelta(seconds=self.length_s)
+            begin = begin.replace(fold=local.fold if self.length_s <= _HOUR_S else 0)
+            if begin.timestamp() * 1000 > now_ms:  # the clock was put forward past it, and not from it
+                begin = begin.replace(fold=1)  # by the clock as it is now
+        return int(begin.timestamp()) * 1000
+
+    def answer(self, begin_ms: int, now_ms: int, last: Success | None) -> Answer:
+        """Tell whether a run is due in the period that began then, by the last success.
+
+        Periods are compared by their order, and not for equality: a machine whose clock is behind would run the job of
+        a period that is over once more.
+        """
+        if last is None:
+            return "due"
+        if (begin_ms <= last.period_ms) if self.zone is not None else now_ms - last.ended_ms < self.length_s * 1000:
+            return "done"
+        return "too soon" if self.at_least_s > 0 and now_ms - last.began_ms < self.at_least_s * 1000 else "due"
+
+
+def make_period(period: Duration, zone: str | tzinfo | None, *, since_success: bool, at_least: Duration) -> Period:
+    """Return the arguments of `once()`, checked.
+
+    Raises:
+        ConfigurationError: for a period that no calendar divides well, or arguments that contradict each other.
+    """
+    length, least = seconds(period, "period"), seconds(at_least, "at_least")
+    if length % 1 or not 1 <= length <= _LONGEST_S:
+        raise ConfigurationError(f"period must be a whole number of seconds, from 1 s to 366 days, not {period!r}.")
+    if not least <= _LONGEST_S:
+        raise ConfigurationError(f"at_least must be at most 366 days, not {at_least!r}.")
+    if not isinstance(since_success, bool):
+        raise ConfigurationError(f"since_success must be True or False, got {since_success!r}.")
+    if since_success:
+        if zone is not None:
+            raise ConfigurationError("with since_success the periods follow no calendar: leave out the zone.")
+        return Period(int(length), None, least)
+    if length % _DAY_S and _DAY_S % length:
+        raise ConfigurationError(
+            f"period must divide a day, or be a number of whole days, so that all days have the same periods: 15 min, "
+            f"1 h, 6 h, 1 day or 7 days, for example; not {length:g} s. A calendar's months and years are no periods. "
+            f"With since_success=True any length will do."
+        )
+    return Period(int(length), _zone("UTC" if zone is None else zone), least)
+
+
+def _zone(zone: object) -> tzinfo:
+    if hasattr(zone, "localize"):  # its `combine` takes the offset of the year 1850
+        raise ConfigurationError(f"pytz.timezone({str(zone)!r}) computes no midnights: give zone={str(zone)!r}.")
+    if isinstance(zone, tzinfo):
+        return zone
+    if zone == "UTC":
+        return timezone.utc  # needs no database
+    if isinstance(zone, str):
+        try:
+            return ZoneInfo(zone)
+        except (OSError, ValueError):  # an unknown name is an OSError, as is one that names a directory
+            pass
+        except KeyError:
+            pass
+    raise ConfigurationError(
+        f"there is no time zone {zone!r} here. Name one as Europe/Zurich is named; where the system has no database of "
+        f"time zones, as in small containers, `pip install tzdata` brings one."
+    )
+
+
+# A job that is to succeed once in each period, whatever the number of machines that start it.
+
+
+#: A success that is dated later than our clock by more than that is reported, where settings trust no clock.
+_SKEW_S: Final = 10.0
+
+
+class Run(Generic[M]):
+    """What `NamedLock.once` yields: true if this run is ours, and why not otherwise.
+
+    Attributes:
+        lock: of the job. It is held if the run is ours: for `Lock.check`, `Lock.renew`, `Lock.lost` and `Lock.item`.
+        answer: ``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
+            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the
+            lock for all of `wait`.
+        last: the last successful run before this one; None if none is known, or the run is busy.
+        period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
+        timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
+    """
+
+    def __init__(self, lock: Lock[M], answer: Answer, last: Success | None, period_begins: datetime) -> None:
+        self.lock = lock
+        self.answer: Answer = answer
+        self.last = last
+        self.period_begins = period_begins
+        self.timeout: LockTimeout | None = None
+        self._counts = True
+
+    def __bool__(self) -> bool:
+        return self.answer == "due"
+
+    @property
+    def ticket(self) -> int:
+        """The ticket of our run, its fencing token: larger than that of every earlier run.
+
+        Raises:
+            ConfigurationError: the program does not run here.
+        """
+        if not self:
+            raise ConfigurationError(f"{self.lock.name} does not run here ({self.answer}), so there is no ticket.")
+        return self.lock.ticket
+
+    def does_not_count(self) -> None:
+        """Let the end of the block note no success, as if the block raised: the next caller runs the job."""
+        self._counts = False
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.lock.name}: {self.answer}>"
+
+
+class Once(Generic[M]):
+    """The context manager of `NamedLock.once`, for ``with`` and for ``async with``."""
+
+    def __init__(self, lock: Lock[M], period: Period) -> None:
+        self.lock = lock
+        self._period = period
+
+    def __enter__(self) -> Run[M]:
+        self._begin()
+        takes = self.lock._takes
+        try:
+            if self._look():
+                self.lock._enter()
+                if not self._judge():
+                    self._leave_to_others()
+        except BaseException as error:
+            if self.lock._takes > takes:
+                self.lock._leave(error)
+            if not self._is_busy(error):
+                raise
+        return self._run
+
+    async def __aenter__(self) -> Run[M]:
+        self._begin()
+        try:
+            if await concurrency.call(self._look):
+                await self.lock._aenter()
+                await self._ajudge()
+        except LockTimeout as error:
+            if not self._is_busy(error):
+                raise
+        return self._run
+
+    async def _ajudge(self) -> None:
+        try:
+            is_ours = self._judge()
+        except BaseException as error:
+            await self.lock.__aexit__(type(error), error, error.__traceback__)
+            raise
+        if not is_ours:
+            await self.lock._aleave(self._leave_to_others)
+
+    def _leave_to_others(self) -> None:
+        with contextlib.suppress(LockLost):  # nothing was done under the lock
+            self.lock._leave()
+
+    def _begin(self) -> None:
+        if self.lock._takes:
+            raise self._held_already()
+        if current_transaction() is not None:
+            raise ConfigurationError(
+                f"once() of {self.lock.name} in an open transaction would note a success before the commit, which may "
+                f"fail: open the transaction inside of the block of once()."
+            )
+
+    def _held_already(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.lock._target.row.label} is held here already: once() takes it itself, so that the end of its block "
+            f"can note the success and release the lock in one request."
+        )
+
+    def _look(self) -> bool:
+        """Note the answer without the lock: a success that is stored proves that no run is due, however old the image.
+
+        Our period is that of now, and not that of the moment when the lock is granted: the run that we have waited for
+        may have taken until the next period, whose run is not ours.
+        """
+        self._begin_ms = self._period.begin_ms(runtime.current.time_ms())
+        row = self.lock._target.row
+        try:
+            image = lock_requests.look(row, consistent=False)
+        except Unavailable:  # the request for the lock is sent more often
+            image = None
+        return self._note(lock_record.state_in(image, row.attribute))
+
+    def _judge(self) -> bool:
+        """Note the answer under the lock, by the image that showed us in front."""
+        held = self.lock._must_have_taken()
+        if not self.lock._is_last_take:
+            raise self._held_already()
+        self._ours = held
+        return self._note(held.row.state(held.image))
+
+    def _note(self, state: LockState) -> bool:
+        now_ms, last = runtime.current.time_ms(), state.success
+        if self._period.zone is None:
+            self._begin_ms = now_ms
+        answer = self._period.answer(self._begin_ms, now_ms, last)
+        self._run = self._make_run(answer, last)
+        self._began_ms = now_ms
+        if last is not None and answer != "due":
+            self._warn(last, now_ms)
+        return bool(self._run)
+
+    def _warn(self, last: Success, now_ms: int) -> None:
+        skew = self.lock._options.settings.max_clock_skew
+        ahead_s = (last.began_ms - now_ms) / 1000
+        if ahead_s > (_SKEW_S if skew is None else skew):
+            logger.warning(
+                "the last success of %s is dated %.0f s later than this clock, by %s: one of the two clocks is wrong, "
+                "and no run is due until that time has come. To forget that success, delete the row of the name.",
+                self.lock._target.row.label,
+                ahead_s,
+                last.owner,
+            )
+
+    def _is_busy(self, error: BaseException) -> bool:
+        """Note that other parties were ahead to the end of the wait, if an error says that.
+
+        After the last request had no answer, whether the job runs is unknown.
+        """
+        if not isinstance(error, LockTimeout) or error.queue is None or error.cause is not None:
+            return False
+        self._run = self._make_run("busy", None)
+        self._run.timeout = error
+        return True
+
+    def _make_run(self, answer: Answer, last: Success | None) -> Run[M]:
+        zone = self._period.zone or timezone.utc
+        return Run(self.lock, answer, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._run:
+            self._leave(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._run:
+            await self.lock._aleave(partial(self._leave, error), error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        if error is None and self._run._counts:
+            try:
+                self._succeed()
+            except BaseException as failure:
+                self.lock._leave(failure)
+                raise
+        self.lock._leave(error)
+
+    def _succeed(self) -> None:
+        held = self.lock._must_have_taken()
+        if held is not self._ours or not self.lock._is_last_take:
+            raise ConfigurationError(
+                f"{held.row.label} was acquired in the block of once(), so no success is noted: leave it to once()."
+            )
+        now_ms = runtime.current.time_ms()
+        success = Success(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
+        held_lock.record_success(held, success, self._period.kept_s(self.lock._options.settings.max_lease))
+
+
+def make_once(lock: Lock[M], period: Period) -> Once[M]:
+    """Return the context manager.
+
+    Raises:
+        ConfigurationError: several parties could hold the lock together.
+    """
+    options = lock._options
+    if not options.claim.may_write:
+        raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
+    # An entry that is handed over to the next caller of this process would leave no request to note the success with.
+    lock._options = replace(options, settings=replace(options.settings, block=1))
+    return Once(lock, period)

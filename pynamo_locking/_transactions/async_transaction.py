@@ -1,0 +1,419 @@
+"""Transactions in tasks of asyncio: the same `Transaction`, whose steps are made in threads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
+
+from typing_extensions import ParamSpec, Self, Unpack
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import is_count
+from pynamo_locking._io import concurrency, runtime
+from pynamo_locking._io.concurrency import Pause
+from pynamo_locking._locks import held_lock
+from pynamo_locking._models.writes import GuardedMixin, inserted, moved
+from pynamo_locking._transactions.begin import RetryLoop, as_current, check_join, current_transaction, is_kept_out
+from pynamo_locking._transactions.items import locking
+from pynamo_locking._transactions.options import values_of_key
+from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking.exceptions import ItemNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+    from types import TracebackType
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._core.lease import Duration
+    from pynamo_locking._core.transactions import Plan
+    from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._models.writes import Placed
+    from pynamo_locking._transactions.items import Locking
+    from pynamo_locking._transactions.options import TransactionKeywords
+    from pynamo_locking._transactions.transaction import Savepoint
+    from pynamo_locking._transactions.transaction_table import TransactionTable
+
+
+_M = TypeVar("_M", bound=GuardedMixin)
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+_current: Final[ContextVar[AsyncTransaction | None]] = ContextVar("pynamo_locking_atransaction", default=None)
+
+
+class AsyncTransaction:
+    """A `Transaction` whose steps are awaited. Made by `atransaction`.
+
+    Each method does what the method of `Transaction` of that name does, and has its promises, errors and costs.
+    A step takes place in a thread, 32 at most for all tasks of the process; waiting for a lock or between two attempts
+    occupies none. Tasks that share a transaction take turns: a step begins when the step before it has ended.
+
+    Guaranteed when a task is cancelled: when it has ended, no step is under way and the transaction holds no lock. If
+    the task was cancelled before the commit, nothing is written. If it was cancelled during the commit, the commit goes
+    on to its end without waiting for other transactions any more, and `is_committed` says what became of it. The task
+    goes on for the time of the request that is under way, and of a pause of 2 s at most.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._line = concurrency.SerialCalls()
+
+    @property
+    def id(self) -> str:
+        """Names this attempt, never used twice."""
+        return self._transaction.id
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the commit found that a transaction with this `idempotency_key` was committed before."""
+        return self._transaction.is_repeated
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the transaction is known to be committed."""
+        return self._transaction._is_committed
+
+    # Reading
+
+    async def get(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M:
+        """Return an item as the transaction sees it. See `Transaction.get`."""
+        read = partial(self._transaction.get, model, hash_key, range_key)
+        wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
+        return await self._read(read, model, [(hash_key, range_key)], wanted)
+
+    async def get_or_none(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key: Any = None,
+        *,
+        for_update: bool = False,
+        for_share: bool = False,
+    ) -> _M | None:
+        """Return an item, or None if it does not exist. See `Transaction.get_or_none`."""
+        read = partial(self._transaction.get_or_none, model, hash_key, range_key)
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return await self._read(read, model, [(hash_key, range_key)], wanted)
+
+    async def get_all(
+        self, model: type[_M], keys: Iterable[Any], *, for_update: bool = False, for_share: bool = False
+    ) -> list[_M | None]:
+        """Return the items of many keys, in their order, None for absent ones. See `Transaction.get_all`."""
+        keys = list(keys)
+        read = partial(self._transaction.get_all, model, keys)
+        wanted = locking(for_update=for_update, for_share=for_share)
+        return await self._read(read, model, (values_of_key(model, key) for key in keys), wanted)
+
+    async def _read(
+        self, read: Callable[[], _T], model: type[_M], values: Iterable[tuple[Any, Any]], wanted: Locking | None
+    ) -> _T:
+        """Read some items, after locking them until the end of the transaction."""
+        members = self._transaction._members
+        async with self._line.turn():
+            self._transaction._check_open()
+            for lock in () if wanted is None else members.locks_for(model, values, wanted):
+                with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+                    await lock._aenter(members.left())
+                    members.locks.append(lock)
+            return await self._in_thread(read, is_urgent=False)
+
+    async def query(
+        self,
+        model: type[_M],
+        hash_key: Any,
+        range_key_condition: Condition | None = None,
+        filter_condition: Condition | None = None,
+        **options: Any,
+    ) -> list[_M]:
+        """Return the items of a hash key as the transaction sees them. See `Transaction.query`."""
+        query = partial(Transaction.query, range_key_condition=range_key_condition, filter_condition=filter_condition)
+        return await self._do(partial(query, self._transaction, model, hash_key, **options), is_urgent=False)
+
+    async def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+        """Return the items of a small table as the transaction sees them. See `Transaction.scan`."""
+        scan = partial(self._transaction.scan, model, filter_condition, at_most=at_most)
+        return await self._do(scan, is_urgent=False)
+
+    # Writing
+
+    async def save(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Store an item as it is now, with the commit. See `Transaction.save`."""
+        await self._do(partial(self._transaction.save, item, condition, add_version_condition=add_version_condition))
+
+    async def update(
+        self,
+        item: GuardedMixin,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+    ) -> None:
+        """Apply actions to an item, with the commit. See `Transaction.update`."""
+        await self._do(
+            partial(self._transaction.update, item, actions, condition, add_version_condition=add_version_condition)
+        )
+
+    async def delete(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Delete an item, with the commit. See `Transaction.delete`."""
+        await self._do(partial(self._transaction.delete, item, condition, add_version_condition=add_version_condition))
+
+    async def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
+        """Store new rows of a model with intervals, with the commit. See `Transaction.insert_disjoint`."""
+        await self._place(lambda: inserted(self._transaction, model, new_rows), pessimistic=pessimistic)
+
+    async def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
+        """Give a row another interval, with the commit. See `Transaction.move`."""
+        await self._place(lambda: moved(self._transaction, row, begin, end), pessimistic=pessimistic)
+
+    async def _place(self, made: Callable[[], Placed], *, pessimistic: bool) -> None:
+        members = self._transaction._members
+        async with self._line.turn():
+            self._transaction._check_placing()
+            placed = made()
+            for lock in placed.locks() if pessimistic else ():
+                await lock._aenter(members.left())
+                members.locks.append(lock)
+            await self._in_thread(placed.stage)
+
+    async def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
+        """Let the commit check that the stored item is the one that was read. See `Transaction.check`."""
+        await self._do(partial(self._transaction.check, item, condition))
+
+    async def touch(
+        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
+    ) -> None:
+        """Increment an item's version, with the commit. See `Transaction.touch`."""
+        await self._do(partial(self._transaction.touch, item, condition, add_version_condition=add_version_condition))
+
+    async def plan(self) -> Plan:
+        """Return how the transaction would be committed now. See `Transaction.plan`."""
+        return await self._do(self._transaction.plan)
+
+    def savepoint(self) -> Savepoint:
+        """Return the present state, to which `Savepoint.rollback` goes back; neither makes a request."""
+        return self._transaction.savepoint()
+
+    # The end
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Call back in a thread once the transaction is committed. See `Transaction.after_commit`."""
+        self._transaction.after_commit(_plain(callback))
+
+    def after_rollback(self, callback: Callable[[], object]) -> None:
+        """Call back in a thread after a rollback. See `Transaction.after_rollback`."""
+        self._transaction.after_rollback(_plain(callback))
+
+    async def commit(self) -> None:
+        """Commit: all writes are applied, or none. See `Transaction.commit`."""
+        await self._end(self._transaction.commit)
+
+    async def rollback(self) -> None:
+        """Roll back: nothing is written. See `Transaction.rollback`."""
+        await self._end(self._transaction.rollback)
+
+    async def suspend(self, *, keep: Duration = 86_400.0) -> str:
+        """Store the transaction for any process to `resume`, and roll back. See `Transaction.suspend`."""
+        return await self._do(partial(self._transaction.suspend, keep=keep))
+
+    async def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002
+        """Go on with a suspended transaction. See `Transaction.resume`."""
+        await self._do(partial(self._transaction.resume, id, models))
+
+    async def __aenter__(self) -> Self:
+        self._transaction._check_open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        leave = partial(self._transaction.__exit__, kind, error, traceback)
+        if isinstance(error, GeneratorExit):  # nothing can be awaited
+            concurrency.start(partial(self._line.alone, leave))
+            self._forget_locks()
+        else:
+            await self._end(leave)
+
+    # Steps
+
+    async def _do(self, work: Callable[[], _T], *, is_urgent: bool = True) -> _T:
+        async with self._line.turn():
+            return await self._in_thread(work, is_urgent=is_urgent)
+
+    async def _end(self, work: Callable[[], None]) -> None:
+        try:
+            async with self._line.turn(self._hurry):
+                await self._in_thread(work)
+        finally:
+            self._forget_locks()
+
+    async def _in_thread(self, work: Callable[[], _T], *, is_urgent: bool = True) -> _T:
+        def under_locks() -> _T:
+            for held in self._held():  # another task of the transaction may have acquired them
+                held_lock.add_to_context(held)
+            return work()
+
+        alone = partial(self._line.alone, under_locks)
+        return await concurrency.to_the_end(alone, is_urgent=is_urgent, hurry=self._hurry)
+
+    def _held(self) -> list[HeldEntry]:
+        return [lock._must_have_taken() for lock in self._transaction._members.locks if lock._takes]
+
+    def _forget_locks(self) -> None:
+        """Forget, in this task's context, the locks that a thread has released."""
+        for lock in self._transaction._members.locks:
+            if lock._held is not None:
+                held_lock.remove_from_context(lock._held)
+
+    def _hurry(self) -> None:
+        """Wait for no other transaction any more."""
+        deadline = self._transaction._options.deadline
+        deadline.at = min(deadline.at, runtime.current.monotonic())
+
+
+def _plain(callback: Callable[[], object]) -> Callable[[], object]:
+    if inspect.iscoroutinefunction(callback):
+        raise ConfigurationError(
+            f"{getattr(callback, '__name__', callback)} is a coroutine, and callbacks of a transaction are called in a "
+            f"thread: pass a plain function, or await the coroutine after the block, if `is_committed`."
+        )
+    return callback
+
+
+@contextlib.asynccontextmanager
+async def atransaction(
+    table: type[TransactionTable] | None = None, *, join: bool = False, **options: Unpack[TransactionKeywords]
+) -> AsyncIterator[AsyncTransaction]:
+    """Commit what the ``async with`` block does, all or nothing; roll back if it raises or is cancelled.
+
+    ::
+
+        async with atransaction() as tx:
+            source = await tx.get(Account, "a-1")
+            target = await tx.get(Account, "a-2")
+            source.balance -= 10
+            target.balance += 10
+            await tx.save(source)
+            await tx.save(target)
+
+    As `transaction`, with the same arguments, for a task of asyncio. Plain functions that the block calls through
+    `asyncio.to_thread`, and that begin a ``transaction(join=True)``, take part in it.
+
+    Yields:
+        The transaction: see `AsyncTransaction`, also for what happens when the task is cancelled.
+
+    Raises:
+        ConfigurationError, Conflict, OutcomeUnknown: as `transaction`.
+
+    Cost: that of `transaction`, and the start of a thread for each step, some 0.1 ms.
+    """
+    outer = current_transaction()
+    if outer is not None:
+        check_join(join)
+        known = _current.get()
+        yield known if known is not None and known._transaction is outer else AsyncTransaction(outer)
+        return
+    async with _run_in(Transaction(table, **options)) as begun:
+        yield begun
+
+
+@contextlib.asynccontextmanager
+async def _run_in(begun: Transaction) -> AsyncIterator[AsyncTransaction]:
+    awaited = AsyncTransaction(begun)
+    before = _current.get()
+    _current.set(awaited)
+    try:
+        with as_current(begun):
+            async with awaited:
+                yield awaited
+    finally:
+        if _current.get() is awaited:  # not in the context of a collector
+            _current.set(before)
+
+
+async def as_step(work: Callable[[], _T]) -> _T:
+    """Return what a step of the transaction that is open in this context returns."""
+    async with atransaction(join=True) as tx:
+        return await tx._do(work)
+
+
+def atransactional(
+    *,
+    attempts: int = 10,
+    join: bool = False,
+    table: type[TransactionTable] | None = None,
+    **options: Unpack[TransactionKeywords],
+) -> Callable[[Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]:
+    """Run a coroutine function as a transaction, and retry it from the start after a conflict.
+
+    ::
+
+        @atransactional()
+        async def move(tx: AsyncTransaction, source: str, target: str, amount: int) -> None:
+            ...
+
+        await move("a-1", "a-2", 10)
+
+    See `transactional` for `attempts`, `join`, the other arguments and the errors. The pauses between two attempts pass
+    in the event loop.
+
+    Raises:
+        ConfigurationError: the function is no coroutine function, or as `transactional`.
+    """
+    if not is_count(attempts):
+        raise ConfigurationError(f"atransactional() needs at least one attempt, not {attempts!r}.")
+
+    def decorate(
+        function: Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]],
+    ) -> Callable[_P, Coroutine[Any, Any, _T]]:
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"atransactional() runs coroutine functions, which {getattr(function, '__name__', function)} is not: "
+                f"write `async def`, or use transactional()."
+            )
+
+        @functools.wraps(function)
+        async def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+            if current_transaction() is not None:
+                async with atransaction(join=join) as outer:
+                    return await function(outer, *arguments, **keywords)
+            return await _run(lambda tx: function(tx, *arguments, **keywords), attempts, {"table": table, **options})
+
+        vars(run)["_begins_transaction"] = True  # for idempotent()
+        return run
+
+    return decorate
+
+
+async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: int, options: dict[str, Any]) -> _T:
+    attempt = RetryLoop(attempts, options)
+    while True:
+        try:
+            async with _run_in(attempt.begun) as awaited:
+                return await function(awaited)
+        except Exception as error:
+            pause, doubt = attempt.pause_after(error), attempt.doubt_beside(error)
+            if pause is None:
+                if doubt is None or await concurrency.to_the_end(functools.partial(is_kept_out, doubt)):
+                    raise
+                raise doubt from error
+        await concurrency.spend(Pause(pause))
+        attempt.begin_again()

@@ -1,0 +1,255 @@
+"""Begins transactions: for a ``with`` block, or around a function that is retried after a conflict."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
+
+from typing_extensions import ParamSpec
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import Duration, backoff, is_count
+from pynamo_locking._io import runtime
+from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking.exceptions import (
+    ItemLocked,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+    gave_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pynamo_locking._transactions.transaction_table import TransactionTable
+
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
+
+#: A call of such a function does not run its body.
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+#: After these errors a new attempt may succeed.
+_WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
+
+
+@contextlib.contextmanager
+def transaction(  # noqa: PLR0913 - options
+    table: type[TransactionTable] | None = None,
+    *,
+    isolation: str = "serializable",
+    read_only: bool = False,
+    wait: Duration = 60.0,
+    lease: Duration = 10.0,
+    idempotency_key: str | None = None,
+    record: bool = False,
+    owner: str | None = None,
+    workers: int = 8,
+    on_progress: Callable[[int, int], object] | None = None,
+    join: bool = False,
+) -> Iterator[Transaction]:
+    """Commit what the ``with`` block does, all or nothing; roll back if it raises.
+
+    ::
+
+        with transaction() as tx:
+            source = tx.get(Account, "a-1")
+            target = tx.get(Account, "a-2")
+            source.balance -= 10
+            target.balance += 10
+            tx.save(source)
+            tx.save(target)
+
+    The block is not retried after a conflict: see `transactional`. For the guarantees, and for all arguments except
+    `join`, see `Transaction`.
+
+    With `join`, a block inside another transaction of this context takes part in the outer transaction, with its
+    options; the outer block commits it. Without `join`, the default, that is refused: two transactions would not be
+    atomic together.
+
+    Yields:
+        The transaction.
+
+    Raises:
+        ConfigurationError: inside another transaction, without `join`; or arguments that cannot work.
+        Conflict, OutcomeUnknown: on leaving, as `Transaction.commit`.
+
+    Cost: see `Transaction.commit`.
+    """
+    outer = current_transaction()
+    if outer is not None:
+        check_join(join)
+        yield outer
+        return
+    begun = Transaction(
+        table,
+        isolation=isolation,
+        read_only=read_only,
+        wait=wait,
+        lease=lease,
+        idempotency_key=idempotency_key,
+        record=record,
+        owner=owner,
+        workers=workers,
+        on_progress=on_progress,
+    )
+    with as_current(begun), begun:
+        yield begun
+
+
+def check_join(join: bool) -> None:  # noqa: FBT001 - an option
+    """Refuse a transaction inside another one, unless the caller says that it takes part in it."""
+    if not join:
+        raise ConfigurationError(
+            "a transaction is open in this context already, and two would not be atomic together: use the open one, or "
+            "pass join=True."
+        )
+
+
+@contextlib.contextmanager
+def as_current(begun: Transaction) -> Iterator[None]:
+    outer = _current.get()
+    try:
+        _current.set(begun)  # in here: an interrupt right after it would leave the transaction open
+        yield
+    finally:
+        if _current.get() is begun:  # not in the context of a collector
+            _current.set(outer)
+
+
+def current_transaction() -> Transaction | None:
+    """Return the transaction of the ``with`` block or function that this code runs in, None if there is none.
+
+    A transaction that is over does not count: a callback of `Transaction.after_commit` can begin a new one.
+    """
+    found = _current.get()
+    return None if found is None or found._is_over else found
+
+
+def transactional(
+    *, attempts: int = 10, join: bool = False, **options: Any
+) -> Callable[[Callable[Concatenate[Transaction, _P], _T]], Callable[_P, _T]]:
+    """Run a function as a transaction, and retry it from the start after a conflict.
+
+    ::
+
+        @transactional()
+        def move(tx: Transaction, source: str, target: str, amount: int) -> None:
+            ...
+
+        move("a-1", "a-2", 10)
+
+    The function gets the transaction as its first argument. It may run `attempts` times, so it should have no side
+    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first, and
+    the older of two transactions wins, so no transaction starves.
+
+    Pass keys, not instances: the function must read what it changes. A retry would find an instance from outside stale,
+    or with the changes of the attempt that was rolled back. Both are refused, so every attempt ends in `StaleVersion`.
+
+    Args:
+        attempts: the maximum number of attempts; 10 unless set. Between two attempts there is a pause of full jitter:
+            up to 0.1 s, doubled each time, at most 2 s.
+        join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
+        **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well.
+            `wait` is one deadline for all attempts; an attempt that begins after it does not wait.
+
+    Returns:
+        The function without its first argument. It returns what the last run returned.
+
+    Raises:
+        StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
+            has the number of attempts.
+        Conflict: a condition of the caller was not met; there is no retry.
+        OutcomeUnknown: no response tells whether the transaction was committed. With an `idempotency_key` it tells of
+            all attempts, and comes in the place of any other error of a later attempt, unless `resolve` has found that
+            no attempt was, or will be, applied.
+        ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
+
+    Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
+    """
+    if not is_count(attempts):
+        raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
+
+    def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
+        if any(is_lazy(function) for is_lazy in _LAZY):
+            raise ConfigurationError(
+                f"transactional() would commit before {getattr(function, '__name__', function)} has run: it is a "
+                f"coroutine or a generator. Use atransactional() for a coroutine."
+            )
+
+        @functools.wraps(function)
+        def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
+            if current_transaction() is not None:
+                with transaction(join=join) as outer:
+                    return function(outer, *arguments, **keywords)
+            return _run(lambda tx: function(tx, *arguments, **keywords), attempts, options)
+
+        vars(run)["_begins_transaction"] = True  # for idempotent()
+        return run
+
+    return decorate
+
+
+def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str, Any]) -> _T:
+    attempt = RetryLoop(attempts, options)
+    while True:
+        try:
+            with as_current(attempt.begun), attempt.begun:
+                return function(attempt.begun)
+        except Exception as error:
+            pause, doubt = attempt.pause_after(error), attempt.doubt_beside(error)
+            if pause is None:
+                if doubt is None or is_kept_out(doubt):
+                    raise
+                raise doubt from error
+        runtime.current.sleep(pause)
+        attempt.begin_again()
+
+
+class RetryLoop:
+    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one."""
+
+    def __init__(self, most: int, options: dict[str, Any]) -> None:
+        self._most = most
+        self._options = options
+        self._number = 1
+        self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
+        self._doubt: OutcomeUnknown | None = None
+        self.begun = Transaction(**options)
+
+    def pause_after(self, error: Exception) -> float | None:
+        """Return for how many seconds to pause before the next attempt; None if there is none."""
+        if isinstance(error, OutcomeUnknown) and self.begun._commit is not None:
+            self._doubt = error
+        # An error that a callback or the function raises after the commit must not cause a retry.
+        if self.begun._is_committed or not isinstance(error, self._worth):
+            return None
+        if self._number == self._most:
+            gave_up(error, "transactional()", self._most)
+            return None
+        self._number += 1
+        return backoff(self._number - 1, runtime.current.jitter())
+
+    def doubt_beside(self, error: Exception) -> OutcomeUnknown | None:
+        """Return the error of an earlier attempt that may have been applied, although the last one was not."""
+        return None if self._doubt is error or self.begun._is_committed else self._doubt
+
+    def begin_again(self) -> None:
+        """Begin the transaction of the next attempt, with the age of the first."""
+        left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
+        self.begun = self.begun._again(Transaction(**{**self._options, "wait": left}))
+
+
+def is_kept_out(doubt: OutcomeUnknown) -> bool:
+    """Tell whether a transaction was not applied and never will be."""
+    try:
+        return doubt.resolve() == "not applied"
+    except Exception:  # noqa: BLE001 - nothing was found out
+        return False

@@ -1,0 +1,602 @@
+"""One item of a transaction: as it is stored, as the transaction sees it, and the one write that results."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamodb.exceptions import TransactWriteError
+
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.write_outcome import Known
+from pynamo_locking._expressions import values as values_module
+from pynamo_locking._expressions.values import copy_of
+from pynamo_locking._io import responses
+from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, check_actions, error_of_refusal
+from pynamo_locking.exceptions import StaleVersion, also
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
+
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._items.versions import VersionPart
+    from pynamo_locking._models.writes import GuardedMixin
+    from pynamo_locking._writes.send import PlainWriter
+
+
+# The attributes that a write of a transaction's item keeps, sets and removes.
+
+
+class Unread:
+    """The stored item has not been read by the transaction."""
+
+
+UNREAD: Final = Unread()
+
+
+def check_key(item: GuardedMixin, key: Image) -> None:
+    """Refuse an instance whose key was changed: the operation would apply to another item."""
+    now = key_of(type(item), *item._key_values())
+    if now != key and conditions.difference(key, now) != ({}, []):
+        raise ConfigurationError(
+            f"the key of this {type(item).__name__} was changed after it was given to the transaction, which would "
+            f"write another item: use an instance for each item. Nothing was written."
+        )
+
+
+def values_of(item: Model, image: Image) -> dict[str, Any]:
+    """Return the values of an image, but with the version of the instance: it changes at the commit."""
+    fresh: dict[str, Any] = type(item).from_raw_data(copy_of(image)).attribute_values
+    name = str(item._version_attribute_name)
+    fresh.pop(name, None)
+    if name in item.attribute_values:
+        fresh[name] = item.attribute_values[name]
+    return fresh
+
+
+def _declared(item: Model) -> set[str]:
+    return {attribute.attr_name for attribute in item.get_attributes().values()}
+
+
+def undeclared(item: Model, image: Image) -> Image:
+    """Return the attributes of an image that are neither declared nor the write id."""
+    ours = {*_declared(item), versions.shape_of(type(item)).write_id_name}
+    return {name: value for name, value in image.items() if name not in ours}
+
+
+def are_undeclared(item: Model, actions: Sequence[Action]) -> bool:
+    """Tell whether one of some actions is about an attribute that is not declared."""
+    declared = _declared(item)
+    return any(conditions.path_of(action)[0] not in declared for action in actions)
+
+
+def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
+    """Return the actions that turn one image into another; an action that changes nothing if they are equal."""
+    set_, removed = conditions.difference(before, after, keys=keys)
+    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in set_.items()]
+    actions += [Place(name).remove() for name in removed]
+    return actions or [conditions.nothing()]
+
+
+def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces: bool) -> Image:
+    """Make a save keep or set undeclared attributes; return the item after it, apart from its version.
+
+    `extra` are the undeclared attributes after the save, None for those of the `stored` item as far as it was read. If
+    it `replaces` the item, a Put removes them.
+    """
+    item, kept = write.item, dict[str, Any]()
+    if write.attributes is None:
+        old = undeclared(item, stored)
+        extra = old if extra is None else extra
+        write.actions = [*([] if extra == old else changes(old, extra, ())), *write.actions]
+        write_id = versions.shape_of(type(item)).write_id_name
+        kept = {name: value for name, value in stored.items() if name == write_id}
+    else:
+        extra = {} if replaces or extra is None else extra
+        write.attributes |= extra
+    return kept | extra | write.values
+
+
+def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
+    """Return the same save with another `VersionPart`."""
+    condition = expiry.for_save(type(old.item), conditions.both(condition, part.condition()))
+    write = replace(old, part=part, condition=condition, return_values=None)
+    if old.attributes is not None:
+        write.attributes = dict(old.attributes)
+        part.complete_put(write.attributes)
+    else:
+        write.actions = [*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()]
+    return write
+
+
+def strict(
+    condition: Condition | None, part: VersionPart, before: Known, key_name: str, *, exists: bool | None
+) -> Condition | None:
+    """Add a condition where the version alone is ambiguous: no item, no version, or no write id.
+
+    `exists` says whether the item existed when it was read; None if that is not known for certain.
+    """
+    write_id = part.shape.write_id
+    if not part.is_checked or write_id is None:
+        return condition
+    if before.version is not None:
+        return condition if before.write_id else conditions.both(condition, write_id.does_not_exist())
+    if exists is None:
+        return condition
+    path = Place(key_name)
+    return conditions.both(condition, path.exists() if exists else path.does_not_exist())
+
+
+# One item of a transaction: as it is stored, as the transaction sees it, and the one write that results.
+
+
+#: What a failed operation restores. What was read stays read.
+_UNDONE: Final = ("condition", "is_checked", "write", "writer", "after", "_pending", "_is_changed")
+
+
+class TransactionItem:
+    """One item of a transaction.
+
+    All conditions are about the item as it is stored before the transaction: DynamoDB checks them at the commit. The
+    stored item is read only when it must be known.
+
+    Args:
+        item: the instance that every caller of the transaction's `get` receives.
+        key: the item's key, in DynamoDB's form.
+        base: the stored item; None if there is none.
+        read: reads the stored item.
+        token: of the transaction, from which the write ids are derived.
+
+    Attributes:
+        before: what is known of the stored item.
+        write: what the commit will do; None if the item is only read.
+        after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
+        condition: the callers' conditions.
+        expected: the condition that an item which was not read has the unique values that its instance has noted.
+        is_read: whether the transaction relies on the item beyond its own write.
+        is_checked: whether the stored item must be the one that is known.
+    """
+
+    def __init__(
+        self,
+        item: GuardedMixin,
+        key: Image,
+        base: Image | Unread | None,
+        read: Callable[[TransactionItem], Image | None],
+        token: str,
+    ) -> None:
+        self.item = item
+        self.key = key
+        self.identity = ItemKey.of(self.table, key)
+        self.base = base
+        self.before: Known = versions.known_state(item)
+        self.write: Write | None = None
+        self.writer: PlainWriter | None = None
+        self.after: Image | Unread | None = base
+        self.condition: Condition | None = None
+        self.expected: Condition | None = None
+        self.is_read: bool = False
+        self.is_checked: bool = False
+        self._row: LockRow | None = None
+        self._read = read
+        self._token = token
+        self._first, self._given = item, self.before  # at the beginning
+        self._version: int | None = self.before.version  # of the instance when the caller passed it
+        self._is_key = False  # whether the caller passed the last instance only to name the item
+        self._is_changed = False  # whether the transaction has changed values of the item
+        self._pending: list[Action] = []  # an update that was not evaluated yet
+        # The values of the instance, while it shows what the transaction sees and what its user has changed since.
+        self._values: dict[str, Any] | None = None if isinstance(base, Unread) else item.attribute_values
+        # Instances that show uncommitted values, which a save of the instance alone would write. `refresh` replaces the
+        # dict of values, so an instance with another dict shows nothing of it. All savepoints share this list.
+        self._shown: list[tuple[GuardedMixin, dict[str, Any]]] = []
+
+    @property
+    def model(self) -> type[GuardedMixin]:
+        """The model of the item."""
+        return type(self.item)
+
+    @property
+    def table(self) -> str:
+        """The name of the item's table."""
+        name: str = self.item._get_connection().table_name
+        return name
+
+    @property
+    def row(self) -> LockRow | None:
+        """The item as one that can carry a mark, if its model has a lock attribute; with the key it was given with."""
+        if self._row is None or self._row.model is not self.model:
+            self._row = self.model._row_of_key(self.key)
+        return self._row
+
+    @property
+    def stored(self) -> Image:
+        """The stored item; empty if there is none, or it was not read."""
+        return self.base if isinstance(self.base, dict) else {}
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the item does not exist, as far as is known."""
+        return self.base is None or (isinstance(self.base, Unread) and self.before == Known())
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the transaction sees no such item."""
+        return self.after is None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the instance shows what the transaction sees, apart from changes by its user."""
+        return self.item.attribute_values is self._values
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the transaction neither writes the item nor relies on it, since the first operation failed."""
+        return self.write is None and not self.is_read and isinstance(self.base, Unread)
+
+    # Instances
+
+    def take(self, item: GuardedMixin, *, replaces: bool) -> None:
+        """Use the instance that the caller passes, which must be a copy of the same stored item.
+
+        If another instance shows changes of the transaction, that instance is written, unless this one `replaces` it.
+
+        Raises:
+            StaleVersion: it is a copy of another state of the item, or the caller has assigned another version.
+        """
+        known, is_other = versions.known_state(item), item is not self.item
+        is_made_anew = self.is_deleted and known == Known()
+        if not is_other and not is_made_anew and known.version != self._version:
+            why = "the item is not in the version that was assigned"
+            raise also(StaleVersion, TransactWriteError)(
+                f"this {self.model.__name__} was given version {known.version}, and the transaction knows the item in "
+                f"version {self.before.version}.",
+                expected=known.version,
+                actual=self.before.version,
+                cause=responses.condition_failed(TransactWriteError, why, self.table),
+            )
+        self._is_key = is_other and known in (Known(), self._given) and known != self.before
+        if self._is_key and not (is_made_anew or replaces):
+            return  # the instance only names the item; `_operation` refuses it if the operation checks its version
+        if is_other and not is_made_anew:
+            self.compare(item, is_old=replaces and self.write is not None)
+        if is_made_anew or not self._is_changed or self.is_deleted:
+            self.item, self._version, self._is_key = item, known.version, False
+
+    def compare(self, item: GuardedMixin, *, is_old: bool = False) -> None:
+        """Raise `StaleVersion` for an instance of another state of the item than the transaction knows."""
+        if is_old or versions.known_state(item) != self.before:
+            why = "is in the transaction already, as another copy that differs: one of them is old."
+            raise versions.stale(item, TransactWriteError, why)
+
+    def _show(self, image: Image, *, is_committed: bool) -> None:
+        """Make the instance show an image; its version changes at the commit."""
+        self._values = self.item.attribute_values = values_of(self.item, image)
+        if not is_committed:
+            self._note_shown(self.item)
+
+    def _note_shown(self, item: GuardedMixin) -> None:
+        self._shown[:] = [each for each in self._shown if each[0] is not item] + [(item, item.attribute_values)]
+
+    def _mark_shown_old(self, *, but: GuardedMixin | None = None) -> None:
+        """Mark the instances that show uncommitted values as stale, so that saving them is refused."""
+        for item, values in self._shown:
+            if item is not but and item.attribute_values is values:
+                versions.mark_old(item)
+
+    def mark_old(self, *, is_saved: bool) -> None:
+        """Mark instances with changes of the rolled-back transaction as stale; with `is_saved` the written one too."""
+        self._mark_shown_old()
+        if is_saved and self.write is not None:
+            versions.mark_old(self.item)
+
+    def look(self) -> Image | None:
+        """Return the item as the transaction sees it, reading it if necessary; make the instance show it."""
+        if isinstance(self.after, Unread):
+            self.load()
+            self.after = self.base
+            pending, self._pending = self._pending, []
+            if pending:
+                self._evaluate(pending)
+            elif isinstance(self.after, dict):
+                self._show(self.after, is_committed=True)  # the instance may have only the key, or some attributes
+        elif (
+            isinstance(self.after, dict)
+            and not self.is_current
+            and versions.known_state(self.item).version == self._version
+        ):
+            # The instance was replaced or refreshed. With another version, old values could be saved under it.
+            self._show(self.after, is_committed=not self._is_changed)
+        assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
+        return self.after
+
+    def shows(self, condition: Condition | None) -> bool:
+        """Tell whether a condition is true of the item as the transaction sees it."""
+        return condition is None or conditions.holds(self.look(), self._request(condition=condition))
+
+    def _request(self, **what: Any) -> dict[str, Any]:
+        keys = self.item._get_hash_range_key_serialized_values()
+        kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(keys[0], range_key=keys[1], **what)
+        return kwargs
+
+    def _evaluate(self, actions: Sequence[Action]) -> None:
+        """Apply actions to the instance and to `after`."""
+        current = self.look()
+        try:
+            self.after = conditions.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
+        except values_module.Refusal as refused:
+            raise TransactWriteError(f"Failed to update item: {refused}", refused) from refused
+        self._show(self.after, is_committed=False)
+
+    def load(self) -> None:
+        """Read the stored item; `StaleVersion` if it is not the known one and that is checked."""
+        if isinstance(self.base, Unread):
+            base = self._read(self)
+            seen = versions.known_of(self.model, base or {})
+            if self.is_checked and not self.before.may_be(seen):
+                raise self.refused(base)
+            self.base = base
+            if self.write is not None and not self.is_checked:
+                self.before = seen  # a later operation that checks the version means this one
+
+    def refused(self, image: Image | None) -> Exception:
+        """Return the error for an item that is not the one that was read."""
+        cause = responses.condition_failed(TransactWriteError, "the item is not the one that was read", self.table)
+        return error_of_refusal(self.final(), TransactWriteError, image, cause)
+
+    def pin(self) -> None:
+        """Turn a write without a version check into one of the item as it is stored now: a mark needs a known item."""
+        assert self.write is not None  # noqa: S101 - only writes are pinned
+        was_unread = isinstance(self.base, Unread)
+        if was_unread or self.write.operation is not UPDATE:
+            self.base = self._read(self)
+        if was_unread:
+            self._keep_undeclared()
+        self.before = versions.known_of(self.model, self.stored)
+        self.is_checked = True
+        if self.write.operation is UPDATE:
+            self.look()
+        self._plan_again()
+
+    def _keep_undeclared(self) -> None:
+        """Keep undeclared attributes of an item that was read after a save that is sent as an update."""
+        is_update = self.write is not None and self.write.operation is SAVE and self.write.attributes is None
+        if is_update and isinstance(self.after, dict):
+            self.after = undeclared(self.item, self.stored) | self.after
+
+    def rely(self) -> None:
+        """Rely on what was read; a write that was to overwrite any stored item now requires this one."""
+        self.is_read = True
+        if self.write is not None and not self.is_checked:
+            self.pin()
+
+    def check(self) -> None:
+        """Rely on the item being the one that is known."""
+        self.is_read = True
+        if self.write is not None and not self.is_checked:
+            self.is_checked = True
+            self._plan_again()
+
+    def require(self, condition: Condition | None) -> None:
+        """Add a condition of the caller."""
+        self.condition = conditions.both(self.condition, condition)
+
+    @contextlib.contextmanager
+    def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
+        """Add the condition of an operation; restore the previous state if the operation fails."""
+        if checks and self._is_key:  # the caller expects the instance to be the stored item
+            self.compare(self.item, is_old=True)
+        before = dict(vars(self))
+        try:
+            self.require(condition)
+            yield
+        except BaseException:
+            vars(self).update({name: before[name] for name in _UNDONE})
+            raise
+
+    def save(self, condition: Condition | None, *, checks: bool) -> None:
+        """Store the instance as it is now; `StaleVersion` if that would undo changes of the transaction."""
+        if checks and self._is_changed and not self.is_deleted and not self.is_current:
+            why = "does not show what the transaction has done to the item: go on with the instance that its get"
+            raise versions.stale(self.item, TransactWriteError, f"{why} returns.")
+        with self._operation(condition, checks=False):
+            self._know_deleted(checks=checks)
+            extra: Image | None = None
+            if not isinstance(self.base, Unread) and not isinstance(self.after, Unread):
+                extra = undeclared(self.item, self.after or {})
+            self._plan_save(checks=checks, extra=extra, replaces=True)
+            self._pending, self._is_changed = [], True
+
+    def _know_deleted(self, *, checks: bool) -> None:
+        """Read an item deleted by this transaction if an update will write it again: no old attribute must remain."""
+        if self.is_deleted and (self.model._lock_attribute() is not None or not (checks or self.is_checked)):
+            self.load()
+
+    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
+        """Apply actions to the item as the transaction sees it."""
+        with self._operation(condition, checks=checks):
+            check_actions(self.item, self._new_writer().protected, actions)
+            self.is_checked = self.is_checked or self.is_read or checks
+            self._update(actions)
+            self._is_changed = True
+
+    def _update(self, actions: Sequence[Action]) -> None:
+        before = self.write
+        is_first = before is None or (before.operation is UPDATE and not self._is_changed)
+        if is_first and isinstance(self.after, Unread):
+            self._pending = list(actions)  # evaluated here only if the caller reads the item; else by DynamoDB
+            self._plan_update(self._pending)
+            return
+        if before is not None and not is_first:
+            self._know_base(before, actions)
+        self._evaluate(actions)
+        if is_first:
+            self._plan_update(list(actions))
+        elif before is not None and before.operation is UPDATE:
+            self._plan_update(self._changes())
+        else:
+            assert isinstance(self.after, dict)  # noqa: S101 - evaluated
+            extra = undeclared(self.item, self.after)
+            self._plan_save(checks=self.is_checked, extra=extra, replaces=False)
+
+    def _know_base(self, before: Write, actions: Sequence[Action]) -> None:
+        """Read the stored item and rely on it: the write planned next has absolute values."""
+        if before.operation is UPDATE:
+            if not self.is_checked:
+                self.pin()
+        elif before.operation is DELETE:
+            self._know_deleted(checks=False)
+        elif before.attributes is None and isinstance(self.base, Unread) and are_undeclared(self.item, actions):
+            if self.is_checked:
+                self.load()
+                self._keep_undeclared()
+            else:
+                self.pin()
+
+    def delete(self, condition: Condition | None, *, checks: bool) -> None:
+        """Delete the item."""
+        with self._operation(condition, checks=checks):
+            self.is_checked = self.is_checked or self.is_read or checks
+            if self.is_checked and self.is_absent:
+                self.load()  # the stored item may have no version
+            self.after = None
+            if self.is_absent and self.is_checked:
+                self.write, self.is_read = None, True  # the commit only checks that it is still absent
+            else:
+                self._plan_delete()
+
+    def touch(self, condition: Condition | None, *, checks: bool, creates: bool = False) -> None:
+        """Increment the version."""
+        with self._operation(condition, checks=checks):
+            if not creates and self.write is None:
+                self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
+            self.is_checked = self.is_checked or self.is_read or checks
+            if self.write is None:
+                self._plan_update([conditions.nothing()])
+
+    # Planning: several operations become one write
+
+    def _new_writer(self) -> PlainWriter:
+        writer = self.item._writer()
+        if writer is None:
+            raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
+        writer.token = self._token
+        self.writer = writer
+        return writer
+
+    def note_lock(self) -> None:
+        """Use the lock, acquired after the write was planned, for the write."""
+        if self.write is not None:
+            self._new_writer()
+
+    def _plan_save(self, *, checks: bool, extra: Image | None, replaces: bool) -> None:
+        """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
+        self.is_checked = self.is_checked or self.is_read or checks
+        writer = self._new_writer()
+        with versions.planned_as(self.item, self.before):
+            write = writer.plan_save(
+                self.condition,
+                checks_version=self.is_checked,
+                error=TransactWriteError,
+                stored=self.stored if self.is_checked else None,
+            )
+        self.write, self.after = write, complete_save(write, self.stored, extra, replaces=replaces)
+        self._values = self.item.attribute_values
+
+    def _plan_update(self, actions: list[Action]) -> None:
+        writer = self._new_writer()
+        with versions.planned_as(self.item, self.before):
+            self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
+
+    def _plan_delete(self) -> None:
+        writer = self._new_writer()
+        with versions.planned_as(self.item, self.before):
+            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
+
+    def _changes(self) -> list[Action]:
+        """Return the actions that turn the stored item into the one that the transaction sees."""
+        assert not isinstance(self.after, Unread)  # noqa: S101 - evaluated
+        return changes(self.stored, self.after or {}, self.key)
+
+    def _plan_again(self) -> None:
+        """Plan the same write with a check of what is known."""
+        assert self.write is not None  # noqa: S101 - asked for only then
+        if self.write.operation is SAVE:
+            with versions.planned_as(self.item, self.before):
+                part = versions.part_of(self.item, is_checked=True, token=self._token)
+            self.write = saved_again(self.write, part, self.condition)
+        elif self.write.operation is DELETE:
+            self._plan_delete()
+        else:
+            is_unknown = isinstance(self.after, Unread)
+            self._plan_update(self._pending or ([conditions.nothing()] if is_unknown else self._changes()))
+
+    def final(self) -> Write:
+        """Return the write or check that DynamoDB will do, with all of its conditions."""
+        check_key(self.item, self.key)
+        write = self.write
+        if write is None:
+            with versions.planned_as(self.item, self.before):
+                part = versions.part_of(self.item, is_checked=True)
+            condition = self._strict(expiry.for_save(self.model, part.condition()), part)
+            return Write(self.item, CHECK, part, conditions.both(self.condition, condition))
+        final = write.copied()
+        final.condition = conditions.both(self._strict(write.condition, write.part), self.expected)
+        final.claims = None  # the rows are items of the transaction: see `Members.claim_values`
+        final.is_shown, final.is_strict = self.is_checked and self.is_current, True
+        return final
+
+    def _strict(self, condition: Condition | None, part: VersionPart) -> Condition | None:
+        may_be_expired = self.base is None and expiry.attribute_name(self.model) is not None
+        exists = None if may_be_expired or isinstance(self.base, Unread) else self.base is not None
+        return strict(condition, part, self.before, next(iter(self.key)), exists=exists)
+
+    def holds(self, image: Image | None) -> bool:
+        """Tell whether an image is the item that was read, by the condition of its write."""
+        return conditions.holds(image, self.final().kwargs())
+
+    # Savepoints
+
+    def reset(self) -> None:
+        """Forget all operations but the read."""
+        self._mark_shown_old(but=self._first if isinstance(self.base, dict) else None)
+        self.write = self.writer = self.condition = None
+        self.after, self._pending, self.is_checked, self._is_changed = self.base, [], False, False
+        self.item = self._first
+        if isinstance(self.base, dict):
+            self._show(self.base, is_committed=True)
+            versions.set_known(self.item, self.before)
+        elif key_of(self.model, *self.item._key_values()) != self.key:  # a row that was here before it moved on
+            self.item = self._first = self.model.from_raw_data(copy.deepcopy(self.key))
+        self._version = versions.known_state(self.item).version
+
+    def saved(self) -> Callable[[TransactionItem], None]:
+        """Return a function that restores the present state; items read since are still relied on."""
+        state, item, is_current = dict(vars(self)), self.item, self.is_current
+        values = copy.deepcopy(item.attribute_values)
+        is_shown = any(each is item and item.attribute_values is shown for each, shown in self._shown)
+
+        def go_back(member: TransactionItem) -> None:
+            now = {"base": member.base, "before": member.before, "is_read": member.is_read or state["is_read"]}
+            vars(member).update(state | now)
+            if isinstance(state["base"], Unread):
+                member._keep_undeclared()
+            if member.is_read:
+                member.check()
+            item.attribute_values = copy.deepcopy(values)
+            member._values = item.attribute_values if is_current else None
+            if is_shown:
+                member._note_shown(item)
+            member._mark_shown_old(but=item)
+
+        return go_back
