@@ -56,7 +56,7 @@ coverage: $(VENV)/.test engines ## what the tests execute of the package, but fo
 
 simulate: $(VENV)/.test engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
-	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/cli/test_certify.py
+	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/certify/test_certify.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 campaign: $(VENV)/.test engines ## processes write histories under kills and faults for MINUTES=20, and a reader checks them
 	$(BIN)/python -m tests.campaign run --minutes $(or $(MINUTES),20)

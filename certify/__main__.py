@@ -1,9 +1,21 @@
 """``python -m certify``: ask a DynamoDB for what the package promises."""
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
 
 from certify import command
 from pynamo_locking.cli import app
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it with these arguments, and return the exit code."""
+    return app.run(["certify", *arguments], program=command.PROGRAM, commands=[command])
+
+
 if __name__ == "__main__":
-    sys.exit(app.run(["certify", *sys.argv[1:]], command))
+    sys.exit(main(sys.argv[1:]))

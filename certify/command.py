@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 #: Units that a run may use unless told otherwise: at most US$ 1.88 in us-east-1, if all were writes.
 _MAX_UNITS: Final = 3_000_000
 
+#: How a user calls it.
+PROGRAM: Final = "python -m"
+
+#: Exit code of a run that has stopped before its cap on units.
+_CAPPED: Final = 3
+
 _STAGES: Final = ", ".join(STAGES)
 
 
@@ -36,6 +42,7 @@ def attach(app: typer.Typer) -> None:
         "certify --prefix trial- --dry-run  # the estimate, and nothing else",
         "certify --prefix trial- --remove  # the tables that a killed run has left",
         "certify --prefix trial- --endpoint http://localhost:8000 --scale 0.1 --yes",
+        program=PROGRAM,
     )
 
 
@@ -144,5 +151,5 @@ def _show(session: Session, report: Report, folder: Path, tell: Callable[[str], 
         tell(f"written: {file}")
     session.show(document, lambda console: console.print(page.markdown(document), soft_wrap=True))
     if report.is_capped:
-        return Exit.CAPPED
+        return _CAPPED
     return Exit.OK if report.has_passed else Exit.NO

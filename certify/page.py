@@ -40,7 +40,7 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"# {_place(document)}, {began[:10]}: {document['result']}",
         "",
-        f"`pynamo-locking certify` began at {began} at {where}. These tables were removed at its end: {removed}.",
+        f"`python -m certify` began at {began} at {where}. These tables were removed at its end: {removed}.",
         "",
         *_table(("what", "version"), document["versions"].items()),
         "",

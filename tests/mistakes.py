@@ -105,7 +105,7 @@ MISTAKES: Final = (
         "_recipes/idempotency.py",
         "actions: list[Action] = [table.error.remove()]",
         "actions: list[Action] = []",
-        "jobs/test_idempotent.py::test_a_committed_result_replaces_an_error_that_is_no_longer_kept",
+        "recipes/test_idempotent.py::test_a_committed_result_replaces_an_error_that_is_no_longer_kept",
     ),
     Mistake(
         "the read after a refusal is not consistent",
@@ -182,14 +182,14 @@ MISTAKES: Final = (
         "_recipes/idempotency.py",
         "self._terms.keep + IDLE_TTL_S)))",
         "IDLE_TTL_S)))",
-        "jobs/test_idempotent.py::test_a_result_of_a_transaction_is_kept_as_long_as_it_counts",
+        "recipes/test_idempotent.py::test_a_result_of_a_transaction_is_kept_as_long_as_it_counts",
     ),
     Mistake(
         "a later wish replaces the first",
         "_recipes/leader_election.py",
         "self._wish = self._wish or wish",
         "self._wish = wish",
-        "jobs/test_campaign.py::test_work_that_has_failed_and_is_told_to_resign_has_failed",
+        "recipes/test_leader_election.py::test_work_that_has_failed_and_is_told_to_resign_has_failed",
     ),
     Mistake(
         "a row of a unique value does not expire with its item",

@@ -232,7 +232,7 @@ def test_every_promise_names_its_tests(part: str) -> None:
     assert [quote for quote in quotes if not any(quote in each for each in promised)] == []
 
 
-#: The tests that are made of what `pynamo-locking certify` asks.
+#: The tests that are made of what `python -m certify` asks.
 CERTIFIED: Final = {f"test_{name}" for module in contract.MODULES for name in contract.checks_of(module)}
 
 

@@ -28,6 +28,9 @@ _SIGPIPE: Final = 13
 
 _OWN: Final = "pynamo-locking"
 
+#: In the order of the help.
+_COMMANDS: Final = (tables, locks, transactions, unique, run_command)
+
 
 def _show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it so
     if is_asked:
@@ -38,13 +41,13 @@ def _show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 _Version = Annotated[bool, typer.Option("--version", callback=_show, is_eager=True, help="Show the version.")]
 
 
-def make_app(*more: Any) -> typer.Typer:
-    """Return the program, with the commands of these modules as well."""
+def make_app(commands: Sequence[Any] = _COMMANDS) -> typer.Typer:
+    """Return the program, with the commands of these modules."""
     app = command.group(
         "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
         "and run programs under a lock."
     )
-    for module in (tables, locks, transactions, unique, run_command, *more):  # in the order of the help
+    for module in commands:
         module.attach(app)
 
     @app.callback()
@@ -65,12 +68,12 @@ def version(session: Session) -> int:
     return 0
 
 
-def run(arguments: Sequence[str], *more: Any) -> int:
+def run(arguments: Sequence[str], *, program: str = _OWN, commands: Sequence[Any] = _COMMANDS) -> int:
     """Run the program, say in one line what went wrong if something did, and return the exit code."""
     _fill_standard_streams()
     try:
         with terminal.printable(), Ending():
-            return _run(arguments, *more)
+            return _run(arguments, program, commands)
     except BrokenPipeError:  # the reader of our output, `head` for example, has ended
         terminal.give_up_stdout()
         return Exit.SIGNALLED + _SIGPIPE
@@ -83,11 +86,11 @@ def _fill_standard_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
-def _run(arguments: Sequence[str], *more: Any) -> int:
+def _run(arguments: Sequence[str], program: str, commands: Sequence[Any]) -> int:
     as_json = "--json" in _own(arguments)
     try:
-        result: Any = typer.main.get_command(make_app(*more)).main(
-            args=list(arguments), prog_name=_OWN, standalone_mode=False
+        result: Any = typer.main.get_command(make_app(commands)).main(
+            args=list(arguments), prog_name=program, standalone_mode=False
         )
         return int(result or 0)
     except Problem as problem:

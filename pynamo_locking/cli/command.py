@@ -91,12 +91,13 @@ def command(
     *examples: str,
     tables: tuple[str, ...] = (),
     reach: bool = True,
+    program: str = "pynamo-locking",
     **options: Any,
 ) -> None:
     """Make a function that takes a `Session` first, and returns the exit code, a command of a group.
 
-    Its name is that of the command. Its docstring is the help, to which the examples are added, without the name of
-    the program. `tables` has the settings that ``--table`` and ``--transaction-table`` stand for, and `reach` says
+    Its name is that of the command. Its docstring is the help, to which the examples are added, after the name of the
+    program. `tables` has the settings that ``--table`` and ``--transaction-table`` stand for, and `reach` says
     whether the command talks to DynamoDB. Other options are typer's.
     """
     added: dict[str, Any] = {}
@@ -105,7 +106,7 @@ def command(
         added[setting] = _TABLES["both" if is_second else setting]
     if reach:
         added |= _REACH
-    lines = [f"pynamo-locking {example}".replace("[", "\\[") for example in examples]
+    lines = [f"{program} {example}".replace("[", "\\[") for example in examples]
     name, epilog = function.__name__.rstrip("_"), "\n\n".join(["[bold]Examples[/bold]", *lines])
     app.command(name, cls=_Command, help=_help(function), epilog=epilog, **options)(_with_session(function, added))
 

@@ -56,7 +56,6 @@ class Exit(enum.IntEnum):
     OK = 0
     NO = 1  # the answer is no: something is wrong with a table, there is no such ticket, ...
     USAGE = 2
-    CAPPED = 3  # `certify`: it has stopped at the cap on units
     FAILED = 69  # EX_UNAVAILABLE: no answer from DynamoDB, or a refusal
     LOST = 70  # `run`: the lock was lost, and the program was ended for that or ended with 0 by itself
     NOT_WRITTEN = 74  # EX_IOERR: standard output cannot be written

@@ -1,4 +1,4 @@
-"""All that `pynamo-locking certify` asks of DynamoDB, asked of each engine.
+"""All that `python -m certify` asks of DynamoDB, asked of each engine.
 
 moto is not asked about concurrency: under threads it loses updates and entries, lets two creators in, lets readers see
 half a transaction, and now and then raises a RuntimeError ("dictionary changed size during iteration"). None of that
