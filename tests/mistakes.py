@@ -36,21 +36,21 @@ class Mistake(NamedTuple):
 MISTAKES: Final = (
     Mistake(
         "a guarded write does not name the lock",
-        "_writes/send.py",
-        "fencing.held_without_later_write(own, number), [fencing.store_write_number",
-        "None, [fencing.store_write_number",
+        "_io/protocol.py",
+        "FENCE: Final = OWN_ENTRY + Clause(_LATEST) + NO_INTENT",
+        "FENCE: Final = NO_INTENT",
     ),
     Mistake(
         "a number of a write is used twice",
-        "_locks/fencing.py",
-        "(_writes(held) < Stored(",
-        "(_writes(held) <= Stored(",
+        "_io/protocol.py",
+        '_LATEST: Final = "#l.#q.#me[1].#w < :write"',
+        '_LATEST: Final = "#l.#q.#me[1].#w <= :write"',
     ),
     Mistake(
         "a write from outside does not ask for marks",
-        "_locks/fencing.py",
-        "(queue.does_not_exist() | (queue == Stored(lock_record.EMPTY))) & has_no_intent(attribute)",
-        "queue.does_not_exist() | (queue == Stored(lock_record.EMPTY))",
+        "_io/protocol.py",
+        "NOT_LOCKED: Final = Clause(_FREE) + NO_INTENT",
+        "NOT_LOCKED: Final = Clause(_FREE) + KNOWN_FORMAT",
     ),
     Mistake(
         "the version is not checked",
@@ -130,9 +130,9 @@ MISTAKES: Final = (
     ),
     Mistake(
         "an earlier doubt is forgotten",
-        "_writes/write.py",
-        "self._in_doubt = self._in_doubt or responses.is_ambiguous",
-        "self._in_doubt = responses.is_ambiguous",
+        "_core/dynamodb.py",
+        "self.in_doubt = self.in_doubt or was_repeated",
+        "self.in_doubt = was_repeated",
         "unique/test_faults.py::test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled",
     ),
     Mistake(
@@ -201,8 +201,8 @@ MISTAKES: Final = (
     Mistake(
         "a refused row of another item settles a doubt",
         "_writes/send.py",
-        'if in_doubt and (_failed(others, others) or write.may_still_be_applied(item_reason.get("Item"))):',
-        'if in_doubt and write.may_still_be_applied(item_reason.get("Item")):',
+        "is_open = in_doubt and not is_final",
+        "is_open = False",
         "unique/test_faults.py::test_a_refused_row_says_nothing_of_an_earlier_copy",
     ),
     Mistake(
@@ -215,8 +215,8 @@ MISTAKES: Final = (
     Mistake(
         "the look for a lost write is eventually consistent",
         "_writes/send.py",
-        '"Key": self.kwargs["Key"], "ConsistentRead": True}',
-        '"Key": self.kwargs["Key"]}',
+        '"Key": made["Key"], "ConsistentRead": True}',
+        '"Key": made["Key"]}',
         "writes/test_write_ids.py::test_a_lost_request_to_count_is_not_sent_again",
     ),
     Mistake(
@@ -235,9 +235,9 @@ MISTAKES: Final = (
     ),
     Mistake(
         "a record that is given up keeps its content",
-        "_io/transaction_record.py",
-        "SET #expires = :ends, #f = :format REMOVE #content",
-        "SET #expires = :ends, #f = :format",
+        "_io/protocol.py",
+        'set_="#expires = :ends, #f = :format", remove="#content", add=',
+        'set_="#expires = :ends, #f = :format", add=',
         "transactions/test_fates.py::test_a_key_that_has_expired_and_is_given_up_is_free",
     ),
     Mistake(

@@ -17,8 +17,8 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
-#: Where hand-written expressions stand: the requests of locks, of transactions' own rows, and of marks on items.
-REQUESTS = {"_io.lock_requests", "_io.transaction_record", "_io.write_intents"}
+#: The one module in which conditions and changes are written in DynamoDB's words.
+PROTOCOL = "_io.protocol"
 #: It loads a module when it is first needed: transactions evaluate expressions.
 LAZY = {"__init__": 1}
 
@@ -69,15 +69,15 @@ def test_imports_are_absolute() -> None:
     assert wrong == []
 
 
-def test_condition_text_is_in_requests() -> None:
-    """Hand-written expressions stand in the modules that make requests by hand."""
+def test_conditions_are_in_one_module() -> None:
+    """All that is written in DynamoDB's words."""
     wrong = [
         f"{module}:{node.lineno}"
         for module, tree in TREES.items()
-        if module not in REQUESTS
+        if module != PROTOCOL
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if node.value.startswith(("attribute_exists(", "attribute_not_exists(", "SET ", "REMOVE ", "#l"))
+        if node.value.startswith(("attribute_exists(", "attribute_not_exists(", "SET ", "REMOVE ", "#l."))
     ]
 
     assert wrong == []

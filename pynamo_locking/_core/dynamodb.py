@@ -234,12 +234,14 @@ class RetryPolicy(NamedTuple):
         first_pause: the number of the pause before the first copy; None if copies follow at once.
         is_single: whether botocore sends each attempt only once, so that the sender repeats throttled ones.
         looks: whether the sender reads the item instead of sending a copy, which could be applied as well.
+        is_patient: whether it repeats throttled attempts that botocore has repeated before, or without a connection.
     """
 
     repeats: int = 1
     first_pause: int | None = None
     is_single: bool = False
     looks: bool = False
+    is_patient: bool = False
 
 
 class RetryState:
@@ -260,7 +262,8 @@ class RetryState:
         self.in_doubt = self.in_doubt or was_repeated
         if answer is Answer.REFUSED:
             return Step(Next.SETTLE)
-        passes = answer in PASSING if self.policy.is_single else answer is Answer.CONFLICT
+        is_patient = self.policy.is_single or self.policy.is_patient
+        passes = answer in PASSING if is_patient else answer is Answer.CONFLICT
         if passes and self._conflicts < MOST_CONFLICTS:
             self._conflicts += 1
             return Step(Next.REPEAT if self.in_doubt else Next.AGAIN, self._conflicts)

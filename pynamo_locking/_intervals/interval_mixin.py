@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._intervals.intervals import Span
     from pynamo_locking._models.writes import Placed
-    from pynamo_locking._writes.send import PlainWriter
+    from pynamo_locking._writes.writer import Writer
 
 
 #: How long to retry, in seconds.
@@ -359,7 +359,7 @@ class IntervalMixin(IntervalQueriesMixin):
         return True
 
     @override
-    def _writer(self) -> PlainWriter | None:
+    def _writer(self) -> Writer | None:
         writer = super()._writer()
         if writer is not None:
             writer.kept = self._same_interval

@@ -376,49 +376,12 @@ def persistently(call: Callable[[], _T]) -> _T:
     return patiently(call, most=_PERSISTENT_ATTEMPTS)
 
 
-def send(
-    attempt: Callable[[Next | None], _T],
-    settle: Callable[[Exception, bool], _T | None],
-    failed: Callable[[Exception], Exception],
-    unknown: Callable[[Exception], Exception],
-    *,
-    look: Callable[[Exception], _T] | None = None,
-    policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - immutable
-) -> _T:
-    """Return the answer to a request.
-
-    Args:
-        attempt: sends it once; gets `AGAIN` or `REPEAT` if it was sent before, None if it has to be the same request.
-        settle: judges a refusal, and whether it is in doubt: returns the answer if the request was applied, raises if
-            it was not, and returns None if it has removed the obstacle.
-        failed: returns the error of a request that was not applied.
-        unknown: returns the error of a request that may have been applied.
-        look: reads the item, if the policy says so, and returns the answer, or raises.
-        policy: how the request may be sent again.
-    """
-    sending, how = RetryState(policy), None
-    while True:
-        try:
-            return attempt(how)
-        except responses.BOTOCORE_EXCEPTIONS as error:
-            answer = responses.answer_in(error, is_single=policy.is_single)
-            how = _pause(sending.after(answer, was_repeated=responses.was_repeated(error)))
-            if how is Next.SETTLE:
-                how, data = None, settle(error, sending.in_doubt)
-                if data is not None:
-                    return data
-            elif how is Next.LOOK and look is not None:
-                return look(error)
-            elif how not in {Next.AGAIN, Next.REPEAT}:
-                raise (failed if how is Next.FAIL else unknown)(error) from error
-
-
 def is_sent_again(sending: RetryState, answer: Answer) -> bool:
     """Pause before the next attempt of a request whose copies do no harm; False if there is none."""
-    return _pause(sending.after(answer)) in {Next.AGAIN, Next.REPEAT}
+    return paused(sending.after(answer)) in {Next.AGAIN, Next.REPEAT}
 
 
-def _pause(step: Step) -> Next:
+def paused(step: Step) -> Next:
     if step.pause is not None:
         runtime.current.sleep(backoff(step.pause, runtime.current.jitter()))
     return step.next

@@ -438,6 +438,11 @@ class LockRow:
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
+    @cached_property
+    def names(self) -> dict[str, Any]:
+        """The names that the requests of `protocol` take from the row."""
+        return {"#l": self.attribute, "#h": self.hash_name, "#expires": self.ttl_attribute}
+
     def ends(self, lease: float) -> tuple[dict[str, str], dict[str, str]]:
         """Return when a lease ends that is taken or renewed now: for DynamoDB's TTL to count from, and for people.
 

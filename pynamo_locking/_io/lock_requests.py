@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.dynamodb import INVALID
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_modes import SHARED, WHOLE, LockMode
 from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success, eviction_traces
-from pynamo_locking._io import event_stream, lock_record, responses, runtime
+from pynamo_locking._io import event_stream, lock_record, protocol, responses, runtime
 from pynamo_locking._io.client import Refused, Unavailable, ask
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Image, known_format_text, number
+from pynamo_locking._io.stored_rows import Image, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.protocol import Clause
 
 logger = logging.getLogger("pynamo_locking")
-
-
-#: For how long a row is kept after a lease, for the sake of the success in it.
-_KEPT: Final = {"#success": lock_record.SUCCESS, "#kept": lock_record.KEPT}
 
 
 class NewEntry(NamedTuple):
@@ -40,43 +37,29 @@ class NewEntry(NamedTuple):
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
-    """Join the queue and take the next ticket, and one for each other member of the entry, in one atomic write.
+    """Join the queue with the next ticket.
 
     Refused if there is no document yet, if we are in it already, or if it has `capacity` entries.
     """
-    now_ms = runtime.current.time_ms()
-    return _update(
-        row,
-        set_="#l.#q.#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members",
-        condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max AND "
-        + known_format_text("#l.#tx.#f"),  # or we would stand beside a mark that we cannot resolve
-        names={"#n": lock_record.NEXT, "#me": entry.id, "#tx": lock_record.TX},
-        values={":entry": entry.stored(now_ms), ":members": number(entry.members), ":max": number(capacity)},
-        lease=entry.lease,
-    )
+    given = {
+        "#me": entry.id,
+        ":entry": entry.stored(runtime.current.time_ms()),
+        ":members": number(entry.members),
+        ":max": number(capacity),
+    }
+    return _update(row, protocol.ENQUEUE, given, lease=entry.lease)
 
 
 def enter_first(row: LockRow, entry: NewEntry) -> Image:
-    """Create the document with us in it. Its tickets start at the time in µs; protocol.md says what that promises.
+    """Create the lock document, with us as its first entry.
 
-    Refused if another newcomer has created it, if the item has to exist and does not, if a transaction has the item,
+    Refused if there is a document, or no item and `row.may_create` is not set. Also if a transaction has the item,
     whose mark would be lost, or if another program has it: see `responses.check_not_foreign`.
     """
     now_us = runtime.current.time_us()
-    place = "attribute_not_exists(#h)" if row.may_create else "attribute_exists(#h) AND attribute_not_exists(#l)"
-    return _update(
-        row,
-        set_="#l = :map",
-        condition=f"{place} OR #l = :empty OR attribute_type(#l, :null)",  # so that there is no newer document
-        names={"#h": row.hash_name},
-        values={
-            ":map": lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members),
-            ":empty": lock_record.EMPTY,
-            ":null": {"S": "NULL"},
-        },
-        lease=entry.lease,
-        used=("#l",),
-    )
+    new = lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members)
+    clause = protocol.ENQUEUE_FIRST_IN_ITS_ROW if row.may_create else protocol.ENQUEUE_FIRST
+    return _update(row, clause, {":map": new}, lease=entry.lease)
 
 
 def look(row: LockRow, *, consistent: bool) -> Image | None:
@@ -92,34 +75,17 @@ def look_at_document(row: LockRow) -> LockState:
 
 
 def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Image:
-    """Renew our lease, and store since when we hold the lock. Beats only grow: a late copy undoes no newer renewal."""
+    """Renew our lease, and store since when we hold the lock."""
     renewed_ms = runtime.current.time_ms() - entry.entered_ms
-    set_ = "#l.#q.#me[1].#b = :beat, #l.#q.#me[1].#r = :renewed"
-    names = {"#me": entry.id, "#b": lock_record.BEAT, "#r": lock_record.RENEWED}
-    values = {":beat": number(beat), ":renewed": number(renewed_ms), ":ticket": number(entry.ticket)}
+    clause, given = protocol.RENEW, mine(entry) | {":beat": number(beat), ":renewed": number(renewed_ms)}
     if entry.granted_ms is not None:
-        set_ += ", #l.#q.#me[1].#g = :granted"
-        names["#g"], values[":granted"] = lock_record.GRANTED, number(entry.granted_ms - entry.entered_ms)
-    return _update(
-        row,
-        set_=set_,
-        condition="#l.#q.#me[0] = :ticket AND #l.#q.#me[1].#b < :beat",
-        names=names,
-        values=values,
-        lease=entry.lease,
-        want_image=want_image,
-    )
+        clause, given[":granted"] = clause + protocol.NOTE_GRANT, number(entry.granted_ms - entry.entered_ms)
+    return _update(row, clause, given, lease=entry.lease, want_image=want_image)
 
 
 def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
     """Leave the queue. Names only the entry, so that it also removes an entry whose ticket we never received."""
-    return _update(
-        row,
-        remove="#l.#q.#me",
-        condition="attribute_exists(#l.#q.#me)",
-        names={"#me": entry_id},
-        want_image=want_image,
-    )
+    return _update(row, protocol.RELEASE, {"#me": entry_id}, want_image=want_image)
 
 
 def succeed(row: LockRow, entry: QueueEntry, success: Success, kept_s: int, *, want_image: bool) -> Image:
@@ -128,23 +94,13 @@ def succeed(row: LockRow, entry: QueueEntry, success: Success, kept_s: int, *, w
     Refused if our entry is gone: then another party may have run the job since, or this is a second copy. Also if a
     newer release has stored the document, since a first copy may have been applied before.
     """
-    names = {"#me": entry.id, "#success": lock_record.SUCCESS}
-    values = {":ticket": number(entry.ticket), ":success": lock_record.stored_success(success, kept_s)}
-    set_ = "#l.#success = :success"
-    if row.ttl_attribute is not None:  # which the last lease has set for an earlier success, or for none
-        names["#expires"] = row.ttl_attribute
-        values[":expires"] = number(runtime.current.time_ms() // 1000 + kept_s)
-        set_ += ", #expires = :expires"
-    return _update(
-        row,
-        set_=set_,
-        remove="#l.#q.#me",
-        condition="#l.#q.#me[0] = :ticket",
-        names=names,
-        values=values,
-        want_image=want_image,
-        is_judged=False,
+    clause, given = (
+        protocol.RELEASE_WITH_SUCCESS,
+        {**mine(entry), ":success": lock_record.stored_success(success, kept_s)},
     )
+    if row.ttl_attribute is not None:  # which the last lease has set for an earlier success, or for none
+        clause, given[":expires"] = clause + protocol.SET_EXPIRY, number(runtime.current.time_ms() // 1000 + kept_s)
+    return _update(row, clause, given, want_image=want_image, is_judged=False)
 
 
 def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None) -> Image:
@@ -152,32 +108,26 @@ def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None
 
     Refused if our entry is gone, so only one copy stores the new entry.
     """
-    stored = new.stored(runtime.current.time_ms(), ticket)
-    names, values = {"#me": entry.id, "#you": new.id}, {":ticket": number(entry.ticket), ":entry": stored}
-    set_ = "#l.#q.#you = :entry"
-    if ticket is None:
-        names["#n"], values[":members"] = lock_record.NEXT, number(new.members)
-        set_ = "#l.#q.#you = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members"
-    return _update(
-        row,
-        set_=set_,
-        remove="#l.#q.#me",
-        condition="#l.#q.#me[0] = :ticket",
-        names=names,
-        values=values,
-        lease=new.lease,
-    )
+    clause, given = following(row, new, ticket)
+    return _update(row, protocol.HAND_OVER + clause, mine(entry) | given)
+
+
+def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, dict[str, Any]]:
+    """Return what a write that removes our entry stores for the next caller of this process."""
+    clause = protocol.ADD_NEXT_ENTRY_AT_THE_END if ticket is None else protocol.ADD_NEXT_ENTRY
+    given = {"#you": new.id, ":entry": new.stored(runtime.current.time_ms(), ticket), ":members": number(new.members)}
+    return _timed(row, clause, given, new.lease)
+
+
+def mine(entry: QueueEntry) -> dict[str, Any]:
+    """Return how a request names our entry."""
+    return {"#me": entry.id, ":ticket": number(entry.ticket)}
 
 
 def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
-    """Share what we held exclusively. Counts as a write, so that no late copy of an earlier write is applied."""
-    return _update(
-        row,
-        set_="#l.#q.#me[1].#mode = :shared, #l.#q.#me[1].#w = :write",
-        condition="#l.#q.#me[0] = :ticket AND #l.#q.#me[1].#w < :write",
-        names={"#me": entry.id, "#mode": lock_record.MODE, "#w": lock_record.WRITES},
-        values={":shared": {"S": SHARED}, ":write": number(write), ":ticket": number(entry.ticket)},
-    )
+    """Share what we held exclusively."""
+    given = mine(entry) | {":shared": {"S": SHARED}, ":write": number(write)}
+    return _update(row, protocol.DOWNGRADE, given)
 
 
 def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int]) -> Image:
@@ -186,71 +136,38 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
     The document remembers the possible holders among them, see `traces`. Refused as well if it has come to remember a
     later eviction than `known` in their place.
     """
-    names, values = {"#b": lock_record.BEAT}, dict[str, Any]()
-    removed, conditions, remembered = list[str](), list[str](), list[str]()
+    given, remembered = dict[str, Any](), eviction_traces(entries, known)
     for i, entry in enumerate(entries):
-        names[f"#e{i}"] = entry.id
-        values |= {f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
-        removed.append(f"#l.#q.#e{i}")
-        conditions.append(f"#l.#q.#e{i}[1].#b = :b{i} AND #l.#q.#e{i}[0] = :t{i}")
-    for slot, ticket in eviction_traces(entries, known).items():
-        names[f"#s{slot}"] = str(slot)
-        values[f":s{slot}"] = number(ticket)
-        path = f"#l.#evicted.#s{slot}"
-        remembered.append(f"{path} = :s{slot}")
-        conditions.append(f"(attribute_not_exists({path}) OR {path} < :s{slot})")
-    if remembered:
-        names["#evicted"] = lock_record.EVICTED
-    return _update(
-        row,
-        set_=", ".join(remembered),
-        remove=", ".join(removed),
-        condition=" AND ".join(conditions),
-        names=names,
-        values=values,
-    )
+        given |= {f"#e{i}": entry.id, f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
+    for i, (slot, ticket) in enumerate(remembered.items()):
+        given |= {f"#s{i}": str(slot), f":s{i}": number(ticket)}
+    return _update(row, protocol.evict(len(entries), len(remembered)), given)
 
 
 def replace(row: LockRow, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
     """Replace a lock document, if it is unchanged."""
-    values = {":old": {"M": dict(old)}, ":new": new}
-    return _update(row, set_="#l = :new", condition="#l = :old", names={}, values=values, used=("#l",))
+    return _update(row, protocol.REPLACE_LOCK, {":old": {"M": dict(old)}, ":new": new})
 
 
-def _update(  # noqa: PLR0913 - the parts of one expression
+def _timed(row: LockRow, clause: Clause, given: dict[str, Any], lease: float) -> tuple[Clause, dict[str, Any]]:
+    if row.ttl_attribute is None:
+        return clause, given
+    ends, shown = row.ends(lease)
+    return clause + protocol.SET_LEASE_END, given | {":kept": number(row.kept_s), ":ends": ends, ":shown": shown}
+
+
+def _update(
     row: LockRow,
+    clause: Clause,
+    given: dict[str, Any],
     *,
-    condition: str,
-    names: Mapping[str, str],
-    set_: str = "",
-    remove: str = "",
-    values: Mapping[str, Any] | None = None,
     lease: float | None = None,
     want_image: bool = True,
-    used: tuple[str, ...] = ("#l", "#q"),
     is_judged: bool = True,
 ) -> Image:
-    known = {"#l": row.attribute, "#q": lock_record.QUEUE}
-    all_names = {name: known[name] for name in used} | dict(names)
-    all_values = dict(values or {})
-    if "#q" in used:  # else the request stores or names the whole document
-        condition = f"{condition} AND {known_format_text('#l.#f')}"
-        set_ += ", #l.#f = if_not_exists(#l.#f, :format)" if set_ else ""
-        all_names["#f"], all_values[":format"] = FORMAT_NAME, number(FORMAT)
-    if lease is not None and row.ttl_attribute is not None:
-        set_ += ", #expires = if_not_exists(#l.#success.#kept, :kept) + :ends, #ends = :shown"
-        all_names |= {"#expires": row.ttl_attribute, "#ends": lock_record.LEASE_ENDS, **_KEPT}
-        all_values[":kept"] = number(row.kept_s)
-        all_values[":ends"], all_values[":shown"] = row.ends(lease)
-    arguments = {
-        "UpdateExpression": " ".join(part for part in (set_ and f"SET {set_}", remove and f"REMOVE {remove}") if part),
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": all_names,
-        "ReturnValues": "ALL_NEW" if want_image else "NONE",
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
-    if all_values:
-        arguments["ExpressionAttributeValues"] = all_values
+    if lease is not None:
+        clause, given = _timed(row, clause, given, lease)
+    arguments = protocol.alone(clause, row.names | given) | {"ReturnValues": "ALL_NEW" if want_image else "NONE"}
     try:
         image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
     except Refused as refused:

@@ -164,13 +164,6 @@ def condition_failed(
     return _cause(CANCELLED, message, table, request, reasons)
 
 
-def of_first_action(error: Exception, kind: type[Exception], message: str, table: str) -> VerboseClientError:
-    """Return the refusal of the first action of a transaction as that of a request of its own."""
-    single = condition_failed(kind, message, table, request=error)
-    single.__cause__ = _original(error)  # which has the item
-    return single
-
-
 def invalid(message: str, table: str) -> VerboseClientError:
     """Return the cause for refusing, before it is sent, what DynamoDB would call invalid."""
     return _cause(INVALID, message, table, None)

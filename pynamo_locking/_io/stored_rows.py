@@ -89,11 +89,6 @@ def known_format(*names: str) -> Condition:
     return known
 
 
-def known_format_text(path: str) -> str:
-    """Return the same condition as text, of a request that has the value ``:format``."""
-    return f"(attribute_not_exists({path}) OR {path} <= :format)"
-
-
 # Finds what is wrong with a stored row, by reading it once more after reading has failed.
 
 

@@ -11,10 +11,10 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.row_keys import OwnKeys, shown_owner
 from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
-from pynamo_locking._io import client, responses, runtime, stored_rows
+from pynamo_locking._io import client, protocol, responses, runtime, stored_rows
 from pynamo_locking._io.client import Refused, persistently
 from pynamo_locking._io.responses import foreign_row_error, of_transactions
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, known_format_text, number
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lock_queue import WriteIntent
     from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.protocol import Clause
     from pynamo_locking._io.stored_rows import Image
 
 
@@ -48,8 +49,6 @@ CLEAN: Final = "clean"
 CONTENT: Final = "content"
 ABANDONED: Final = "abandoned"
 
-_KNOWN_FORMAT: Final = known_format_text("#f")
-_FORMAT: Final = {":format": number(FORMAT)}
 _ALONE: Final = OwnKeys(ID)
 
 #: What to do about a broken header.
@@ -84,10 +83,14 @@ class RecordTable:
             )
         return self.keys.of(row_id)
 
-    def names(self, **names: str) -> dict[str, str]:
-        """Return the placeholders of attributes that a request names."""
-        stored = {ID: self.keys.hash_name, EXPIRES: self.expires}
-        return {f"#{each}": stored.get(name, name) for each, name in names.items()}
+    def names(self) -> dict[str, Any]:
+        """Return the names that the requests of `protocol` take from the table."""
+        return {"#id": self.keys.hash_name, "#expires": self.expires}
+
+    def asked(self, clause: Clause, **values: Any) -> dict[str, Any]:
+        """Return the table and the expressions of a request."""
+        given = {f":{name}": value for name, value in values.items()}
+        return {"TableName": self.table, **protocol.alone(clause, self.names() | given)}
 
     def row(self, image: Image | None) -> Image | None:
         """Return the image of a row as in a table of its own; None if it is none of ours."""
@@ -141,14 +144,7 @@ def _told(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any
 def record(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
     """Return the action that records a native transaction by a final header, and is refused by that of `give_up`."""
     item = {**_told(header_table, header), header_table.expires: _final_expiry(header_table)}
-    return {
-        "Put": {
-            "TableName": header_table.table,
-            "Item": item,
-            "ConditionExpression": "attribute_not_exists(#id)",
-            "ExpressionAttributeNames": header_table.names(id=ID),
-        }
-    }
+    return {"Put": {"Item": item, **header_table.asked(protocol.NEW_ROW)}}
 
 
 def give_up(header_table: RecordTable, header: TransactionRecord) -> TransactionRecord:
@@ -164,13 +160,7 @@ def put_once(header_table: RecordTable, item: Mapping[str, Any], known_by: str) 
     Raises:
         ConfigurationError: that row lacks the attribute `known_by`, so another program has stored it.
     """
-    kwargs = {
-        "TableName": header_table.table,
-        "Item": item,
-        "ConditionExpression": "attribute_not_exists(#id)",
-        "ExpressionAttributeNames": header_table.names(id=ID),
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+    kwargs = {"Item": item, **header_table.asked(protocol.NEW_ROW)}
     try:
         persistently(lambda: ask(header_table, "PutItem", kwargs))
     except Refused as refused:
@@ -247,40 +237,30 @@ def renew(header_table: RecordTable, header: TransactionRecord, beat: int) -> Tr
     Beats only grow, so a late copy cannot take a newer renewal back. Nothing changes if the transaction is no longer
     pending, or has a newer beat.
     """
-    until_ms = runtime.current.time_ms() + header.lease_ms
+    until_ms = number(runtime.current.time_ms() + header.lease_ms)
     return _change(
-        header_table,
-        header.id,
-        {BEAT: number(beat), UNTIL: number(until_ms)},
-        from_=TransactionStatus.PENDING,
-        condition="#beat < :beat",
-        names={"#beat": BEAT},
+        header_table, header.id, protocol.RENEW_RECORD, TransactionStatus.PENDING, beat=number(beat), until_ms=until_ms
     )
 
 
 def abort(header_table: RecordTable, header_id: str, by: str, *, beat: int | None = None) -> TransactionRecord:
     """Abort a pending transaction; return what is stored then, which may be that it is committed.
 
-    Nothing changes if there is a newer beat than `beat`; None ignores the beat. A beat that is no number cannot be
-    renewed, and counts as seen.
+    Nothing changes if there is a newer beat than `beat`; None ignores the beat.
     """
+    clause = protocol.ABORT if beat is None else protocol.ABORT + protocol.NOT_RENEWED
     # Its marks are not dropped yet, so it stays as long as the rows that help to find them.
-    ends = header_table.ends(header_table.keep.keep_rows_s)
-    changes = {STATE: {"S": TransactionStatus.ABORTED.value}, BY: {"S": by}, EXPIRES: ends}
-    if beat is None:
-        return _change(header_table, header_id, changes, from_=TransactionStatus.PENDING)
-    seen = {
-        "condition": "(#beat = :seen OR NOT attribute_type(#beat, :number))",
-        "names": {"#beat": BEAT},
-        "values": {":seen": number(beat), ":number": {"S": "N"}},
-    }
-    return _change(header_table, header_id, changes, from_=TransactionStatus.PENDING, **seen)
+    ends, state = header_table.ends(header_table.keep.keep_rows_s), {"S": TransactionStatus.ABORTED.value}
+    values: dict[str, Any] = {"state": state, "by": {"S": by}, "expires": ends, "seen": number(beat or 0)}
+    return _change(header_table, header_id, clause, TransactionStatus.PENDING, **values)
 
 
 def finish(header_table: RecordTable, header_id: str) -> TransactionRecord:
     """Note that nothing is left to do; only when every marked item is known to be finished."""
-    changes = {STATE: {"S": TransactionStatus.FINISHED.value}, EXPIRES: _final_expiry(header_table)}
-    return _change(header_table, header_id, changes, from_=TransactionStatus.COMMITTED)
+    values = {"state": {"S": TransactionStatus.FINISHED.value}, "expires": _final_expiry(header_table)}
+    return _change(
+        header_table, header_id, protocol.DECIDE + protocol.SET_RECORD_EXPIRY, TransactionStatus.COMMITTED, **values
+    )
 
 
 def clean(header_table: RecordTable, header_id: str, *, is_certain: bool) -> TransactionRecord:
@@ -289,18 +269,17 @@ def clean(header_table: RecordTable, header_id: str, *, is_certain: bool) -> Tra
     `is_certain` if all requests for marks were answered, which only their sender knows. Otherwise a mark may still
     arrive, and nothing changes until a day after the abort.
     """
-    changes = {CLEAN: {"BOOL": True}, EXPIRES: _final_expiry(header_table)}
-    if is_certain:
-        return _change(header_table, header_id, changes, from_=TransactionStatus.ABORTED)
+    clause = protocol.CLEAN if is_certain else protocol.CLEAN + protocol.ROW_EXPIRED
     a_day_ago = header_table.ends(header_table.keep.keep_rows_s - IDLE_TTL_S)
-    long_ago = {"condition": f"#{EXPIRES} <= :old", "values": {":old": a_day_ago}}
-    return _change(header_table, header_id, changes, from_=TransactionStatus.ABORTED, **long_ago)
+    values: dict[str, Any] = {"clean": {"BOOL": True}, "expires": _final_expiry(header_table), "old": a_day_ago}
+    return _change(header_table, header_id, clause, TransactionStatus.ABORTED, **values)
 
 
 def decision(header_table: RecordTable, header_id: str, to: TransactionStatus) -> dict[str, Any]:
     """Return the action of the native transaction that decides."""
-    changes = {STATE: {"S": to.value}} | ({EXPIRES: _final_expiry(header_table)} if to.is_final else {})
-    return {"Update": _update(header_table, header_id, changes, from_=TransactionStatus.PENDING)}
+    clause = protocol.DECIDE + protocol.SET_RECORD_EXPIRY if to.is_final else protocol.DECIDE
+    values = {"state": {"S": to.value}, "expires": _final_expiry(header_table)}
+    return {"Update": _update(header_table, header_id, clause, TransactionStatus.PENDING, **values)}
 
 
 def still_pending(header_table: RecordTable, header_id: str) -> dict[str, Any]:
@@ -308,11 +287,8 @@ def still_pending(header_table: RecordTable, header_id: str) -> dict[str, Any]:
 
     It is an update, since a ConditionCheck needs a permission that no other request for headers needs.
     """
-    return {
-        "Update": _update(
-            header_table, header_id, {STATE: {"S": TransactionStatus.PENDING.value}}, from_=TransactionStatus.PENDING
-        )
-    }
+    pending = {"S": TransactionStatus.PENDING.value}
+    return {"Update": _update(header_table, header_id, protocol.DECIDE, TransactionStatus.PENDING, state=pending)}
 
 
 def _final_expiry(header_table: RecordTable) -> dict[str, Any]:
@@ -320,41 +296,16 @@ def _final_expiry(header_table: RecordTable) -> dict[str, Any]:
 
 
 def _update(
-    header_table: RecordTable,
-    header_id: str,
-    changes: Mapping[str, Any],
-    *,
-    from_: TransactionStatus,
-    condition: str = "",
-    names: Mapping[str, str] | None = None,
-    values: Mapping[str, Any] | None = None,
+    header_table: RecordTable, header_id: str, clause: Clause, from_: TransactionStatus, **values: Any
 ) -> dict[str, Any]:
-    set_ = ", ".join(f"#{name} = :{name}" for name in changes)
-    return {
-        "TableName": header_table.table,
-        "Key": header_table.key(header_id),
-        "UpdateExpression": f"SET {set_}, #f = if_not_exists(#f, :format)",
-        "ConditionExpression": f"#state = :from AND {_KNOWN_FORMAT}" + (f" AND {condition}" if condition else ""),
-        "ExpressionAttributeNames": {
-            "#state": STATE,
-            "#f": FORMAT_NAME,
-            **header_table.names(**{name: name for name in changes}),
-            **(names or {}),
-        },
-        "ExpressionAttributeValues": {
-            ":from": {"S": from_.value},
-            **_FORMAT,
-            **{f":{name}": value for name, value in changes.items()},
-            **(values or {}),
-        },
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+    asked = header_table.asked(clause, **values, **{"from": {"S": from_.value}})
+    return {"Key": header_table.key(header_id), **asked}
 
 
 def _change(
-    header_table: RecordTable, header_id: str, changes: Mapping[str, Any], *, from_: TransactionStatus, **condition: Any
+    header_table: RecordTable, header_id: str, clause: Clause, from_: TransactionStatus, **values: Any
 ) -> TransactionRecord:
-    kwargs = _update(header_table, header_id, changes, from_=from_, **condition) | {"ReturnValues": "ALL_NEW"}
+    kwargs = _update(header_table, header_id, clause, from_, **values) | {"ReturnValues": "ALL_NEW"}
     try:
         image = persistently(lambda: ask(header_table, "UpdateItem", kwargs)).get("Attributes")
     except Refused as refused:
@@ -379,26 +330,12 @@ def row_beside(header_table: RecordTable, row_id: str, content: Mapping[str, Any
     return {**header_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
 
 
-#: The row of a key is free: there is none, it has expired, or it only names transactions that were given up.
-_NO_KEY: Final = (
-    f"{_KNOWN_FORMAT} AND (attribute_not_exists(#id) OR (#expires <= :now AND attribute_exists(#content)) "
-    "OR (attribute_exists(#abandoned) AND attribute_not_exists(#content)))"
-)
-_NAMES_OF_KEY: Final = {"id": ID, "expires": EXPIRES, "content": CONTENT, "abandoned": ABANDONED, "f": FORMAT_NAME}
-
-
 def once(header_table: RecordTable, row_id: str, header_id: str) -> dict[str, Any]:
     """Return the action of a transaction that stores its key: refused while the key is known, or after `abandon`."""
     content, ends = {"id": {"S": header_id}}, header_table.ends(header_table.keep.keep_keys_s)
-    return {
-        "Put": {
-            "TableName": header_table.table,
-            "Item": {**row_beside(header_table, row_id, content), header_table.expires: ends},
-            "ConditionExpression": f"{_NO_KEY} AND NOT contains(#abandoned, :me)",
-            "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
-            "ExpressionAttributeValues": {":now": header_table.ends(0), ":me": {"S": header_id}, **_FORMAT},
-        }
-    }
+    item = {**row_beside(header_table, row_id, content), header_table.expires: ends}
+    asked = header_table.asked(protocol.CLAIM_KEY, now=header_table.ends(0), me={"S": header_id})
+    return {"Put": {"Item": item, **asked}}
 
 
 def abandon(header_table: RecordTable, row_id: str, header_ids: Sequence[str]) -> str | None:
@@ -407,15 +344,8 @@ def abandon(header_table: RecordTable, row_id: str, header_ids: Sequence[str]) -
     The row names all of them: a later transaction with the key passes, and none of these, however late.
     """
     now, ends = header_table.ends(0), header_table.ends(header_table.keep.keep_keys_s)
-    kwargs = {
-        "TableName": header_table.table,
-        "Key": header_table.key(row_id),
-        "UpdateExpression": "ADD #abandoned :me SET #expires = :ends, #f = :format REMOVE #content",
-        "ConditionExpression": _NO_KEY,
-        "ExpressionAttributeNames": header_table.names(**_NAMES_OF_KEY),
-        "ExpressionAttributeValues": {":me": {"SS": list(header_ids)}, ":now": now, ":ends": ends, **_FORMAT},
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+    asked = header_table.asked(protocol.ABANDON_KEY, me={"SS": list(header_ids)}, now=now, ends=ends)
+    kwargs = {"Key": header_table.key(row_id), **asked}
     try:
         persistently(lambda: ask(header_table, "UpdateItem", kwargs))
     except Refused as refused:
@@ -487,31 +417,18 @@ def replace_row(
         Refused: they are not, or this is a second copy.
     """
     seen, changes = {*seen, FORMAT_NAME}, {**changes, FORMAT_NAME: number(FORMAT)}
-    same = [f"#{name} = :old_{name}" if name in old else f"attribute_not_exists(#{name})" for name in sorted(seen)]
-    kwargs = {
-        "TableName": header_table.table,
-        "Key": header_table.key(old[ID]["S"]),
-        "UpdateExpression": "SET " + ", ".join(f"#{name} = :{name}" for name in changes),
-        "ConditionExpression": " AND ".join(same),
-        "ExpressionAttributeNames": header_table.names(**{name: name for name in {*seen, *changes}}),
-        "ExpressionAttributeValues": {
-            **{f":{name}": value for name, value in changes.items()},
-            **{f":old_{name}": old[name] for name in seen if name in old},
-        },
-    }
+    stored = {EXPIRES: header_table.expires, ID: header_table.keys.hash_name}
+    clause = protocol.change_row(tuple(sorted(seen & old.keys())), tuple(sorted(seen - old.keys())), tuple(changes))
+    given = {f"#{name}": stored.get(name, name) for name in {*seen, *changes}}
+    given |= {f":{name}": value for name, value in changes.items()}
+    given |= {f":old_{name}": old[name] for name in seen if name in old}
+    kwargs = {"TableName": header_table.table, "Key": header_table.key(old[ID]["S"]), **protocol.alone(clause, given)}
     persistently(lambda: ask(header_table, "UpdateItem", kwargs))
 
 
 def delete_row(header_table: RecordTable, row_id: str) -> None:
     """Remove a row beside a header once the transaction does not need it."""
-    kwargs = {
-        "TableName": header_table.table,
-        "Key": header_table.key(row_id),
-        "ConditionExpression": f"attribute_exists(#content) AND {_KNOWN_FORMAT}",
-        "ExpressionAttributeNames": {"#content": CONTENT, "#f": FORMAT_NAME},
-        "ExpressionAttributeValues": _FORMAT,
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+    kwargs = {"Key": header_table.key(row_id), **header_table.asked(protocol.DELETE_ROW)}
     with contextlib.suppress(Refused):  # it is gone, or was never ours
         persistently(lambda: ask(header_table, "DeleteItem", kwargs))
 

@@ -24,11 +24,20 @@ from pynamo_locking._core.transactions import (
     reason_to_abort,
     resolution_of_intent,
 )
-from pynamo_locking._io import batch_requests, client, event_stream, lock_record, responses, runtime, transaction_record
+from pynamo_locking._io import (
+    batch_requests,
+    client,
+    event_stream,
+    lock_record,
+    protocol,
+    responses,
+    runtime,
+    transaction_record,
+)
 from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
 from pynamo_locking._io.client import Refused, Unavailable, persistently
 from pynamo_locking._io.concurrency import run_all
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, known_format_text, number
+from pynamo_locking._io.protocol import Clause
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -128,8 +137,8 @@ def _finishing(row: LockRow, mark: WriteIntent) -> StatementWrite:
 
 def _dropping(row: LockRow, mark: WriteIntent) -> StatementWrite:
     if mark.is_ghost:
-        return _request(row, mark, None, ghost="attribute_exists")
-    return _request(row, mark, replace(mark, set={}, remove=()), ghost="attribute_not_exists")
+        return _request(row, mark, None, protocol.INTENT_OF_PLACEHOLDER)
+    return _request(row, mark, replace(mark, set={}, remove=()), protocol.INTENT_OF_ITEM)
 
 
 def documents(rows: Sequence[LockRow]) -> list[Image]:
@@ -165,19 +174,16 @@ def _is_whole(mark: WriteIntent) -> bool:
     return not mark.spill or bool(mark.set or mark.remove)
 
 
-def _request(row: LockRow, mark: WriteIntent, changes: WriteIntent | None, *, ghost: str = "") -> StatementWrite:
+def _request(row: LockRow, mark: WriteIntent, changes: WriteIntent | None, also: Clause = Clause()) -> StatementWrite:  # noqa: B008
     """Return the write that removes a mark: a delete without changes."""
-    names = {"#l": row.attribute, "#tx": lock_record.TX, "#id": lock_record.TX_ID, "#f": FORMAT_NAME}
-    values: dict[str, Any] = {":id": {"S": mark.id}, ":format": number(FORMAT)}
-    condition = f"#l.#tx.#id = :id AND {known_format_text('#l.#f')}"
-    if ghost:
-        names |= {"#intent": lock_record.INTENT, "#ghost": lock_record.GHOST}
-        condition += f" AND {ghost}(#l.#tx.#intent.#ghost)"
-    kwargs: dict[str, Any] = {"TableName": row.table, "Key": row.key, "ConditionExpression": condition}
+    clause, given = protocol.HAS_INTENT, {**row.names, ":id": {"S": mark.id}}
     if changes is not None:
-        kwargs["UpdateExpression"] = _expression(changes, names, values)
-    kwargs |= {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
-    kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        removed = () if changes.is_ghost else changes.remove  # a placeholder has nothing to remove
+        clause = protocol.apply_intent(len(changes.set), len(removed))
+        for i, (name, value) in enumerate(changes.set.items()):
+            given |= {f"#s{i}": name, f":s{i}": value}
+        given |= {f"#r{i}": name for i, name in enumerate(removed)}
+    kwargs = {"TableName": row.table, "Key": row.key, **protocol.alone(clause + also, given)}
     return StatementWrite(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
 
 
@@ -193,17 +199,6 @@ def _send(row: LockRow, mark: WriteIntent, request: StatementWrite) -> None:
             f"{responses.code_of(error)}: {responses.message_of(error)}",
             cause=error,
         ) from error
-
-
-def _expression(changes: WriteIntent, names: dict[str, str], values: dict[str, Any]) -> str:
-    set_, remove = list[str](), ["#l.#tx"]
-    for i, (name, value) in enumerate(changes.set.items()):
-        names[f"#s{i}"], values[f":s{i}"] = name, value
-        set_.append(f"#s{i} = :s{i}")
-    for i, name in enumerate(() if changes.is_ghost else changes.remove):  # a placeholder has nothing to remove
-        names[f"#r{i}"] = name
-        remove.append(f"#r{i}")
-    return (f"SET {', '.join(set_)} " if set_ else "") + f"REMOVE {', '.join(remove)}"
 
 
 # What to do about the mark of a transaction: look at its header, then finish, drop, wait or abort.

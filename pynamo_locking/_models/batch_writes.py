@@ -15,15 +15,16 @@ from pynamo_locking._core.dynamodb import MOST_ACTIONS, MOST_BYTES
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.write_outcome import BatchResult
-from pynamo_locking._io import batch_requests, client, event_stream, responses, runtime
+from pynamo_locking._io import batch_requests, client, event_stream, protocol, responses, runtime
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
-from pynamo_locking._writes import send, write
-from pynamo_locking._writes.native_transaction import NativeCommit, TransactAction, TransactionActions
-from pynamo_locking._writes.send import PlainWriter, SeparateLockWriter
+from pynamo_locking._writes import write
+from pynamo_locking._writes import writer as writer_module
+from pynamo_locking._writes.native_transaction import TransactionActions
+from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import CHECK, plan_check
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, also
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._io.lock_record import LockRow
-    from pynamo_locking._writes.send import BatchedWrite
     from pynamo_locking._writes.write import Write
+    from pynamo_locking._writes.writer import BatchedWrite, Writer
 
 
 # PynamoDB's TransactWrite, with the guards of versions, locks and expiry.
@@ -88,8 +89,15 @@ class TransactWrite(PynamoTransactWrite):
         self._has_own_token = client_request_token is None
         self._is_committed = False
         self._is_done = False
-        self._assembly = TransactionActions()
-        self._refusals: list[Exception | None] = []  # why each action was refused, if the commit was
+        self._assembly = TransactionActions(
+            self._connection,
+            str(self._client_request_token),
+            is_named=not self._has_own_token,
+            options={
+                "return_consumed_capacity": self._return_consumed_capacity,
+                "return_item_collection_metrics": self._return_item_collection_metrics,
+            },
+        )
         self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
 
     @override
@@ -100,11 +108,11 @@ class TransactWrite(PynamoTransactWrite):
         if condition is None:
             raise TypeError("`condition` cannot be None")
         lock = model_cls._lock_attribute() if issubclass(model_cls, GuardedMixin) else None
-        if lock is not None:  # a transaction of many items may be committed, and its values not stored yet
-            condition &= fencing.has_no_intent(lock.attr_name)
         kwargs = model_cls.get_operation_kwargs_from_class(hash_key, range_key=range_key, condition=condition)
         row = None
         if lock is not None and issubclass(model_cls, GuardedMixin):
+            # A transaction of many items may be committed, and its values not stored yet.
+            protocol.merge(kwargs, *fencing.has_no_intent(lock.attr_name))
             kwargs["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
             row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
         self._add({"ConditionCheck": kwargs}, row)
@@ -130,7 +138,7 @@ class TransactWrite(PynamoTransactWrite):
                 f"or LockableModel, and declare a VersionAttribute."
             )
         write, key = plan_check(item), _key_of(item)
-        written = self._assembly.actions.get(key)
+        written = self._assembly.by_key.get(key)
         if written is not None and written.write is not None and written.write.part.is_checked:
             _check_same_copy(written, write)
             return
@@ -225,7 +233,7 @@ class TransactWrite(PynamoTransactWrite):
         placed = made(self._placed)
         self._placed = placed.tx
         self._placed._check_open()
-        actions = self._assembly.actions.items()
+        actions = self._assembly.by_key.items()
         self._placed._members.gone = {
             key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request
         }
@@ -250,17 +258,17 @@ class TransactWrite(PynamoTransactWrite):
             if self._placed is not None and not self._is_done:
                 self._placed._members.undo_from(0)
 
-    def _writer_of(self, model: Model) -> PlainWriter | None:
+    def _writer_of(self, model: Model) -> Writer | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
         if writer is not None and not self._has_own_token:
             writer.token = str(self._client_request_token)
         return writer
 
-    def _add_write(self, writer: PlainWriter, write: Write) -> None:
+    def _add_write(self, writer: Writer, write: Write) -> None:
         key = _key_of(write.item)
-        unguarded = self._assembly.unguarded(writer) if isinstance(writer, SeparateLockWriter) else []
+        unguarded = self._assembly.unguarded(writer)
         for each in unguarded:
-            if ItemKey.of(each.row.table, each.row.key) in self._assembly.actions:
+            if ItemKey.of(each.row.table, each.row.key) in self._assembly.by_key:
                 raise _checked_already(each.row)
         rows = [] if write.claims is None else write.claims.rows
         self._make_room(key, write, needed=1 + len(unguarded) + len(rows))
@@ -269,16 +277,16 @@ class TransactWrite(PynamoTransactWrite):
     def _add(self, request: dict[str, Any], row: LockRow | None = None, key: ItemKey | None = None) -> None:
         (kwargs,) = request.values()
         key = key or ItemKey.of(kwargs["TableName"], kwargs["Key"])
-        for each in self._assembly.beside:
+        for each in self._assembly.separate:
             if ItemKey.of(each.row.table, each.row.key) == key:
                 raise _checked_already(each.row)
         self._make_room(key, None)
-        self._assembly.actions[key] = TransactAction(request, row=row)
+        self._assembly.by_key[key] = RowWrite(request, row)
 
     def _make_room(self, key: ItemKey, write: Write | None, needed: int = 1) -> None:
         """Refuse an action that DynamoDB would refuse, before it is noted."""
         self._check_open()
-        before = self._assembly.actions.get(key)
+        before = self._assembly.by_key.get(key)
         if before is not None:
             _check_replaces(before, write, key)
         elif self._assembly.size + needed > MOST_ACTIONS:
@@ -301,45 +309,25 @@ class TransactWrite(PynamoTransactWrite):
         if self._placed is not None:
             self._take_over()
         self._is_committed = True
-        if not self._assembly.actions:
+        if not self._assembly.by_key:
             return {}
-        self._assembly.before_commit()
         try:
-            with self._assembly.last_under_locks():
-                data = self._send()
+            data = self._assembly.commit()
         except Exception as error:
-            self._assembly.note_refusal(error)
             if event_stream.listeners:
-                actions = list(self._assembly.actions.values())
-                table = next(iter(actions[0].request.values()))["TableName"]
-                write.commit_failed(str(self._client_request_token), table, error)
+                [first, *_] = self._assembly.by_key.values()
+                table = next(iter(first.request.values()))["TableName"]
+                write.commit_failed(self._assembly.token, table, error)
             raise
+        finally:
+            self._client_request_token = self._assembly.token
         for model in self._models_for_version_attribute_update:
             model.update_local_version_attribute()
-        self._assembly.note_commit()
         self._is_done = True
         return data
 
-    def _send(self) -> dict[str, Any]:
-        commit = NativeCommit(
-            self._connection,
-            list(self._assembly.actions.values()),
-            self._assembly.guards,
-            str(self._client_request_token),
-            may_change_token=self._has_own_token,
-            options={
-                "return_consumed_capacity": self._return_consumed_capacity,
-                "return_item_collection_metrics": self._return_item_collection_metrics,
-            },
-        )
-        try:
-            return commit.send()
-        finally:
-            self._refusals = commit.refusals
-            self._client_request_token = commit.token
 
-
-def _check_replaces(before: TransactAction, write: Write | None, key: ItemKey) -> None:
+def _check_replaces(before: RowWrite, write: Write | None, key: ItemKey) -> None:
     """Refuse a second action on an item, unless it is a checked write after a `read`."""
     is_read = before.write is not None and before.write.operation is CHECK
     if not (is_read and write is not None and write.part.is_checked):
@@ -354,7 +342,7 @@ def _invalid(message: str, table: str) -> ConfigurationError:
     return also(ConfigurationError, TransactWriteError)(message, cause=responses.invalid(message, table))
 
 
-def _check_same_copy(before: TransactAction, write: Write) -> None:
+def _check_same_copy(before: RowWrite, write: Write) -> None:
     """Refuse to read one state of an item and write another: one of the copies is stale."""
     if before.write is not None and before.write.part.before != write.part.before:
         raise versions.stale(
@@ -415,7 +403,7 @@ class _Job(Generic[M]):
         if writer is None:
             return None
         plan = writer.plan_save if self.operation == "save" else writer.plan_delete
-        return send.as_statement(writer, plan(self.condition, checks_version=self.checks_version))
+        return writer_module.as_statement(writer, plan(self.condition, checks_version=self.checks_version))
 
     def add_to(self, transaction: TransactWrite) -> None:
         self._check_key()
@@ -547,7 +535,7 @@ class GuardedBatch(Generic[M]):
             if error is not None:
                 self._errors[number] = error
         sent = [number for number in batch if number in self._planned]
-        results = send.send_batch([self._planned[number] for number in sent])
+        results = writer_module.send_batch([self._planned[number] for number in sent])
         for number, is_applied in zip(sent, results, strict=True):
             if is_applied:
                 self._errors[number] = _failure_of(self._planned[number].done)
@@ -608,8 +596,9 @@ def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
         error = _failure_of(transaction._commit)
-        is_explained = any(transaction._refusals) and not isinstance(error, OutcomeUnknown)
-        errors = transaction._refusals if is_explained else [error] * len(jobs)
+        refusals = transaction._assembly.refusals
+        is_explained = any(refusals) and not isinstance(error, OutcomeUnknown)
+        errors = refusals if is_explained else [error] * len(jobs)
     first = next((error for error in errors if error is not None), None)
     return errors if first is None else [error or _with_another(first) for error in errors]
 

@@ -22,7 +22,7 @@ from pynamo_locking._models import unique_audit
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin
-from pynamo_locking._writes.send import PlainWriter
+from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -276,7 +276,7 @@ class VersionedMixin(GuardedMixin):
         if versions.shape_of(type(self)).attribute is None:
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could increment.")
         exists = self.get_attributes()[str(self._hash_keyname)].exists()
-        writer = self._writer() or PlainWriter(self)
+        writer = self._writer() or Writer(self)
         writer.touch(conditions.both(condition, exists), checks_version=add_version_condition)
 
     @classmethod

@@ -11,7 +11,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.pagination import PageIterator
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import runtime
+from pynamo_locking._io import protocol, runtime
 from pynamo_locking._io.batch_requests import transact_get
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver, conflicts
@@ -20,7 +20,8 @@ from pynamo_locking._items import expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, own_keys_of, stored_keys
 from pynamo_locking._locks import fencing
 from pynamo_locking._models.tables import is_shared
-from pynamo_locking._writes.native_transaction import NativeCommit, TransactAction
+from pynamo_locking._writes import send
+from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.unique_rows import Holder, UniqueRow
 from pynamo_locking.exceptions import Conflict
 
@@ -221,28 +222,25 @@ class _Audit:
             row.to = Holder(table, key, image.get(str(self._expires)))
         writer, write = row.plan(TransactWriteError)
         write.is_optional = False
-        actions = [self._unchanged(key, image) for key, image in seen.items.values()]
-        actions.append(TransactAction(writer.action(write), write, writer.row))
-        NativeCommit(
-            self._connection.connection, actions, [], runtime.current.token(), may_change_token=True, options={}
-        ).send()
+        rows = [*(self._unchanged(key, image) for key, image in seen.items.values()), writer.row_write(write)]
+        send.send(send.Work(self._connection.connection, rows, runtime.current.token()))
 
-    def _unchanged(self, key: Image, image: Image | None) -> TransactAction:
+    def _unchanged(self, key: Image, image: Image | None) -> RowWrite:
         """Return the check that an item has the values that were seen."""
         names, row = [self._model._hash_key_attribute().attr_name, *self._watched], self._model._row_of_key(key)
         conditions = [
             Place(name).does_not_exist() if image is None or name not in image else Place(name) == Stored(image[name])
             for name in names
         ]
-        condition = reduce(
-            conditions_module.both, conditions, None if row is None else fencing.has_no_intent(row.attribute)
-        )
+        condition = reduce(conditions_module.both, conditions, None)
         values: list[Any] = [next(iter(stored.values())) for stored in key.values()]
         hash_key, range_key = [*values, None][:2]
         kwargs = self._connection.get_operation_kwargs(
             hash_key, range_key=range_key, condition=condition, return_values_on_condition_failure="ALL_OLD"
         )
-        return TransactAction({"ConditionCheck": kwargs}, row=row)
+        if row is not None:
+            protocol.merge(kwargs, *fencing.has_no_intent(row.attribute))
+        return RowWrite({"ConditionCheck": kwargs}, row)
 
     def _is_mine(self, image: Image) -> bool:
         if any(keys.name_in(image) is not None for keys in self._beside):

@@ -16,14 +16,9 @@ from pynamo_locking._items import unique_values, versions
 from pynamo_locking._locks import held_lock
 from pynamo_locking._models.attributes import LockAttribute
 from pynamo_locking._models.reads import ReadingMixin
-from pynamo_locking._writes.send import (
-    EmbeddedLockWriter,
-    ForeignLockCheck,
-    PlainWriter,
-    SeparateLockWriter,
-    put_document,
-)
+from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.write import DELETE
+from pynamo_locking._writes.writer import Writer, put_document
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -151,7 +146,7 @@ class GuardedMixin(AsyncMixin):
 
     _hides_expired: ClassVar[bool] = False
 
-    def _writer(self) -> PlainWriter | None:
+    def _writer(self) -> Writer | None:
         """Return the writer of this item, and note its held entry; None if PynamoDB writes the item."""
         writer = self._find_writer()
         vars(self).pop(_WRITES_UNDER, None)
@@ -165,18 +160,19 @@ class GuardedMixin(AsyncMixin):
         if own is not None:
             own.copies.note_write(self)
 
-    def _find_writer(self) -> PlainWriter | None:
+    def _find_writer(self) -> Writer | None:
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
             row = self._lock_row_of_item()
-            return EmbeddedLockWriter(self, attribute, row, self._own_entry(row))
+            own = self._own_entry(row)
+            return Writer(self, [] if own is None else [own], lock=attribute, row=row)
         owns = self._own_entries_elsewhere()
         barriers = [] if enforced is None else self._barriers(owns)
         if owns or barriers:
-            return SeparateLockWriter(self, owns, barriers)
+            return Writer(self, owns, barriers=barriers)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
-        return PlainWriter(self) if has_parts else None
+        return Writer(self) if has_parts else None
 
     def _own_entries_elsewhere(self) -> list[HeldEntry]:
         """Return the held entries of its own lock and of locks around it: the write must check all of them."""
@@ -335,11 +331,11 @@ class GuardedMixin(AsyncMixin):
 
     # PynamoDB's own TransactWrite calls these
 
-    def _writer_without_row(self) -> PlainWriter | None:
+    def _writer_without_row(self) -> Writer | None:
         writer = self._writer()
-        if isinstance(writer, SeparateLockWriter):
+        if writer is not None and writer.separate:
             raise ConfigurationError(
-                f"{writer.checked[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot "
+                f"{writer.separate[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot "
                 f"check that row. Use pynamo_locking.TransactWrite."
             )
         return writer
@@ -386,7 +382,7 @@ class GuardedMixin(AsyncMixin):
                 [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_update(actions, condition, checks_version=add_version_condition)
-        return self._handed_out(write, writer.action(write)["Update"], return_values_on_condition_failure)
+        return self._handed_out(write, writer.request(write), return_values_on_condition_failure)
 
     @override
     def get_delete_kwargs_from_instance(
@@ -403,9 +399,9 @@ class GuardedMixin(AsyncMixin):
                 condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_delete(condition, checks_version=add_version_condition)
-        if isinstance(writer, EmbeddedLockWriter) and writer.own is not None:
+        if writer.is_embedded and writer.own is not None:
             writer.own.expect_delete(expected=True)  # PynamoDB does not report when it sends the delete
-        return self._handed_out(write, writer.action(write)["Delete"], return_values_on_condition_failure)
+        return self._handed_out(write, writer.request(write), return_values_on_condition_failure)
 
     @override
     def update_local_version_attribute(self) -> None:

@@ -65,8 +65,8 @@ from pynamo_locking._transactions.prepare import (
 from pynamo_locking._transactions.transaction_table import TransactionTable
 from pynamo_locking._transactions.validation import size_of_member, validate
 from pynamo_locking._writes import write
-from pynamo_locking._writes.native_transaction import NativeCommit, TransactAction, TransactionActions, note_applied
-from pynamo_locking._writes.send import SeparateLockWriter
+from pynamo_locking._writes.native_transaction import TransactionActions, note_applied
+from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import DELETE, OutcomeQuery
 from pynamo_locking.exceptions import (
     Conflict,
@@ -125,21 +125,19 @@ def check_table(options: TransactionOptions) -> RecordTable:
     return options.header_table
 
 
-def key_action(options: TransactionOptions) -> list[TransactAction]:
+def key_action(options: TransactionOptions) -> list[RowWrite]:
     """Return the action that stores the idempotency key, and fails if the key is stored."""
     if options.idempotency_key is None:
         return []
     row = row_of_key(options.idempotency_key)
-    return [TransactAction(transaction_record.once(check_table(options), row, options.id))]
+    return [RowWrite(transaction_record.once(check_table(options), row, options.id))]
 
 
-def record_action(options: TransactionOptions) -> list[TransactAction]:
+def record_action(options: TransactionOptions) -> list[RowWrite]:
     """Return the action that stores the record of a native transaction, which is a header that is finished."""
     if not options.record:
         return []
-    return [
-        TransactAction(transaction_record.record(check_table(options), _header(options, TransactionStatus.FINISHED)))
-    ]
+    return [RowWrite(transaction_record.record(check_table(options), _header(options, TransactionStatus.FINISHED)))]
 
 
 def _header(options: TransactionOptions, state: TransactionStatus, by: str = "") -> TransactionRecord:
@@ -212,11 +210,7 @@ class MultiRequestCommit:
     """One commit of the long path; `extra` are more actions of its decision."""
 
     def __init__(
-        self,
-        members: Sequence[TransactionItem],
-        plan: Plan,
-        options: TransactionOptions,
-        extra: Sequence[TransactAction],
+        self, members: Sequence[TransactionItem], plan: Plan, options: TransactionOptions, extra: Sequence[RowWrite]
     ) -> None:
         assert options.header_table is not None  # noqa: S101 - `Committing.plan` checks it
         self._members = members
@@ -234,9 +228,11 @@ class MultiRequestCommit:
         self._is_begun = False
         self._is_sent = False
         self.is_decided = False
-        self._assembly = TransactionActions()
         self._marker = IntentWriter(
             self._header_table, self._header, options.deadline, self.pulse, lambda: self._failure is not None
+        )
+        self._assembly = TransactionActions(
+            self._header_table.connection, self._header.id, resolver=self._marker.resolver()
         )
 
     def run(self) -> None:
@@ -370,20 +366,9 @@ class MultiRequestCommit:
         self.pulse()
         self._assemble()
         to = TransactionStatus.COMMITTED if self._plan.staged else TransactionStatus.FINISHED
-        flip = TransactAction(transaction_record.decision(self._header_table, self._header.id, to))
-        self._assembly.before_commit()
-        with self._assembly.last_under_locks():
-            commit = NativeCommit(
-                self._header_table.connection,
-                list(self._assembly.actions.values()),
-                [flip, *self._assembly.guards, *self._extra],
-                self._header.id,
-                may_change_token=True,  # the header is decided once
-                options={},
-                resolver=self._marker.resolver(),
-            )
-            self._is_sent = True
-            commit.send()
+        flip = RowWrite(transaction_record.decision(self._header_table, self._header.id, to))
+        self._is_sent = True
+        self._assembly.send_under_locks([flip, *self._extra])
 
     def _assemble(self) -> None:
         marked = {id(one.member): one for one in self._marked}
@@ -394,7 +379,7 @@ class MultiRequestCommit:
             if one is None:
                 assemble(self._assembly, i, self._members[i])
             else:
-                self._assembly.actions[i] = one.decided_by()
+                self._assembly.by_key[i] = one.decided_by()
 
     def _give_up(self, error: BaseException) -> bool:
         """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
@@ -627,9 +612,8 @@ class CommitRun:
         return [_facts(member, table, is_long=is_long) for member in self._members]
 
     def _extra_actions(self) -> int:
-        writers = [member.writer for member in self._members]
-        guarded = [writer for writer in writers if isinstance(writer, SeparateLockWriter)]
-        checked_rows = {each.row.identity for writer in guarded for each in writer.checked}
+        writers = [member.writer for member in self._members if member.writer is not None]
+        checked_rows = {each.row.identity for writer in writers for each in writer.separate}
         return len(checked_rows) + (self._options.idempotency_key is not None)
 
     def _extra_units(self, path: CommitPath) -> int:
@@ -692,25 +676,10 @@ class CommitRun:
         member.writer._write(member.final())
 
     def _write_together(self) -> None:
-        assembly = self._assembly = TransactionActions()
+        self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
         for i, member in enumerate(self._members):
-            assemble(assembly, i, member)
-        assembly.before_commit()
-        try:
-            with assembly.last_under_locks():
-                NativeCommit(
-                    self._connections()[0],
-                    list(assembly.actions.values()),
-                    [*assembly.guards, *key_action(self._options), *record_action(self._options)],
-                    self._options.id,
-                    may_change_token=True,
-                    options={},
-                    resolver=self._resolver(),
-                ).send()
-        except BaseException as error:
-            assembly.note_refusal(error)
-            raise
-        assembly.note_commit()
+            assemble(self._assembly, i, member)
+        self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
     def _connections(self) -> list[Connection]:
         """Return the connections of the items, then that of the headers: it alone if only the key is written."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._models.writes import GuardedMixin
-    from pynamo_locking._writes.send import PlainWriter
+    from pynamo_locking._writes.writer import Writer
 
 
 # The attributes that a write of a transaction's item keeps, sets and removes.
@@ -181,7 +181,7 @@ class TransactionItem:
         self.base = base
         self.before: Known = versions.known_state(item)
         self.write: Write | None = None
-        self.writer: PlainWriter | None = None
+        self.writer: Writer | None = None
         self.after: Image | Unread | None = base
         self.condition: Condition | None = None
         self.expected: Condition | None = None
@@ -486,7 +486,7 @@ class TransactionItem:
 
     # Planning: several operations become one write
 
-    def _new_writer(self) -> PlainWriter:
+    def _new_writer(self) -> Writer:
         writer = self.item._writer()
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")

@@ -10,39 +10,35 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
-from pynamodb.expressions.operand import Path
 from pynamodb.expressions.update import RemoveAction
+from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
-from pynamo_locking._core.dynamodb import ACTION_FAILED, Answer, RetryPolicy, RetryState, problems
+from pynamo_locking._core.dynamodb import PASSING, Answer, Next, RetryPolicy, problems
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.lock_queue import WriteIntent
 from pynamo_locking._core.transactions import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
-from pynamo_locking._expressions.values import Refusal, item_size
-from pynamo_locking._io import batch_requests, client, lock_record, responses, runtime, transaction_record
+from pynamo_locking._core.write_outcome import Outcome
+from pynamo_locking._expressions.values import Refusal as Invalid
+from pynamo_locking._expressions.values import item_size
+from pynamo_locking._io import batch_requests, lock_record, protocol, responses, runtime, transaction_record
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.batch_requests import StatementWrite as Request
-from pynamo_locking._io.client import Refused, Unavailable, is_sent_again
+from pynamo_locking._io.protocol import Clause
 from pynamo_locking._io.responses import has_foreign
-from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, release
 from pynamo_locking._transactions.item import Unread
-from pynamo_locking._writes import send, write
-from pynamo_locking._writes.native_transaction import TransactAction
-from pynamo_locking._writes.send import EmbeddedLockWriter
-from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation, action_of
+from pynamo_locking._writes import write
+from pynamo_locking._writes.send import Check, Refusal, RowWrite, Work, remove_expired, send
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-
-    from pynamodb.connection import Connection
-    from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.lease import Deadline
     from pynamo_locking._core.lock_queue import LockState
@@ -96,7 +92,7 @@ class IntentWrite:
     def held(self) -> HeldEntry | None:
         """The entry that this context holds in the item's lock, if any."""
         writer = self.member.writer
-        return writer.own if isinstance(writer, EmbeddedLockWriter) else None
+        return writer.own if writer is not None and writer.is_embedded else None
 
     @property
     def document_size(self) -> int:
@@ -110,31 +106,29 @@ class IntentWrite:
 
     def request(self) -> dict[str, Any]:
         """Return the UpdateItem that writes the mark, once the item's lock and mark are free."""
-        name, write, held = self.row.attribute, self.member.final(), self.held
-        path, value = [name, lock_record.TX], lock_record.stored_mark(self.mark)
-        if not self.has_document:
-            path, value = [name], {"M": {lock_record.TX: value}}
-        actions: list[Action] = [Path(path).set(Stored(value))]
-        condition: Condition | None = write.condition
-        guard: Condition | None = None
+        write, held, mark = self.member.final(), self.held, lock_record.stored_mark(self.mark)
+        clause = protocol.SET_INTENT if self.has_document else protocol.SET_INTENT_AND_LOCK
+        given = {**self.row.names, ":mark": mark, ":map": {"M": {lock_record.TX: mark}}}
+        condition = self.member.condition if self.mark.is_ghost else write.condition
         if self.mark.is_ghost:
-            condition = conditions.both(self.member.condition, Place(self.row.hash_name).does_not_exist())
-        else:
-            has_document = Place(name).exists() if self.has_document else Place(name).does_not_exist()
-            guard = Place(self.row.hash_name).exists() & fencing.queue_is_empty(self.row) & has_document
+            clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
             self.number = self.number or held.next_write()
-            guard = fencing.held_without_later_write(held, self.number)
-            actions.append(fencing.store_write_number(held, self.number))
+            asked, entry = fencing.for_held_entry(held, self.number)
+            clause, given = clause + asked, given | entry
+        elif not self.mark.is_ghost:
+            has_lock = protocol.HAS_LOCK if self.has_document else protocol.HAS_NO_LOCK
+            clause = protocol.ITEM_EXISTS + Clause(fencing.lock_is_free(self.row)[0].if_) + has_lock + clause
         blank = replace(write, operation=_MARK, attributes=None, return_values=None)
-        return replace(blank, condition=condition, actions=actions).kwargs(guard)
+        return replace(blank, condition=condition, actions=[]).kwargs(clause, given)
 
-    def decided_by(self) -> TransactAction:
+    def decided_by(self) -> RowWrite:
         """Return how the decision writes the item, on condition that it carries this transaction's mark."""
-        write, name = self.member.final(), self.row.attribute
-        mine = replace(write, condition=fencing.has_intent_of(name, self.mark.id))
-        unmark = [] if write.operation is DELETE else [Place(name, lock_record.TX).remove()]
-        return TransactAction(action_of(mine, None, unmark), write)
+        write = self.member.final()
+        given = {**self.row.names, ":id": {"S": self.mark.id}}
+        return RowWrite(
+            write=replace(write, condition=None), filled=(protocol.HAS_INTENT + protocol.REMOVE_INTENT, given)
+        )
 
 
 def plan_intent(
@@ -194,7 +188,7 @@ def _intent_of(member: TransactionItem) -> tuple[str, Image, list[str]]:
     base = member.base if not isinstance(member.base, Unread) else _least_base(member)
     try:
         after = conditions.updated(base, write.kwargs())
-    except Refusal as refusal:
+    except Invalid as refusal:
         raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
     set_, removed = conditions.difference(base, after, keys=member.key)
     if not is_known:
@@ -257,7 +251,7 @@ def stored_size(member: TransactionItem, otherwise: int) -> int:
         return otherwise
     try:
         return conditions.size_of(conditions.updated(member.stored or member.key, kwargs))
-    except Refusal:  # the commit tells
+    except Invalid:  # the commit tells
         return otherwise
 
 
@@ -338,88 +332,22 @@ class IntentWriter:
             CannotBeStaged: the item must not carry a mark.
             StillPending, Unavailable: another transaction has marked the item, and that mark stays in the way.
         """
-        resolver, sending = self.resolver(), RetryState(RetryPolicy(_REPEATS, first_pause=1))
-        while not self._is_over():
-            self._pulse()
-            one.underway, one.may_stand = one.underway + 1, True
-            try:
-                _ask(one.row.connection, "UpdateItem", one.request())
-            except Refused as refused:
-                one.underway -= 1
-                one.may_stand = one.underway > 0
-                if self._is_mine_or_settle(one, refused.image, resolver):
-                    return
-            except Unavailable as error:
-                one.underway -= not responses.is_ambiguous(error.cause)
-                _pause(sending, error, one)
-            except TransactWriteError:  # refused for good
-                one.underway -= 1
-                raise
-            else:
-                one.underway -= 1
-                return
+        send(_IntentWork(self, [one]))
 
-    def _place(self, left: list[IntentWrite]) -> None:
-        """Create placeholders for new items in one native transaction, again without those that are in its way."""
-        resolver, sending, in_doubt = self.resolver(), RetryState(RetryPolicy(_REPEATS, first_pause=1)), False
-        while left and not self._is_over():
-            self._pulse()
-            try:
-                self._create(left)
-            except Refused as refused:
-                for one in left:
-                    one.may_stand = in_doubt
-                left = self._still_absent(left, responses.reasons_of(refused.__cause__), resolver)
-            except Unavailable as error:
-                in_doubt = in_doubt or responses.is_ambiguous(error.cause)
-                _pause(sending, error, left[0])
-            else:
-                return
-
-    def _create(self, new: Sequence[IntentWrite]) -> None:
-        """Create placeholders while the header is pending.
+    def _place(self, new: Sequence[IntentWrite]) -> None:
+        """Create placeholders for new items in one native transaction, again without those that are in its way.
 
         A late copy, also of a request that was refused, must not create them again after the items were finished and
         deleted. By then the header is decided. Two such requests at once would conflict in the header.
         """
-        pending = transaction_record.still_pending(self._header_table, self._header.id)
-        actions = [pending, *({"Update": one.request()} for one in new)]
-        token = hashlib.sha256(repr(actions).encode()).hexdigest()[:32]
-        kwargs = {"TransactItems": actions, "ClientRequestToken": token}
-        with self._one_at_a_time:
-            if self._is_over():
-                return
-            for one in new:
-                one.may_stand = True
-            _ask(self._header_table.connection, "TransactWriteItems", kwargs)
-
-    def _still_absent(
-        self, new: Sequence[IntentWrite], reasons: responses.Reasons, resolver: Resolver
-    ) -> list[IntentWrite]:
-        """Remove the obstacles of refused placeholders, or raise; return those that are to be created again."""
-        of_header, *of_items = reasons
-        if of_header.get("Code") == ACTION_FAILED:
-            raise also(TransactionConflict, TransactWriteError)(
-                f"the transaction {self._header.id} is no longer pending; nothing was written."
-            )
-        left = list[IntentWrite]()
-        for one, reason in zip(new, of_items, strict=True):
-            is_refused = reason.get("Code") == ACTION_FAILED
-            if is_refused and self._is_mine_or_settle(one, reason.get("Item"), resolver):
-                continue
-            if one.mark.is_ghost:
-                left.append(one)
-            else:
+        send(_IntentWork(self, new, _PendingRecordRow(self._header_table, self._header.id)))
+        for one in new:
+            if not one.mark.is_ghost:
                 self.mark(one)
-        return left
 
-    def _is_mine_or_settle(self, one: IntentWrite, image: Image | None, resolver: Resolver) -> bool:
-        """Tell whether a refused mark is stored already; otherwise remove the obstacle for a retry, or raise."""
+    def clear(self, one: IntentWrite, image: Image | None, resolver: Resolver) -> None:
+        """Remove what is in the way of a mark, or change what the mark asks; or raise."""
         state, member = one.row.state(image), one.member
-        if state.mark is not None and state.mark.id == self._header.id:
-            one.underway -= not one.mark.is_ghost  # the copy whose response was lost was applied
-            one.may_stand = True
-            return True
         if state.mark is not None:
             resolver.resolve((one.row, state.mark))
         elif one.mark.is_ghost and expiry.is_expired(member.model, image):
@@ -437,13 +365,15 @@ class IntentWriter:
             cause = responses.condition_failed(
                 TransactWriteError, "the item is not the one that was read", member.table
             )
-            raise TransactAction({}, member.final(), one.row, one.held, one.number).explain(image, cause)
-        return False
+            if one.held is not None and Check(one.held, one.number).is_gone(image):
+                raise one.held.absent_from(state)
+            lock = None if one.held is not None else one.row
+            raise write.why_refused(member.final(), TransactWriteError, image, cause, lock)
 
     def _clear_expired(self, one: IntentWrite, image: Image) -> None:
         """Delete an expired item, which counts as absent: TTL could delete it, and the mark with it, at any moment."""
         try:
-            send.clear_expired(one.member.item, image, fencing.queue_is_empty(one.row))
+            remove_expired(one.member.item, image, fencing.lock_is_free(one.row))
         except responses.BOTOCORE_EXCEPTIONS as error:
             raise TransactWriteError("Failed to remove an expired item", responses.readable(error)) from error
 
@@ -460,16 +390,106 @@ class IntentWriter:
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
 
-def _ask(connection: Connection, operation: str, kwargs: dict[str, Any]) -> None:
-    try:
-        client.ask(connection, operation, kwargs)
-    except responses.BOTOCORE_EXCEPTIONS as error:
-        raise TransactWriteError("Failed to mark an item", responses.readable(error)) from error
+class _IntentRow(RowWrite):
+    """The item that gets a mark. What is asked may change with what stands in its way."""
+
+    def __init__(self, marker: IntentWriter, one: IntentWrite) -> None:
+        self.marker, self.one, self.is_ghost = marker, one, one.mark.is_ghost
+        super().__init__({"Update": one.request()})
+
+    @override
+    def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
+        mark = self.one.row.state(image).mark
+        if mark is None or mark.id != self.one.mark.id:
+            return Outcome.REJECTED
+        self.one.underway -= not self.is_ghost  # the copy whose response was lost was applied
+        self.one.may_stand = True
+        return Outcome.APPLIED
+
+    @override
+    def clear(self, refusal: Refusal) -> bool:
+        self.marker.clear(self.one, refusal.image, refusal.work.resolver)
+        self.is_dropped = self.is_ghost is not self.one.mark.is_ghost
+        self.request = {"Update": self.one.request()}
+        return True
 
 
-def _pause(sending: RetryState, error: Unavailable, one: IntentWrite) -> None:
-    """Wait before a request is sent again; raise if it was sent often enough."""
-    if not is_sent_again(sending, Answer.UNANSWERED):
+class _PendingRecordRow(RowWrite):
+    """The header, which must be pending while placeholders are created."""
+
+    def __init__(self, header_table: RecordTable, header_id: str) -> None:
+        super().__init__(transaction_record.still_pending(header_table, header_id))
+        self.connection, self.header_id = header_table.connection, header_id
+
+    @override
+    def clear(self, refusal: Refusal) -> bool:
         raise also(TransactionConflict, TransactWriteError)(
-            f"no response came for {one.row.label}: {error}; nothing was written.", cause=error.cause
-        ) from error
+            f"the transaction {self.header_id} is no longer pending; nothing was written."
+        )
+
+
+class _IntentWork(Work):
+    """The mark of one item; or placeholders, in one native transaction with the check of the header."""
+
+    policy = RetryPolicy(_REPEATS, first_pause=1, is_patient=True)
+
+    def __init__(
+        self, marker: IntentWriter, marked: Sequence[IntentWrite], pending: _PendingRecordRow | None = None
+    ) -> None:
+        connection = marked[0].row.connection if pending is None else pending.connection
+        super().__init__(connection, resolver=marker.resolver())
+        self.marker, self.pending, self.is_transaction = marker, pending, pending is not None
+        self.marks, self.label, self.in_doubt = [_IntentRow(marker, one) for one in marked], marked[0].row.label, False
+
+    @override
+    def rows(self, how: Next | None) -> Sequence[RowWrite]:
+        self.marks = [row for row in self.marks if not row.is_dropped]
+        if not self.marks or self.marker._is_over():
+            return []
+        self.marker._pulse()
+        rows = self.marks if self.pending is None else [self.pending, *self.marks]
+        self.token = hashlib.sha256(repr([row.request for row in rows]).encode()).hexdigest()[:32]
+        return rows
+
+    @override
+    def renew_token(self) -> None:
+        """Keep the token: another request has another one, and a copy has the same."""
+
+    @override
+    def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
+        if self.pending is None:
+            return self._dispatch(rows)
+        with self.marker._one_at_a_time:
+            return {} if self.marker._is_over() else self._dispatch(rows)
+
+    def _dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
+        """Note which copies may still arrive after an abort."""
+        for row in self.marks:
+            row.one.underway, row.one.may_stand = row.one.underway + (not row.is_ghost), True
+        is_answered = False
+        try:
+            data = super().dispatch(rows)
+            is_answered = True
+        except responses.BOTOCORE_EXCEPTIONS as error:
+            is_refused = responses.answer_in(error) is Answer.REFUSED
+            is_answered = is_refused or not responses.is_ambiguous(error)
+            self.in_doubt = self.in_doubt or not is_answered
+            for row in self.marks if is_refused else ():
+                row.one.may_stand = self.in_doubt if row.is_ghost else row.one.underway > 1
+            raise
+        finally:
+            for row in self.marks:
+                row.one.underway -= is_answered and not row.is_ghost
+        return data
+
+    @override
+    def failed(self, error: Exception) -> Exception:
+        if responses.answer_in(error) in PASSING:
+            return self.unknown(error)
+        return TransactWriteError("Failed to mark an item", responses.readable(error))
+
+    @override
+    def unknown(self, error: Exception) -> Exception:
+        return also(TransactionConflict, TransactWriteError)(
+            f"no response came for {self.label}: {error}; nothing was written.", cause=error
+        )

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
 
-from pynamo_locking._core.dynamodb import ACTION_FAILED
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
@@ -137,7 +135,6 @@ class UniqueRows:
         _check_place(item, self.table)
         values = [None if name is None else getattr(item, name) for name in (item._hash_keyname, item._range_keyname)]
         self._key = key_of(type(item), *values)
-        self._resolver = Resolver()
         self.expect(versions.values_of(item)[1] if old is None else old)
 
     def expect(self, old: Mapping[str, Any]) -> None:
@@ -165,10 +162,6 @@ class UniqueRows:
         )
         return reduce(conditions.both, each, None)
 
-    def actions(self) -> list[dict[str, Any]]:
-        """Return what is to be done to the rows, as actions of a transaction."""
-        return [writer.action(write) for writer, write in self.rows]
-
     def learns(self, image: Image | None) -> bool:
         """Expect the values of the stored item that came with a refusal; False if these were expected."""
         seen = unique_values.watched(type(self.item), image)
@@ -176,30 +169,6 @@ class UniqueRows:
             return False
         self.expect(seen)
         return True
-
-    def see(self, reasons: Sequence[Mapping[str, Any]], cause: Exception) -> bool:
-        """Look at the rows of a refused transaction; tell whether it may be sent again.
-
-        A row that is to be removed, and that another item has, stays.
-
-        Raises:
-            NotUnique: another item has a value; also PynamoDB's error.
-            TransactionConflict: a transaction of many items has a row; also PynamoDB's error.
-            UnknownFormat: a newer release has stored a row.
-        """
-        pairs = zip(list(self.rows), reasons, strict=True)
-        met = [(row, reason.get("Item")) for row, reason in pairs if reason.get("Code") == ACTION_FAILED]
-        for row, image in met:
-            (writer, write), mark = row, row[0].row.state(image).mark
-            versions.refuse_newer(type(write.item), image)
-            if mark is not None:
-                with conflicts(self.kind, cause):
-                    self._resolver.resolve((writer.row, mark))
-            elif write.is_optional:
-                self.rows.remove(row)
-            else:
-                raise not_unique(write, image, self.kind, cause)
-        return bool(met)
 
 
 def _check_place(item: Model, table: type[Model]) -> None:

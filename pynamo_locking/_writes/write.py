@@ -13,11 +13,12 @@ from pynamodb.exceptions import DeleteError, GetError, PutError, PynamoDBExcepti
 from pynamodb.expressions.update import SetAction
 
 from pynamo_locking._core import events
-from pynamo_locking._core.dynamodb import ACTION_FAILED, Answer
+from pynamo_locking._core.dynamodb import Answer
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
-from pynamo_locking._io import client, concurrency, responses, runtime
+from pynamo_locking._io import client, concurrency, protocol, responses
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
@@ -39,7 +40,6 @@ from pynamo_locking.exceptions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState, QueueEntry
     from pynamo_locking._core.write_outcome import Resolution
     from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.protocol import Clause
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._writes.unique_rows import UniqueRows
@@ -164,9 +165,6 @@ class Operation:
 SAVE: Final = Operation("PutItem", PutError, "put")
 UPDATE: Final = Operation("UpdateItem", UpdateError, "update")
 DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
-#: How often a write is sent with other unique values.
-_MOST_LOOKS: Final = 8
-
 CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
 
 
@@ -210,8 +208,6 @@ class Write:
     claims: UniqueRows | None = None
     second: int | None = field(default=None, init=False)
     made: dict[str, Any] = field(default_factory=dict, init=False)
-    _asked: tuple[Condition | None, Sequence[Action]] = field(default=(None, ()), init=False)
-    _in_doubt: bool = field(default=False, init=False)
 
     def copied(self) -> Write:
         """Return a copy, to be changed."""
@@ -245,10 +241,8 @@ class Write:
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
-    def kwargs(self, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
-        """Return the request, with a guard and actions in addition."""
-        self._asked = (guard, actions)
-        all_actions = [*self.actions, *actions] if self.actions else None
+    def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the request, with the lock's part."""
         whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
         whole = conditions.both(whole, self.part.shape.known)
         hash_key, range_key = self.item._get_hash_range_key_serialized_values()
@@ -257,70 +251,17 @@ class Write:
             range_key=range_key,
             key=KEY if self.attributes is None else ITEM,
             attributes=self.attributes,
-            actions=all_actions,
-            condition=conditions.both(whole, guard),
+            actions=self.actions or None,
+            condition=whole,
             return_values=self.return_values,
             return_values_on_condition_failure="ALL_OLD",
         )
+        if clause is not None:
+            protocol.merge(kwargs, clause, given or {}, is_update=self.request == "UpdateItem")
         conditions.check_size(self.item, kwargs)
         self.second = expiry.date(kwargs, self.second)
         self.made = kwargs
         return kwargs
-
-    def dispatch(self, kwargs: dict[str, Any], *, once: bool = False) -> dict[str, Any]:
-        """Send it over the model's connection, with the timeouts and, unless `once`, the retries of its Meta."""
-        if self.is_unanswered:
-            self.is_unanswered = False
-            raise responses.unanswered("BatchExecuteStatement")
-        connection = self.item._get_connection().connection
-        if once:
-            connection = client.single_attempt(connection)
-        if self.claims is None:
-            return client.dispatch(connection, self.request, kwargs)
-        for left in reversed(range(_MOST_LOOKS)):
-            try:
-                return self._send(connection, self.claims)
-            except responses.BOTOCORE_EXCEPTIONS as error:
-                if left and self._learns(error, self.claims):
-                    continue
-                self._in_doubt = self._in_doubt or responses.is_ambiguous(error)
-                raise
-        raise AssertionError
-
-    def _send(self, connection: Connection, claims: UniqueRows) -> dict[str, Any]:
-        """Send it alone, or with its rows in a transaction that is refused as it would be refused alone."""
-        if not claims.rows:
-            return client.dispatch(connection, self.request, self.made)
-        item = {name: value for name, value in self.made.items() if name != "ReturnValues"}
-        actions = [{self.request.removesuffix("Item"): item}, *claims.actions()]
-        request = {"TransactItems": actions, "ClientRequestToken": runtime.current.token()}
-        try:
-            return client.dispatch(connection, "TransactWriteItems", request)
-        except responses.BOTOCORE_EXCEPTIONS as error:
-            reason = next(iter(responses.reasons_of(error)), {})
-            if reason.get("Code") == ACTION_FAILED:
-                message, table = reason.get("Message", ""), self.item.Meta.table_name
-                raise responses.of_first_action(error, self.operation.error, message, table)  # noqa: B904 - it has one
-            raise
-
-    def _learns(self, error: Exception, claims: UniqueRows) -> bool:
-        """Tell whether a refusal shows what to do otherwise: other values of the item, or a row that is not in the way.
-
-        Raises:
-            NotUnique: another item has a value; also PynamoDB's error.
-            OutcomeUnknown: so it is, and an earlier copy of the write may still arrive.
-        """
-        if responses.answer_in(error) is not Answer.REFUSED:
-            return False
-        reasons = responses.reasons_of(error)
-        if reasons and reasons[0].get("Code") != ACTION_FAILED:
-            if self._in_doubt or responses.was_repeated(error):
-                raise self.unknown(error) from error
-            return claims.see(reasons[1:], error)
-        if not self.expects_other_values(responses.image_of(error)):
-            return False
-        self.kwargs(*self._asked)
-        return True
 
     def expects_other_values(self, image: Image | None) -> bool:
         """Plan for the unique values of the stored item that came with a refusal, if it may be written at all."""
@@ -396,13 +337,6 @@ class Write:
             cause=error,
             question=outcome_query_of([sent]),
         )
-
-
-def action_of(write: Write, guard: Condition | None = None, actions: Sequence[Action] = ()) -> dict[str, Any]:
-    """Return a write as an action of a transaction, with the lock's part."""
-    kwargs = write.kwargs(guard, actions)
-    kwargs.pop("ReturnValues", None)  # a transaction returns no values
-    return {write.request.removesuffix("Item"): kwargs}
 
 
 # Plans a save, an update, a delete and a check, without the lock's part.
@@ -543,6 +477,16 @@ def busy_with_locks(row: LockRow, error: type[PynamoDBException], cause: Excepti
         f"nothing was written, and a retry is safe: {cause}",
         cause=cause,
     )
+
+
+def why_refused(
+    write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception, lock: LockRow | None = None
+) -> Exception:
+    """Return the error for a refused write; `lock` must be free, if given."""
+    state = FREE if lock is None else lock.state(image)
+    if lock is not None and state.entries:
+        return locked_out(lock, state, kind, cause, None if image is None else (type(write.item), image))
+    return error_of_refusal(write, kind, image, cause)
 
 
 def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception) -> Exception:

@@ -235,7 +235,7 @@ def _struck(fault: Fault, faults: Faults, meanwhile: Callable[[], object] = lamb
         error = None if answer is None else answer[1]
         return None, error or ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    with _tapped(tap):
+    with tapped(tap):
         yield faults
 
 
@@ -248,7 +248,7 @@ def count_requests() -> Iterator[Requests]:
         requests.add(operation, _body(request))
         return forward()
 
-    with _tapped(tap, outermost=True):
+    with tapped(tap, outermost=True):
         yield requests
 
 
@@ -261,7 +261,7 @@ _taps: list[tuple[Tap, ...]] = [()]
 
 
 @contextmanager
-def _tapped(tap: Tap, *, outermost: bool = False) -> Iterator[None]:
+def tapped(tap: Tap, *, outermost: bool = False) -> Iterator[None]:
     with _LOCK:
         _taps[0] = (tap, *_taps[0]) if outermost else (*_taps[0], tap)
         _ENDPOINT._do_get_response = _do_get_response

@@ -20,6 +20,7 @@ from pynamo_locking import (
     ItemNotFound,
     LockableModel,
     LockAttribute,
+    NamedLock,
     StaleVersion,
     TransactWrite,
     TTLAttribute,
@@ -138,6 +139,18 @@ class PlainLease(ExpiringMixin, LockableModel):
     n = NumberAttribute(default=0)
     expires = TTLAttribute(null=True, attr_name="exp")
     lock = LockAttribute()
+
+
+LeaseLocks = declare("LeaseLocks", NamedLock, table_name="lease-locks")
+LeaseBeside = declare(
+    "LeaseBeside",
+    ExpiringMixin,
+    LockableModel,
+    hash_key="pk",
+    numbers="n",
+    expires=TTLAttribute(null=True, attr_name="exp"),
+    lock_table=LeaseLocks,
+)
 
 
 class Frozen(runtime.Runtime):
@@ -489,6 +502,17 @@ def test_an_update_of_an_expired_item_begins_afresh(engine, name):
     found = model.get(*key)
     assert (found.n, found.expires, getattr(found, "version", 1)) == (1, None, 1)
     assert item.n == 1
+
+
+def test_an_update_under_a_lock_in_another_row_begins_afresh(engine):
+    """As without a lock: one rule for all updates."""
+    engine.bind(LeaseLocks, LeaseBeside)
+    LeaseBeside("a", n=5, expires=PAST).save()
+    with LeaseBeside.locked("a"):
+        item = LeaseBeside("a")
+        item.update([LeaseBeside.n.add(1)])
+    found = LeaseBeside.get("a")
+    assert (found.n, found.expires, item.n) == (1, None, 1)
 
 
 @pytest.mark.parametrize("name", ["unversioned", "without a check", "lock, no version"])

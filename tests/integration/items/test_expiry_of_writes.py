@@ -22,7 +22,8 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._items import expiry
-from pynamo_locking._writes.write import action_of, plan_check, plan_save, plan_update
+from pynamo_locking._writes.send import RowWrite
+from pynamo_locking._writes.write import plan_check, plan_save, plan_update
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.models import meta
@@ -199,7 +200,7 @@ def test_an_action_can_be_dated_anew(memory: Engine, clock: VirtualClock, plan: 
     write = plan(Token("a", number=5))
     now = expiry.now_s()
     write.condition = write.condition & (Token.number != now)
-    action = action_of(write)
+    action = RowWrite(write=write).request
     [kwargs] = action.values()
     before = {name: dict(value) for name, value in kwargs["ExpressionAttributeValues"].items()}
     clock.jump(20)

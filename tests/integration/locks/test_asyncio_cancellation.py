@@ -18,6 +18,7 @@ from pynamo_locking._io.concurrency import TO_THREADS
 from pynamo_locking._locks import acquire, held_lock
 from pynamo_locking._locks.acquire import Acquisition
 from tests.support.cancelling import Cancelled, ended
+from tests.support.faults import tapped
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
 if TYPE_CHECKING:
@@ -173,33 +174,29 @@ def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("work", ALONE)
 def test_cancelled_in_the_middle_of_each_request(
-    memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], moment: str, monkeypatch: pytest.MonkeyPatch
+    memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], moment: str
 ) -> None:
     """While a request is on its way to DynamoDB, or its answer on the way back."""
-    dispatch = client.dispatch
 
     async def run(place: int) -> tuple[bool, int]:
         loop, count = asyncio.get_running_loop(), itertools.count(1)
         task = asyncio.ensure_future(work())
         seen = 0
 
-        def cancelling(*args: Any) -> Any:
+        def cancelling(endpoint: Any, request: Any, operation: str, forward: Callable[[], Any]) -> Any:
             nonlocal seen
             seen = next(count)
             if seen != place:
-                return dispatch(*args)
-            answer = dispatch(*args) if moment == "after" else None
+                return forward()
+            answer = forward() if moment == "after" else None
             is_cancelled = threading.Event()
             loop.call_soon_threadsafe(task.cancel)
             loop.call_soon_threadsafe(is_cancelled.set)
             assert is_cancelled.wait(PATIENCE)
-            return dispatch(*args) if moment == "before" else answer
+            return forward() if moment == "before" else answer
 
-        monkeypatch.setattr(client, "dispatch", cancelling)
-        try:
+        with tapped(cancelling):
             return await ended(task), seen
-        finally:
-            monkeypatch.setattr(client, "dispatch", dispatch)
 
     assert each_place(run) >= 2
 

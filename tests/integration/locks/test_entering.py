@@ -110,7 +110,7 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
         kept[0]()
         return answer
 
-    with faults._tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
+    with faults.tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
         account.lock("a", wait=0).acquire()
     assert account.lock_state("a").entries == ()
 

@@ -12,7 +12,7 @@ import pytest
 
 from pynamo_locking import ConfigurationError, ItemNotFound, LockLost, LockSettings, LockTimeout, locked_all
 from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._writes.write import Write
+from pynamo_locking._writes.send import ItemWork
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
@@ -409,7 +409,7 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
                 patch.setattr(lock_requests, "release", beat_afterwards(lock_requests.release))
         else:
             with edit as item:
-                patch.setattr(Write, "dispatch", beat_afterwards(Write.dispatch))
+                patch.setattr(ItemWork, "dispatch", beat_afterwards(ItemWork.dispatch))
                 if way == "delete":
                     item.delete()
     assert not lock.lost.is_set()

@@ -33,7 +33,7 @@ from pynamo_locking._io import transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._transactions import recovery
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import Answer, Forward, _tapped
+from tests.support.faults import Answer, Forward, tapped
 from tests.support.parties import held_elsewhere
 from tests.support.poisoned import (
     LOOKING,
@@ -188,7 +188,7 @@ def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> Non
 
     image = existing(Purse, "p0")
     marked = {**image, "lock": {"M": {"tx": foreign}}}
-    with _tapped(tap), pytest.raises(OutcomeUnknown):
+    with tapped(tap), pytest.raises(OutcomeUnknown):
         update() if operation == "UpdateItem" else native()
 
 
@@ -574,7 +574,7 @@ def test_an_interrupt_ends_a_sweep(memory: Engine) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
         return forward()
 
-    with _tapped(tap), pytest.raises(KeyboardInterrupt):
+    with tapped(tap), pytest.raises(KeyboardInterrupt):
         sweep(Transactions)
     assert len(looks) == 1
 

@@ -27,7 +27,7 @@ from pynamo_locking import (
 from pynamo_locking._io import client
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import deeds, dying_at, from_deed
-from tests.support.faults import Answer, Forward, _tapped, count_requests
+from tests.support.faults import Answer, Forward, count_requests, tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     STATEMENTS,
@@ -119,7 +119,7 @@ def hit_in_http(deed: str, *, is_delivered: bool) -> Iterator[list[str]]:
             forward()
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    with _tapped(tap):
+    with tapped(tap):
         yield seen
 
 

@@ -167,7 +167,7 @@ def both_have_looked():
                     begun.wait(0.01)  # a queue does not notify
         return forward()
 
-    with faults._tapped(tap):
+    with faults.tapped(tap):
         yield commits
 
 

@@ -33,7 +33,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._io import runtime
-from tests.support.faults import _tapped
+from tests.support.faults import tapped
 from tests.support.models import Locks
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
@@ -73,7 +73,7 @@ def answered(operations, *answers, always=False):
             return None, answer(endpoint_url=URL)
         return refused_by_dynamodb(answer), None
 
-    with _tapped(tap):
+    with tapped(tap):
         yield bodies
 
 

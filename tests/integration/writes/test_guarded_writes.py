@@ -520,19 +520,13 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
 
 def _recorded_write(lock):
     """Save the item, and return the request that did."""
-    import copy
+    from tests.support.faults import count_requests
 
-    from pynamo_locking._writes.write import Write
-
-    sent = []
-    original = Write.dispatch
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Write, "dispatch", lambda self, kwargs: (sent.append(copy.deepcopy(kwargs)), original(self, kwargs))[1]
-        )
-        lock.item.balance = -1
+    lock.item.balance = -1
+    with count_requests() as counted:
         lock.item.save()
-    return sent[0]
+    [(_, sent)] = counted.bodies
+    return sent
 
 
 def test_a_late_write_cannot_pass_a_later_one(account):

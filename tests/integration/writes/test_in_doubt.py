@@ -49,7 +49,7 @@ def late(operation):
     def land():
         kept.pop()()
 
-    with faults._tapped(tap):
+    with faults.tapped(tap):
         yield land
 
 
@@ -184,7 +184,7 @@ def broken_meanwhile(operation, model):
         connection.dispatch("PutItem", {"TableName": model.Meta.table_name, "Item": image})
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    with faults._tapped(tap):
+    with faults.tapped(tap):
         yield
         assert kept
 

@@ -51,7 +51,7 @@ def unanswered(operation, *, then, where=lambda body: True, attempts=4, is_appli
             forward()
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    with faults._tapped(tap):
+    with faults.tapped(tap):
         yield sent
 
 
@@ -176,7 +176,7 @@ def late(operation):
         kept.append(forward)
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    with faults._tapped(tap):
+    with faults.tapped(tap):
         yield kept
 
 

@@ -490,7 +490,7 @@ def _cut_off_after_the_first():
             return None, ConnectionClosedError(endpoint_url=request.url, request=request)
         return None, EndpointConnectionError(endpoint_url=request.url)
 
-    with pytest.MonkeyPatch.context() as patch, faults._tapped(tap):
+    with pytest.MonkeyPatch.context() as patch, faults.tapped(tap):
         patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
         yield
 

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from pynamodb.exceptions import UpdateError
 
 from pynamo_locking import OutcomeUnknown, StaleVersion, TransactWrite, VersionedMixin
-from pynamo_locking._writes.send import PlainWriter
+from pynamo_locking._writes.writer import Writer
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks, declare
@@ -154,14 +154,14 @@ def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(engine
 
 def before_touch(monkeypatch, act):
     """Act right before the next write that would keep a request out."""
-    touch = PlainWriter.touch
+    touch = Writer.touch
 
     def late_touch(self, *arguments, **options):
         monkeypatch.undo()
         act()
         touch(self, *arguments, **options)
 
-    monkeypatch.setattr(PlainWriter, "touch", late_touch)
+    monkeypatch.setattr(Writer, "touch", late_touch)
 
 
 def test_after_one_other_write_it_was_not_applied(memory):
@@ -214,7 +214,7 @@ def test_the_write_that_keeps_it_out_is_refused(memory, monkeypatch, code):
         raise UpdateError("refused", ClientError(response, "UpdateItem"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(PlainWriter, "touch", touch)
+        patch.setattr(Writer, "touch", touch)
         if code == "AccessDeniedException":
             with pytest.raises(UpdateError, match="refused"):
                 error.resolve()

@@ -402,7 +402,7 @@ def between_attempts(call):
             call()
         return answer
 
-    with faults._tapped(tap, outermost=True):
+    with faults.tapped(tap, outermost=True):
         yield calls
 
 
@@ -576,7 +576,7 @@ def answering(answer, times):
         left[0] -= 1
         return answer(request)
 
-    return faults._tapped(tap)
+    return faults.tapped(tap)
 
 
 def throttled(request):
@@ -745,7 +745,7 @@ def bad_weather(weather):
         answer = forward()
         return (None, ConnectionClosedError(endpoint_url=request.url, request=request)) if draw < 0.3 else answer
 
-    with faults._tapped(tap):
+    with faults.tapped(tap):
         yield
 
 

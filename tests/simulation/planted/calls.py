@@ -6,30 +6,27 @@ from typing import Any
 
 from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._locks import acquire, fencing, held_lock
+from pynamo_locking._locks import acquire
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._recipes import idempotency
 from pynamo_locking._writes import send
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
+from tests.simulation.planted.guards import clause_of, unconditional
 from tests.simulation.planted.machinery import Patches, plants
 
 
 @plants(Plan("calls", faults={Fault.PAUSE_BEFORE: 1}), "OneResult", "Growing", limit=250, first_seed=110_000)
 def result_without_guard() -> Patches:
     """A call stores its result without any condition, as if it still had the key."""
-    guarded = send.send_under_own_lock
+    send_item = send.send_item
 
-    def inside(own: Any, write: Any) -> Any:
-        if write.kind is not EntryEffect.FINISH:
-            return guarded(own, write)
-        write.condition = None
-        with own.writing() as number, own.going():
-            data = send._send(own, write, number, write.kwargs(None, fencing.remove_own_entry(own)))
-        held_lock.note_left(own, None)
-        return data
+    def unchecked(write: Any, *arguments: Any) -> Any:
+        if write.kind is EntryEffect.FINISH:
+            write.condition = None
+        return send_item(write, *arguments)
 
-    return [(send, "send_under_own_lock", inside)]
+    return [(send, "send_item", unchecked), *clause_of(EntryEffect.FINISH, unconditional)]
 
 
 @plants(Plan("calls of two payloads"), "OneResult")

@@ -2,95 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PutError
-from pynamodb.expressions.operand import Path
 
 from pynamo_locking._core.write_outcome import EntryEffect
-from pynamo_locking._locks import fencing, held_lock
-from pynamo_locking._writes import send, write
-from pynamo_locking._writes.send import EmbeddedLockWriter
-from pynamo_locking._writes.write import action_of
+from pynamo_locking._io import protocol
+from pynamo_locking._io.protocol import Clause
+from pynamo_locking._locks import fencing
+from pynamo_locking._writes import write
+from pynamo_locking._writes.send import Check, RowWrite
+from pynamo_locking._writes.writer import Writer
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def _always() -> Any:
-    return Path(["pynamo_locking_nothing"]).does_not_exist()
+    from pynamo_locking._io.protocol import Filled
+
+
+#: A condition that every row fulfils.
+_ANYTHING = Clause("attribute_not_exists(#pynamo_locking_nothing)")
+
+
+def clause_of(kind: EntryEffect, change: Callable[[Filled], Filled | None]) -> Patches:
+    """Ask something else of the held entry in writes that have this effect on it."""
+    clause = Check.clause
+    return [(Check, "clause", lambda self: change(clause(self)) if self.kind is kind else clause(self))]
+
+
+def unconditional(filled: Filled) -> Filled:
+    """Return the changes of a clause without its condition."""
+    clause, given = filled
+    return replace(clause, if_=""), given
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
 def embedded_save_without_guard() -> Patches:
     """A save under an embedded lock does not name our entry."""
-    guarded = send.send_under_own_lock
-
-    def inside(own: Any, write: Any) -> Any:
-        if write.kind is not EntryEffect.KEEP:
-            return guarded(own, write)
-        with own.writing() as number:
-            return send._send(own, write, number, write.kwargs())
-
-    return [(send, "send_under_own_lock", inside)]
-
-
-def _beside_without_guard(own: Any, number: int, kind: EntryEffect) -> Any:
-    keys = {"TableName": own.row.table, "Key": own.row.key}
-    names, values = dict[str, str](), dict[str, Any]()
-    condition = _always().serialize(names, values)
-    names = {placeholder: name for name, placeholder in names.items()}
-    return {"ConditionCheck": {**keys, "ConditionExpression": condition, "ExpressionAttributeNames": names}}
+    return clause_of(EntryEffect.KEEP, lambda _: None)
 
 
 @plants(Plan("separate row", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
 def row_transaction_without_guard() -> Patches:
     """A save beside the lock's row does not check that row."""
-    return [(send, "check_of_lock_row", _beside_without_guard)]
+    made = RowWrite.made
+
+    def unguarded(self: Any) -> Any:
+        if self.write is not None:
+            return made(self)
+        row = self.check.own.row
+        return {"ConditionCheck": {"TableName": row.table, "Key": row.key, **protocol.alone(_ANYTHING, {})}}
+
+    return [(RowWrite, "made", unguarded)]
 
 
 @plants(Plan("edit", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}, preemptions=0), "Fence", limit=250, exhaustive=True)
 def last_write_of_edit_without_guard() -> Patches:
     """The write that ends an edit removes our entry without asking whether it is there."""
-    guarded = send.send_under_own_lock
-
-    def inside(own: Any, write: Any) -> Any:
-        if write.kind is not EntryEffect.FINISH:
-            return guarded(own, write)
-        with own.writing() as number, own.going():
-            data = send._send(own, write, number, write.kwargs(None, fencing.remove_own_entry(own)))
-        held_lock.note_left(own, None)
-        return data
-
-    return [(send, "send_under_own_lock", inside)]
+    return clause_of(EntryEffect.FINISH, unconditional)
 
 
 @plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing", limit=150)
 def delete_without_guard() -> Patches:
     """A delete under an embedded lock does not name our entry."""
-    guarded = send.send_under_own_lock
-
-    def inside(own: Any, write: Any) -> Any:
-        if write.kind is not EntryEffect.DELETE:
-            return guarded(own, write)
-        with own.writing() as number, own.going():
-            data = send._send(own, write, number, write.kwargs())
-        held_lock.note_left(own, None)
-        return data
-
-    return [(send, "send_under_own_lock", inside)]
+    return clause_of(EntryEffect.DELETE, lambda _: None)
 
 
 @plants(Plan("outsiders"), "Fence")
 def outsider_without_guard() -> Patches:
     """A write from outside does not ask whether any entry is in the queue."""
-    return [(fencing, "queue_is_empty", lambda _: _always())]
+    return [(fencing, "lock_is_free", lambda row: (_ANYTHING, row.names))]
 
 
 @plants(Plan("locked_all", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
 def transaction_without_guard() -> Patches:
     """A transaction that saves a locked item does not name our entry."""
-    return [(EmbeddedLockWriter, "action", lambda self, write, number=None: action_of(write))]
+    return [(Writer, "row_write", lambda self, write, number=None: RowWrite(write=write))]
 
 
 @plants(
@@ -98,7 +89,7 @@ def transaction_without_guard() -> Patches:
 )
 def writes_not_counted() -> Patches:
     """A guarded write names our entry, but a late copy of it is accepted after a later one."""
-    return [(fencing, "held_without_later_write", lambda own, number: fencing.entry_in_queue(own))]
+    return [(protocol, "FENCE", protocol.OWN_ENTRY + protocol.NO_INTENT)]
 
 
 @plants(Plan("embedded", processes=2, parties=3), "SoundQueue")
@@ -108,4 +99,4 @@ def put_instead_of_update() -> Patches:
     def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError, **_: Any) -> Any:
         return write.plan_save(self.item, condition, checks_version=checks_version, error=error)
 
-    return [(EmbeddedLockWriter, "plan_save", plan_save)]
+    return [(Writer, "plan_save", plan_save)]

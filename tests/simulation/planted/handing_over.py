@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import QueueEntry
-from pynamo_locking._io import lock_record, lock_requests, runtime
+from pynamo_locking._io import lock_requests, protocol, runtime
 from pynamo_locking._io.client import Refused
-from pynamo_locking._locks import fencing, local_queue
+from pynamo_locking._io.protocol import Clause
+from pynamo_locking._locks import local_queue
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
@@ -69,12 +68,7 @@ def a_refusal_to_hand_over_is_a_copy() -> Patches:
 @plants(_RELEASED.but(processes=1, faults={Fault.LATE: 3}), "Growing", "Fence")
 def a_late_write_of_an_earlier_caller() -> Patches:
     """A write under the lock asks whether its process has an entry, and not whether its caller has."""
-
-    def has_any(own: Any, _: int) -> Any:
-        condition: Any = Path([own.row.attribute, lock_record.QUEUE]).exists()
-        return condition
-
-    return [(fencing, "held_without_later_write", has_any)]
+    return [(protocol, "FENCE", Clause("attribute_exists(#l.#q)"))]
 
 
 # Tickets
@@ -91,10 +85,8 @@ def tickets_are_not_counted() -> Patches:
     """Entering draws a ticket for each caller, and counts one."""
     update = lock_requests._update
 
-    def count_one(*arguments: Any, values: Any = None, **more: Any) -> Any:
-        if values and ":members" in values:
-            values = {**values, ":members": {"N": "1"}}
-        return update(*arguments, values=values, **more)
+    def count_one(row: Any, clause: Any, given: Any, **options: Any) -> Any:
+        return update(row, clause, {**given, ":members": {"N": "1"}}, **options)
 
     return [(lock_requests, "_update", count_one)]
 

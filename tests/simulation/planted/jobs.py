@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pynamo_locking._core.lock_queue import Success
-from pynamo_locking._io import lock_record, lock_requests, runtime
+from pynamo_locking._io import lock_record, lock_requests, protocol, runtime
+from pynamo_locking._io.protocol import Clause
 from pynamo_locking._recipes.once import Once, Period
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -25,16 +26,9 @@ def success_before_the_work() -> Patches:
         if is_ours:
             held = once.lock._held
             success = Success(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
-            lock_requests._update(
-                held.row,
-                set_="#l.#success = :success",
-                condition="#l.#q.#me[0] = :ticket",
-                names={"#me": held.entry.id, "#success": lock_record.SUCCESS},
-                values={
-                    ":success": lock_record.stored_success(success, once._period.kept_s(0)),
-                    ":ticket": {"N": str(held.entry.ticket)},
-                },
-            )
+            stored = {":success": lock_record.stored_success(success, once._period.kept_s(0))}
+            note = protocol.OWN_ENTRY + Clause(set_="#l.#success = :success")
+            lock_requests._update(held.row, note, lock_requests.mine(held.entry) | stored)
         return is_ours
 
     return [(Once, "_judge", judge_and_note)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from pynamodb.exceptions import PutError
@@ -9,11 +10,12 @@ from pynamodb.exceptions import PutError
 from pynamo_locking._core import lock_modes, lock_queue
 from pynamo_locking._core.lock_modes import SHARED, LockMode
 from pynamo_locking._core.lock_queue import LockState
-from pynamo_locking._io import lock_record, lock_requests, stored_rows
+from pynamo_locking._io import lock_requests, protocol
+from pynamo_locking._io.protocol import Clause
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.writes import GuardedMixin
-from pynamo_locking._writes.send import ForeignLockCheck
+from pynamo_locking._writes.send import ForeignLockCheck, Refusal
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -86,7 +88,8 @@ def ranges_looked_at_before() -> Patches:
 
     def looked_at(self: Any, owns: Any) -> list[Any]:
         for barrier in barriers(self, owns):
-            barrier.see(lock_requests.look(barrier.row, consistent=True), PutError, ValueError())
+            work: Any = SimpleNamespace(kind=PutError, is_named=False)
+            barrier.clear(Refusal(work, lock_requests.look(barrier.row, consistent=True), ValueError()))
         return []
 
     return [(GuardedMixin, "_barriers", looked_at)]
@@ -166,13 +169,8 @@ def downgrade_not_counted() -> Patches:
     """A downgrade does not count as a write, so that one from before it is accepted when it comes after it."""
 
     def downgrade(row: Any, entry: Any, write: int) -> Any:
-        return lock_requests._update(
-            row,
-            set_="#l.#q.#me[1].#mode = :shared",
-            condition="#l.#q.#me[0] = :ticket",
-            names={"#me": entry.id, "#mode": lock_record.MODE},
-            values={":shared": {"S": SHARED}, ":ticket": stored_rows.number(entry.ticket)},
-        )
+        share = protocol.OWN_ENTRY + Clause(set_="#l.#q.#me[1].#mode = :shared")
+        return lock_requests._update(row, share, lock_requests.mine(entry) | {":shared": {"S": SHARED}})
 
     return [(lock_requests, "downgrade", downgrade)]
 

@@ -13,7 +13,7 @@ from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import Answer
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._core.write_outcome import Outcome, judge, judge_by_id
-from pynamo_locking._io import responses, runtime
+from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._items import conditions, expiry
 from pynamo_locking._items.versions import VersionPart
 from pynamo_locking._locks.acquire import Acquisition
@@ -22,13 +22,29 @@ from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.batch_writes import TransactWrite
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._writes import send, write
-from pynamo_locking._writes.native_transaction import NativeCommit
+from pynamo_locking._writes.native_transaction import TransactionActions
+from pynamo_locking._writes.send import Check, ItemWork
 from pynamo_locking.exceptions import OutcomeUnknown
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
 
 # Outcomes
+
+
+def another_token_for_each_attempt() -> Patches:
+    """Neither DynamoDB knows a native transaction again, nor do we take a refusal for that of a second copy."""
+    transact_write, settle = client.transact_write, send._settle
+
+    def renamed(connection: Any, **arguments: Any) -> Any:
+        return transact_write(connection, **{**arguments, "client_request_token": runtime.current.token()})
+
+    def believe(work: Any, rows: Any, error: Any, *, in_doubt: bool) -> Any:
+        if in_doubt and isinstance(work, TransactionActions):
+            raise work.failed(error) from error
+        return settle(work, rows, error, in_doubt=in_doubt)
+
+    return [(client, "transact_write", renamed), (send, "_settle", believe)]
 
 
 @plants(
@@ -52,27 +68,27 @@ def unknown_guarded_write_told_as_lost() -> Patches:
 )
 def own_repetition_forgotten() -> Patches:
     """A guarded write knows that botocore has sent it again, and not that it has done so itself."""
-    settle = send.settle_inside
+    settle = send._settle
 
-    def forget(check: Any, write: Any, image: Any, error: Any, repeated: bool) -> None:
-        settle(check, write, image, error, responses.was_repeated(error))
+    def forget(work: Any, rows: Any, error: Any, *, in_doubt: bool) -> Any:
+        return settle(work, rows, error, in_doubt=responses.was_repeated(error))
 
-    return [(send, "settle_inside", forget)]
+    return [(send, "_settle", forget)]
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "TrueLoss")
 def loss_not_noted() -> Patches:
     """A write that is told that the lock is lost leaves it to the next heartbeat to note that."""
-    settle = send.settle_inside
+    told = Check.judge
 
-    def without_note(check: Any, *arguments: Any) -> None:
-        check.own.absent_from = lambda *_, **__: check.own.loss()
+    def without_note(self: Any, *arguments: Any, **options: Any) -> Outcome:
+        self.own.absent_from = lambda *_, **__: self.own.loss()
         try:
-            settle(check, *arguments)
+            return told(self, *arguments, **options)
         finally:
-            del check.own.absent_from
+            del self.own.absent_from
 
-    return [(send, "settle_inside", without_note)]
+    return [(Check, "judge", without_note)]
 
 
 @plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
@@ -110,7 +126,7 @@ def unknown_told_as_refused() -> Patches:
 )
 def unknown_told_as_applied() -> Patches:
     """A write of which nothing is known is reported as done."""
-    look = send._Sending._look
+    look = ItemWork.look
 
     def trust(self: Any, error: Exception) -> Any:
         try:
@@ -118,7 +134,7 @@ def unknown_told_as_applied() -> Patches:
         except OutcomeUnknown:
             return {"Attributes": self.write.item.serialize()}
 
-    return [(send._Sending, "_look", trust)]
+    return [(ItemWork, "look", trust)]
 
 
 @plants(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth")
@@ -147,8 +163,8 @@ def copy_without_an_update_in_doubt_is_saved() -> Patches:
 
 @plants(Plan("transact write", faults={Fault.LOST_RESPONSE: 2}), "Truth", limit=200)
 def new_token_for_the_same_transaction() -> Patches:
-    """A transaction of which nothing is known is sent again under another token."""
-    return [(NativeCommit, "token", property(lambda self: runtime.current.token(), lambda self, value: None))]
+    """A transaction of which nothing is known is sent again under another token, and its refusal is believed."""
+    return another_token_for_each_attempt()
 
 
 # Writes that meet one of another Region
@@ -159,17 +175,17 @@ _REPLICATED = "ReplicatedWriteConflictException"
 @plants(Plan("modify", faults={Fault.REPLICATED: 3}, preemptions=0), "Truth", limit=200)
 def write_that_met_another_region_told_as_applied() -> Patches:
     """A write that DynamoDB has refused for now, for the sake of another Region, counts as done."""
-    send = write.Write.dispatch
+    dispatch_once = ItemWork.dispatch
 
-    def dispatch(self: Any, kwargs: Any, **options: Any) -> Any:
+    def dispatch(self: Any, rows: Any) -> Any:
         try:
-            return send(self, kwargs, **options)
+            return dispatch_once(self, rows)
         except ClientError as error:
             if responses.code_of(error) != _REPLICATED:
                 raise
-            return {"Attributes": self.item.serialize()}
+            return {"Attributes": self.write.item.serialize()}
 
-    return [(write.Write, "dispatch", dispatch)]
+    return [(ItemWork, "dispatch", dispatch)]
 
 
 @plants(Plan("append", faults={Fault.REPLICATED: 1}, preemptions=0), "Truth", limit=200)
@@ -247,16 +263,18 @@ def write_id_not_compared() -> Patches:
 @plants(Plan("bank"), "Bank")
 def transaction_in_parts() -> Patches:
     """A transaction is sent one action at a time."""
-    send = NativeCommit.send
+    send_all = send.send
 
-    def send_each(self: Any) -> Any:
+    def send_each(work: Any) -> Any:
+        if not isinstance(work, TransactionActions):
+            return send_all(work)
         data: Any = {}
-        for action in self.all:
-            self.all, self.token = [action], runtime.current.token()
-            data = send(self)
+        for row in work.all:
+            work.all, work.token = [row], ""
+            data = send_all(work)
         return data
 
-    return [(NativeCommit, "send", send_each)]
+    return [(send, "send", send_each)]
 
 
 @plants(Plan("lists", parties=3, processes=3), "OneOrder", limit=180)

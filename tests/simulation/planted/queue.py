@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from pynamo_locking._core.lock_queue import LockState
-from pynamo_locking._io import lock_record, lock_requests, runtime, stored_rows
+from pynamo_locking._io import lock_requests, runtime, stored_rows
 from pynamo_locking._io.lock_requests import NewEntry
+from pynamo_locking._io.protocol import KNOWN_FORMAT, Clause
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.held_lock import HeldEntry
@@ -26,7 +27,8 @@ def other_condition(pattern: str, replacement: str = "") -> Patches:
         if "ConditionExpression" not in arguments:
             return send(row, operation, arguments)
         changed = dict(arguments)
-        asked = changed.pop("ConditionExpression").removesuffix(f" AND {stored_rows.known_format_text('#l.#f')}")
+        asked = changed.pop("ConditionExpression").replace(f" AND {KNOWN_FORMAT.if_}", "")
+        asked = asked.replace(f"{KNOWN_FORMAT.if_} AND ", "")
         condition = re.sub(pattern, replacement, asked)
         if condition:
             changed["ConditionExpression"] = condition
@@ -106,10 +108,12 @@ def ticket_read_then_written() -> Patches:
             return enter(row, entry, capacity)
         return lock_requests._update(
             row,
-            set_="#l.#q.#me = :entry, #l.#n[0] = :next",
-            condition="attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
-            names={"#n": lock_record.NEXT, "#me": entry.id},
-            values={
+            Clause(
+                "attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
+                "#l.#q.#me = :entry, #l.#n[0] = :next",
+            ),
+            {
+                "#me": entry.id,
                 ":entry": entry.stored(runtime.current.time_ms(), seen),
                 ":next": stored_rows.number(seen + 1),
                 ":max": stored_rows.number(capacity),
@@ -127,21 +131,13 @@ def ticket_taken_before_entering() -> Patches:
     def enter_later(row: Any, entry: NewEntry, capacity: int) -> Any:
         if not row.state(lock_requests.look(row, consistent=True)).exists:
             return enter(row, entry, capacity)
-        counter = {"#n": lock_record.NEXT}
-        counted = lock_requests._update(
-            row,
-            set_="#l.#n[0] = #l.#n[0] + :one",
-            condition="attribute_exists(#l.#n)",
-            names=counter,
-            values={":one": stored_rows.number(1)},
-            used=("#l",),
-        )
+        count = Clause("attribute_exists(#l.#n)", "#l.#n[0] = #l.#n[0] + :one")
+        counted = lock_requests._update(row, count, {":one": stored_rows.number(1)})
         return lock_requests._update(
             row,
-            set_="#l.#q.#me = :entry",
-            condition="attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
-            names={"#me": entry.id},
-            values={
+            Clause("attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max", "#l.#q.#me = :entry"),
+            {
+                "#me": entry.id,
                 ":entry": entry.stored(runtime.current.time_ms(), row.state(counted).next_ticket - 1),
                 ":max": stored_rows.number(capacity),
             },

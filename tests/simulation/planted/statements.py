@@ -7,7 +7,7 @@ from typing import Any
 from pynamo_locking._io import batch_requests, runtime, write_intents
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.write_intents import Resolver
-from pynamo_locking._writes import send as send_module
+from pynamo_locking._writes import writer
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
@@ -198,14 +198,14 @@ def a_save_in_a_batch_without_its_version() -> Patches:
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)
 def one_save_of_a_batch_stands_for_all() -> Patches:
     """If one write of a batch was applied, all are told as applied."""
-    send = send_module.send_batch
-    return [(send_module, "send_batch", lambda batch: [any(send(batch))] * len(batch))]
+    send = writer.send_batch
+    return [(writer, "send_batch", lambda batch: [any(send(batch))] * len(batch))]
 
 
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)
 def one_refusal_in_a_batch_stands_for_all() -> Patches:
     """If one write of a batch was refused, all are taken for refused, and begun anew."""
-    send = send_module.send_batch
+    send = writer.send_batch
 
     def together_or_not(batch: Any) -> list[bool]:
         applied = send(batch)
@@ -216,7 +216,7 @@ def one_refusal_in_a_batch_stands_for_all() -> Patches:
                 each.write.part.renew(runtime.current.token())
         return applied
 
-    return [(send_module, "send_batch", together_or_not)]
+    return [(writer, "send_batch", together_or_not)]
 
 
 @plants(_BATCH.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=1000)

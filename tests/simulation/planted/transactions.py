@@ -6,32 +6,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from pynamodb.expressions.operand import Path
-
 from pynamo_locking._core import transactions
-from pynamo_locking._core.dynamodb import ACTION_FAILED
 from pynamo_locking._core.transactions import Plan as Paths
 from pynamo_locking._core.write_outcome import Known
-from pynamo_locking._io import client, responses, transaction_record, write_intents
+from pynamo_locking._io import client, protocol, transaction_record, write_intents
 from pynamo_locking._io.client import persistently
+from pynamo_locking._io.protocol import Clause
 from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items.versions import VersionPart
-from pynamo_locking._locks import fencing
 from pynamo_locking._transactions import suspension, validation
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking._transactions.prepare import IntentWrite, IntentWriter
-from pynamo_locking._writes.native_transaction import NativeCommit
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.outcomes import another_token_for_each_attempt
 
 _WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
-
-
-def _always(_: str) -> Any:
-    return Path(["pynamo_locking_nothing"]).does_not_exist()
 
 
 @plants(Plan("creations", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000, first_seed=17)
@@ -55,8 +48,17 @@ def r1_numbers_instead_of_stamps() -> Patches:
 @plants(Plan("crowd", parties=3, processes=3), *_WRITE_CHECKS, limit=400)
 def r2_writers_do_not_look_for_marks() -> Patches:
     """A write does not ask whether a transaction has the item, so what that has decided is written over."""
-    uncached = fencing._queue_is_empty.__wrapped__  # or it would keep what was built before, and with the bug
-    return [(fencing, "has_no_intent", _always), (fencing, "_queue_is_empty", uncached)]
+    asked = "attribute_not_exists(#l.#tx)"
+    clauses = {name: clause for name, clause in vars(protocol).items() if isinstance(clause, Clause)}
+    return [
+        (
+            protocol,
+            name,
+            replace(clause, if_=clause.if_.replace(asked, "attribute_not_exists(#pynamo_locking_nothing)")),
+        )
+        for name, clause in clauses.items()
+        if asked in clause.if_
+    ]
 
 
 @plants(Plan("long transactions"), *_WRITE_CHECKS, limit=400)
@@ -131,24 +133,15 @@ def r7_absence_is_checked_last() -> Patches:
     return [(validation, "in_order", lambda members: ordered(members)[::-1])]
 
 
-def _one_more(reasons_of: Any) -> Any:
-    def reasons(error: Any) -> Any:
-        image = (getattr(error, "response", None) or {}).get("Item")
-        return reasons_of(error) or [{}, {"Code": ACTION_FAILED, "Item": image}]
-
-    return reasons
-
-
 @plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", "NothingLeft", limit=1000)
 def r8_placeholders_after_the_decision() -> Patches:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
 
     def plain(self: Any, new: Any) -> None:
-        [one] = new
-        one.may_stand = True
-        client.ask(one.row.connection, "UpdateItem", one.request())
+        for one in new:
+            self.mark(one)
 
-    return [(IntentWriter, "_create", plain), (responses, "reasons_of", _one_more(responses.reasons_of))]
+    return [(IntentWriter, "_place", plain)]
 
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400, first_seed=84)
@@ -192,27 +185,10 @@ def r11_silence_is_taken_for_failure() -> Patches:
     return [(MultiRequestCommit, "_give_up", give_up)]
 
 
-def _settle_without_images(settle: Any) -> Any:
-    def refused(self: Any, error: Any, in_doubt: bool) -> Any:
-        return settle(self, error, in_doubt and False)
-
-    return refused
-
-
 @plants(Plan("native transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=600)
 def r11_another_token_for_each_attempt() -> Patches:
     """A native transaction is sent again under another token, so DynamoDB does not know it again."""
-    send = client.transact_write
-
-    def renamed(connection: Any, **arguments: Any) -> Any:
-        from pynamo_locking._io import runtime
-
-        return send(connection, **{**arguments, "client_request_token": runtime.current.token()})
-
-    return [
-        (client, "transact_write", renamed),
-        (NativeCommit, "_settle", _settle_without_images(NativeCommit._settle)),
-    ]
+    return another_token_for_each_attempt()
 
 
 @plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=314)

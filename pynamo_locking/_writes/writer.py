@@ -1,0 +1,354 @@
+"""Writes an item: plans, sends, and tells the instance what became of it; many items in one request.
+
+A save replaces the whole item. A statement can create an item, or change the attributes that it names. So a save is
+said as an INSERT of a new item, and as an UPDATE of an item whose attributes are known by its write id. All that cannot
+be said, or was not applied, is sent alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
+from pynamodb.models import Model
+
+from pynamo_locking._core.dynamodb import Answer, RetryPolicy, RetryState
+from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.write_outcome import EntryEffect
+from pynamo_locking._io import batch_requests, client, event_stream, lock_record, responses
+from pynamo_locking._io.batch_requests import StatementResult
+from pynamo_locking._io.client import Unavailable
+from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._locks import fencing, held_lock
+from pynamo_locking._writes import send
+from pynamo_locking._writes import write as write_module
+from pynamo_locking._writes.send import Check, RowWrite
+from pynamo_locking._writes.write import DELETE, UPDATE, check_actions, plan_delete, plan_save, plan_update
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.expressions.update import Action
+
+    from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._writes.send import ForeignLockCheck
+    from pynamo_locking._writes.write import Write
+
+logger = logging.getLogger("pynamo_locking")
+
+
+# The writer of an item: plans, sends, and tells the instance what became of it.
+
+
+#: Where an instance keeps the lock document that PynamoDB's own TransactWrite will store.
+_PUT_DOCUMENT = "_pynamo_locking_put_document"
+
+
+class Writer:
+    """Writes an item: without a lock held, with its embedded lock, or under held entries in separate rows.
+
+    A save of an item with an embedded lock sets every declared attribute, removes those without a value, and leaves the
+    lock alone.
+
+    Args:
+        item: the instance.
+        owns: the held entries: in the embedded lock, or of its own lock, of a range, and of the table.
+        lock: the attribute of the embedded lock.
+        row: the row of the embedded lock.
+        barriers: of locks that this context does not hold, and that must not be in the way.
+
+    Attributes:
+        own: the held entry of its own lock; None from outside a lock.
+        protected: stored name of an attribute that no action may change.
+        surviving: stored names of declared attributes that a save leaves alone. If there are any, it is an update.
+        token: the caller's name of the transaction that the writes will be part of.
+        kept: returns an additional condition of a save that is sent at once.
+    """
+
+    token: str | None = None
+    kept: Callable[[], Condition] | None = None
+
+    def __init__(
+        self,
+        item: Model,
+        owns: Sequence[HeldEntry] = (),
+        *,
+        lock: Attribute[Any] | None = None,
+        row: LockRow | None = None,
+        barriers: Sequence[ForeignLockCheck] = (),
+    ) -> None:
+        self.item, self.owns, self.lock, self.row, self.barriers = item, owns, lock, row, barriers
+        self.own = next(iter(owns), None)
+        self.protected = None if lock is None else lock.attr_name
+        self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this context holds the lock of the item."""
+        return self.own is not None
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the item carries its lock."""
+        return self.row is not None
+
+    @property
+    def separate(self) -> tuple[HeldEntry | ForeignLockCheck, ...]:
+        """What a write checks in other rows."""
+        return () if self.is_embedded else (*self.owns, *self.barriers)
+
+    def plan_save(
+        self,
+        condition: Condition | None,
+        *,
+        checks_version: bool,
+        error: type[PynamoDBException] = PutError,
+        stored: Image | None = None,
+    ) -> Write:
+        """Return the save without the lock's part; for `stored` see `conditions.save_actions`."""
+        check_copy(self.item, self.own)
+        options: Any = {"kept": self.surviving, "error": error, "token": self.token, "stored": stored}
+        return plan_save(self.item, condition, checks_version=checks_version, **options)
+
+    def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
+        """Return the update without the lock's part."""
+        check_actions(self.item, self.protected, actions)
+        return plan_update(self.item, actions, condition, checks_version=checks_version, token=self.token)
+
+    def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
+        """Return the delete without the lock's part."""
+        return plan_delete(self.item, condition, checks_version=checks_version)
+
+    def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
+        """Save the item."""
+        kept = None if self.kept is None else self.kept()
+        write = self.plan_save(conditions.both(condition, kept), checks_version=checks_version)
+        write.kind = kind
+        data = self._write(write)
+        self._note_deleted(is_deleted=False)
+        return data
+
+    def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
+        """Apply actions, and load the stored item from the response."""
+        return self._write(self.plan_update(actions, condition, checks_version=checks_version))
+
+    def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Delete the item; a separate lock stays."""
+        data = self._write(self.plan_delete(condition, checks_version=checks_version))
+        self._note_deleted(is_deleted=True)
+        return data
+
+    def _note_deleted(self, *, is_deleted: bool) -> None:
+        if self.own is not None and not self.is_embedded:
+            self.own.is_item_deleted = is_deleted
+
+    def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
+        """Increment the version."""
+        return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
+
+    def _write(self, write: Write) -> dict[str, Any]:
+        if write.operation is DELETE and self.is_locked and not self.is_embedded:
+            write.kind = EntryEffect.KEEP
+        try:
+            data = send.send_item(write, self.owns, self.row, self.barriers)
+        except (Conflict, OutcomeUnknown) as error:
+            if self.is_locked and isinstance(error, OutcomeUnknown):
+                write.note_doubt()
+            if event_stream.listeners:
+                write_module.write_failed(write, error)
+            raise
+        return self._done(write, data)
+
+    def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
+        """Read the item if needed: a transaction returns no attributes."""
+        if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
+            write.done(data)
+            return data
+        try:
+            client.patiently(self._read_back)
+        except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
+            logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
+            versions.expect(self.item, write.part)
+            self.item.update_local_version_attribute()
+            versions.mark_old(self.item)
+            return {}
+        return {"Attributes": self.item.serialize()}
+
+    def _read_back(self) -> None:
+        """Load the written item; `Unavailable` if no response came and the lease has not ended."""
+        try:
+            Model.refresh(self.item, consistent_read=True)
+        except PynamoDBException as error:
+            may_wait = self.own is None or self.own.remaining
+            if may_wait and isinstance(error.cause, Exception) and responses.is_transient(error.cause):
+                raise Unavailable(error.cause) from error
+            raise
+
+    def row_write(self, write: Write, number: int | None = None) -> RowWrite:
+        """Return a write with the embedded lock's part, under that number or the next, to be sent with others."""
+        if self.own is None or not self.is_embedded:
+            return RowWrite(None, self.row, write)
+        return RowWrite(None, self.row, write, Check(self.own, self.own.next_write() if number is None else number))
+
+    def request(self, write: Write) -> dict[str, Any]:
+        """Return a write as a request that another party sends."""
+        [kwargs] = self.row_write(write).request.values()
+        kwargs.pop("ReturnValues", None)
+        return kwargs  # type: ignore[no-any-return]
+
+    def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
+        """Return the save of PynamoDB's own TransactWrite, which is always a Put, and its request.
+
+        A Put writes the whole lock document, so the stored document must be the loaded one.
+
+        Raises:
+            ItemLocked: the loaded document shows another holder in the queue.
+            ConfigurationError: the item was loaded before the lock was acquired.
+        """
+        if self.lock is None or self.row is None:
+            write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+            return write, write.kwargs()
+        state: LockState = self.lock.__get__(self.item, type(self.item))
+        document = self._next_document(self.row, state)
+        write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+        vars(self.item).pop(_PUT_DOCUMENT, None)
+        assert write.attributes is not None  # noqa: S101 - it is a Put
+        if document is not None:
+            vars(self.item)[_PUT_DOCUMENT] = document
+            write.attributes[self.lock.attr_name] = {"M": document}
+        elif self.row.may_create and not state.raw:
+            write.attributes[self.lock.attr_name] = lock_record.EMPTY
+        return write, write.kwargs(*fencing.lock_record_unchanged(self.row, state.raw))
+
+    def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
+        """Return the lock document with this write's number in it; None outside the lock."""
+        lock_record.trusted(row, state)
+        if state.mark is not None:
+            raise ConfigurationError(
+                f"this copy of {row.label} was read while a transaction had marked the item: refresh() it first."
+            )
+        if self.own is None:
+            if state.entries:
+                raise write_module.locked_out(row, state, TransactWriteError)
+            return None
+        if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
+            if state.next_ticket > self.own.entry.ticket:  # the copy was read after the entry had joined and left
+                raise self.own.absent_from(state)
+            raise ConfigurationError(
+                f"this copy of {row.label} was loaded before the lock was acquired. Use lock.item, or refresh() it."
+            )
+        return lock_record.with_write_counted(state.raw, self.own.entry.id, self.own.next_write())
+
+
+def put_document(item: Model) -> LockState | None:
+    """Return and forget the lock document that a committed Put has stored."""
+    document = vars(item).pop(_PUT_DOCUMENT, None)
+    return None if document is None else lock_record.state_of(document)
+
+
+def check_copy(item: Model, own: HeldEntry | None) -> None:
+    """Refuse to save a whole item that was read under an earlier lock: another holder may have changed it since."""
+    before: HeldEntry | None = vars(item).get(held_lock.OWN_ENTRY)
+    if own is None or before is None or before is own:
+        return
+    if before.row.identity == own.row.identity:
+        raise ConfigurationError(
+            f"this copy of {own.row.label} was read under an earlier lock; saving it could undo writes of other "
+            f"holders. Use lock.item, or refresh() it."
+        )
+
+
+# Sends saves and deletes of many items as statements, 25 in a request, each with the conditions of its single write.
+
+
+class BatchedWrite(NamedTuple):
+    """A write, and the statement for it."""
+
+    writer: Writer
+    write: Write
+    request: batch_requests.StatementWrite
+
+    def done(self) -> None:
+        """Update the instance after the write was applied."""
+        self.writer._done(self.write, {})
+
+    def send_alone(self) -> None:
+        """Send what is not known to be applied."""
+        self.writer._write(self.write)
+
+
+def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
+    """Return a write of which a statement does the same; None if there is no such statement.
+
+    Sent alone are writes that change unique values, those whose lock is held or checked in another row, those that
+    store what only DynamoDB knows, and those without any condition.
+    """
+    if writer.own is not None or writer.separate or not write.part.is_checked:
+        return None
+    request = _deleting(writer, write) if write.operation is DELETE else _saving(writer, write)
+    if request is None or (write.claims is not None and write.claims.rows):
+        return None
+    operation, kwargs = request
+    # No hidden retries: a repeated INSERT could create again what was deleted since.
+    connection = client.single_attempt(write.item._get_connection().connection)
+    return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs))
+
+
+def _deleting(writer: Writer, write: Write) -> tuple[str, dict[str, Any]]:
+    return "DeleteItem", {**writer.request(write), "ReturnValues": "ALL_OLD"}
+
+
+def _saving(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None:
+    if writer.row is not None and writer.row.may_create:
+        return None
+    if write.part.before.version is not None:
+        return _updating(writer, write)
+    if not expiry.holds_without_item(write.condition):
+        return None
+    kwargs = write.kwargs()
+    key = kwargs.get("Key", {})
+    return "PutItem", {"TableName": kwargs["TableName"], "Item": kwargs.get("Item") or {**key, **write.stored()}}
+
+
+def _updating(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None:
+    """Return the update that leaves the item as the save would leave it; None if it would remove several attributes."""
+    removable = versions.removable(write.item)
+    if removable is None or write.part.before.write_id is None:
+        return None
+    stored, lasting = write.stored(), write.part.shape.lasting
+    absent = {each.attr_name for each in write.item.get_attributes().values()} - {*stored, *lasting, *writer.surviving}
+    removed = removable - stored.keys() if write.attributes is not None else removable & absent
+    if len(removed) > 1:
+        return None
+    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in stored.items()]
+    actions += [Place(name).remove() for name in removed]
+    still = (Place(name).does_not_exist() for name in sorted(absent - removed))
+    said = replace(write, attributes=None, actions=actions, condition=reduce(conditions.both, still, write.condition))
+    kwargs = writer.request(said)
+    write.second = said.second
+    return "UpdateItem", kwargs
+
+
+def send_batch(batch: Sequence[BatchedWrite]) -> list[bool]:
+    """Send up to 25 writes of one table, and again while DynamoDB is too busy; tell which are known to be applied."""
+    for each in batch:
+        each.write.is_unanswered = True
+    results = batch_requests.send([each.request for each in batch])
+    sending = RetryState(RetryPolicy(is_single=True))
+    while StatementResult.BUSY in results and client.is_sent_again(sending, Answer.BUSY):
+        again = [i for i, result in enumerate(results) if result is StatementResult.BUSY]
+        for i, result in zip(again, batch_requests.send([batch[i].request for i in again]), strict=True):
+            results[i] = result
+    for each, result in zip(batch, results, strict=True):
+        each.write.is_unanswered = result is StatementResult.UNKNOWN
+    return [result is StatementResult.APPLIED for result in results]
