@@ -12,6 +12,7 @@ from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._locks import inspection
 from pynamo_locking._models import tables
 from pynamo_locking._models.tables import Audited, audited
+from pynamo_locking._pynamodb import connection_of, has_connection, set_connection, ttl_attribute_of
 from pynamo_locking._transactions import recovery
 from pynamo_locking._transactions.options import TransactionKeywords
 
@@ -25,6 +26,8 @@ __all__ = [
     "WriteIntent",
     "audited",
     "believed",
+    "connection_of",
+    "has_connection",
     "inspection",
     "invariants",
     "keys",
@@ -33,8 +36,10 @@ __all__ = [
     "plain",
     "recovery",
     "runtime",
+    "set_connection",
     "tables",
     "text_of_ms",
     "transaction_record",
+    "ttl_attribute_of",
     "versions",
 ]

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._pynamodb import class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -421,7 +422,7 @@ class UnknownFormat(LockingError):
 
 def as_model(model: type[Any], image: dict[str, Any]) -> Any:
     """Return a stored item as an instance of the class that its discriminator names, which may be a sibling."""
-    return (model._get_discriminator_class(image) or model).from_raw_data(copy.deepcopy(image))
+    return (class_of(model, image) or model).from_raw_data(copy.deepcopy(image))
 
 
 def gave_up(error: Any, what: str, attempts: int) -> None:

@@ -52,6 +52,7 @@ from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.isolation import IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._models.tables import OwnRows
+from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._transactions.items import ADVICE
 from pynamo_locking._transactions.transaction import Transaction
@@ -120,14 +121,14 @@ _models: dict[type[Any], type[ConflictRow]] = {}
 def guards_of(axis: IntervalAttributes) -> type[ConflictRow]:
     """Return the model of the guards of a model's rows; it uses the connection of their table of locks."""
     table: Any = axis.model.Meta.lock_table  # type: ignore[attr-defined]
-    connection = table._get_connection()
+    connection = connection_of(table)
     model = _models.get(table)
-    if model is None or model._connection is not connection:
+    if model is None or connection_of(model) is not connection:
         place = {name: getattr(table.Meta, name, None) for name in ("keys", "prefix")}
         meta = type("Meta", (), {"table_name": connection.table_name, **place})
         content = {"Meta": meta, "__module__": __name__}
         model = type(f"{table.__name__}Guard", (ConflictRow,), content)
-        model._connection = connection
+        set_connection(model, connection)
         _models[table] = model
     return model
 
@@ -274,7 +275,7 @@ class Placing:
     member: TransactionItem | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.hash_key = self.row._key_values()[0]
+        self.hash_key = key_values_of(self.row)[0]
         edge = self.span.lower if self.axis.is_by_begin else self.span.upper
         assert edge is not None  # noqa: S101 - `whole` has checked it
         self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
@@ -381,7 +382,7 @@ def moving(axis: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any) ->
 
     span = whole(axis, begin, end)
     placing = Placing(axis, row, span, write, MOVE, lambda: _values(axis, row, span))
-    placing.stored_at = keys.key_of(type(row), *row._key_values())
+    placing.stored_at = keys.key_of(type(row), *key_values_of(row))
     return placing
 
 
@@ -546,7 +547,7 @@ class StagedInserts:
         return self._identity(key) in self._ours
 
     def _identity(self, key: Image) -> ItemKey:
-        return ItemKey.of(self._axis.model._get_connection().table_name, key)
+        return ItemKey.of(connection_of(self._axis.model).table_name, key)
 
     def look(self) -> None:
         """Find out which rows must still be written; refuse rows that overlap others."""

@@ -34,6 +34,7 @@ from pynamo_locking._intervals.queries import IntervalQueriesMixin, value_of
 from pynamo_locking._io import runtime
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._pynamodb import hash_name_of
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
 from pynamo_locking._transactions.transaction import Transaction
@@ -429,7 +430,7 @@ class IntervalMixin(IntervalQueriesMixin):
 def _where(model: type[IntervalMixin]) -> object:
     """Return where the rows of a model are stored, and with which keys and intervals."""
     axis, meta, of = model._interval(), model.Meta, model.get_attributes()
-    attributes = [of[name] for name in (str(model._hash_keyname), *axis.names)]
+    attributes = [of[name] for name in (hash_name_of(model), *axis.names)]
     kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
     return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), axis.is_by_begin, kinds
 

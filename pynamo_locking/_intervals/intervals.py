@@ -9,6 +9,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_modes import order
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
+from pynamo_locking._pynamodb import hash_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -210,7 +211,7 @@ class IntervalAttributes:
 
     def key_in(self, image: Image) -> Image:
         """Return the key of a stored row."""
-        hash_key: Any = self.model._hash_key_attribute()
+        hash_key: Any = hash_attribute_of(self.model)
         return {name: image[name] for name in (hash_key.attr_name, self.key_name)}
 
     def span_in(self, image: Image) -> Span | None:

@@ -16,6 +16,7 @@ from pynamo_locking._items import keys
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._models.isolation import IsolatedReader, stored_pages
 from pynamo_locking._models.mixins import VersionedMixin
+from pynamo_locking._pynamodb import indexes_of
 from pynamo_locking.exceptions import as_model
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
         ConfigurationError: it is no index of the model by the begin, or does not have every row.
     """
     begin, end = axis.stored
-    is_ours = isinstance(index, Index) and index in axis.model._indexes.values()
+    is_ours = isinstance(index, Index) and index in indexes_of(axis.model).values()
     by = [each.attr_name for each in index.Meta.attributes.values() if each.is_range_key] if is_ours else []
     if by != [begin] or (axis.may_be_open and not axis.is_by_begin):
         raise ConfigurationError(

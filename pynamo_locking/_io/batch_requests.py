@@ -20,6 +20,7 @@ from pynamo_locking._core.lease import PATIENCE_S, Deadline, backoff
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._io.client import is_sent_again
+from pynamo_locking._pynamodb import connection_of
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def settle(model: type[Model], keys: Sequence[Image]) -> None:
         TransactionConflict: other transactions kept the items busy.
         TransactWriteError: DynamoDB refused the request for another reason.
     """
-    connection = model._get_connection()
+    connection = connection_of(model)
     get = {
         "TableName": connection.table_name,
         "ProjectionExpression": "#key",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
 import re
@@ -21,6 +20,7 @@ from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._io import responses, runtime
+from pynamo_locking._pynamodb import connection_of, copy_without_retries, forget_client, has_client, session_holder_of
 from pynamo_locking.exceptions import also
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def single_attempt(connection: Connection) -> Connection:
 
 def client_of(connection: Connection) -> Any:
     """Return a connection's client. PynamoDB would make one for each thread that comes before the first is made."""
-    if getattr(connection, "_client", None) is None:  # a test's substitute may have none
+    if not has_client(connection):
         with _mutex:
             return connection.client
     return connection.client
@@ -74,13 +74,8 @@ def _twin(connection: Connection, timeout: float) -> Connection:
     with _mutex:
         twins = _lock_connections.setdefault(connection, {})
         if timeout not in twins:
-            twin = copy.copy(connection)
-            twin._client = None
-            twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
-            if timeout != _ONCE:
-                twin._connect_timeout_seconds = twin._read_timeout_seconds = timeout
-                twin._max_pool_connections = max(_POOL_SIZE, connection._max_pool_connections)
-            twins[timeout] = twin
+            seconds = None if timeout == _ONCE else timeout
+            twins[timeout] = copy_without_retries(connection, seconds, _POOL_SIZE)
         return twins[timeout]
 
 
@@ -113,13 +108,12 @@ def note(connection: object) -> None:
 
 def _begin_anew(connection: Connection) -> None:
     """Let a connection and its twins open their own sockets for the next request."""
-    local: Any = getattr(connection, "_local", None)
+    local = session_holder_of(connection)
     # Credentials that botocore fetches have a mutex and sockets as well.
     if isinstance(getattr(getattr(local, "session", None), "_credentials", None), RefreshableCredentials):
         local = type(local)()
     for each in (connection, *_lock_connections.get(connection, {}).values()):
-        each._client = None
-        each._local = local
+        forget_client(each, local)
 
 
 def _forget_after_fork() -> None:
@@ -268,7 +262,7 @@ def scan(
     model: type[Model], condition: Condition | None, attributes: list[str] | None = None, *, is_consistent: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Yield the items of a table that meet a condition, as stored, page by page."""
-    connection = model._get_connection()
+    connection = connection_of(model)
     start: Any = None
     while True:
         answer = connection.scan(

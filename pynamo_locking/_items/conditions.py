@@ -16,6 +16,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._expressions.expressions import Expressions
 from pynamo_locking._expressions.values import canonical_item, copy_of, invalid_value, item_size
 from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._pynamodb import discriminator_of, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -74,7 +75,7 @@ def nothing() -> Action:
 
 def same_class(item: Model) -> Condition | None:
     """Require the instance's class of the stored item: PynamoDB notices another class only after the update."""
-    attribute = item._get_discriminator_attribute()
+    attribute = discriminator_of(item)
     if attribute is None:
         return None
     value, path = attribute.get_discriminator(type(item)), Place(attribute.attr_name)
@@ -169,7 +170,7 @@ def rough_size_of(image: Image) -> int:
 
 def key_rules(model: type[Model]) -> tuple[KeyRule, ...]:
     """Return the key attributes of a table and of all its indexes, those of other classes of the table included."""
-    schema = model._get_schema()
+    schema = schema_of(model)
     rules = _rules(schema, None)
     for index in [*schema["local_secondary_indexes"], *schema["global_secondary_indexes"]]:
         rules += _rules(index, index["index_name"])

@@ -12,6 +12,7 @@ from typing_extensions import override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import runtime
 from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._pynamodb import indexes_of, python_name_of, ttl_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ def attribute_name(model: type[Model]) -> str | None:
     """Return the stored name of the time of expiry; None for models that do not hide expired items."""
     if not getattr(model, "_hides_expired", False):
         return None
-    attribute = model._ttl_attribute()
+    attribute = ttl_attribute_of(model)
     if attribute is None:
         raise ConfigurationError(
             f"{model.__name__} is an ExpiringMixin and has no TTLAttribute: declare one, such as "
@@ -59,7 +60,7 @@ def unexpired(model: type[Model], image: _I | None) -> _I | None:
 def has_expired(item: Model) -> bool:
     """Tell whether an instance has expired."""
     name = attribute_name(type(item))
-    value = None if name is None else getattr(item, type(item)._dynamo_to_python_attr(name))
+    value = None if name is None else getattr(item, python_name_of(type(item), name))
     return value is not None and value.timestamp() <= now_s()
 
 
@@ -73,7 +74,7 @@ def present(item: _M) -> _M:
 def filter_of_query(model: type[Model], index_name: str | None, by_range: Condition | None) -> Condition | None:
     """Return the filter that leaves expired items out of a query; None if the query needs none."""
     name = attribute_name(model)
-    if name is None or index_name is None or not _is_key_of(name, model._indexes[index_name]):
+    if name is None or index_name is None or not _is_key_of(name, indexes_of(model)[index_name]):
         return filter_of_scan(model, index_name)
     if by_range is None:
         raise ConfigurationError(
@@ -88,7 +89,7 @@ def filter_of_scan(model: type[Model], index_name: str | None) -> Condition | No
     name = attribute_name(model)
     if name is None:
         return None
-    if index_name is not None and not _is_projected(name, model._indexes[index_name]):
+    if index_name is not None and not _is_projected(name, indexes_of(model)[index_name]):
         raise ConfigurationError(
             f"the index {index_name!r} of {model.__name__} does not have {name!r}, so its expired items cannot be "
             f"left out: add it to the projection, or pass include_expired=True to {model.__name__}'s own method."

@@ -12,6 +12,7 @@ from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import canonical_number, row_name
+from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def stored_keys(model: type[Model]) -> list[Attribute[Any]]:
     """Return a model's hash key, and its range key if it has one."""
-    return [key for key in (model._hash_key_attribute(), model._range_key_attribute()) if key is not None]
+    return [key for key in (hash_attribute_of(model), range_attribute_of(model)) if key is not None]
 
 
 def key_attributes(model: type[Model]) -> list[Attribute[Any]]:
@@ -90,7 +91,7 @@ def check_place(model: type[Model]) -> None:
 
 def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
     """Return an item's key in DynamoDB's form; `ConfigurationError` if the values do not fit the model."""
-    hash_attribute, range_attribute = model._hash_key_attribute(), model._range_key_attribute()
+    hash_attribute, range_attribute = hash_attribute_of(model), range_attribute_of(model)
     if hash_attribute is None:
         raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
     key = {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
@@ -140,8 +141,8 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
 
 def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
     """Return an item's hash key in DynamoDB's form; `ConfigurationError` for a model without a range key."""
-    hash_attribute = model._hash_key_attribute()
-    if hash_attribute is None or model._range_key_attribute() is None:
+    hash_attribute = hash_attribute_of(model)
+    if hash_attribute is None or range_attribute_of(model) is None:
         raise ConfigurationError(
             f"{model.__name__} has no range key, so there are no ranges of it to lock. Use locked(), or "
             f"locked_range() of a NamedLock for a name of your own."
@@ -151,7 +152,7 @@ def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
 
 def bound_of(model: type[Model], value: Any) -> Bound | None:
     """Return a value of the range key as the end of a range, None for an open end; refuse an unsuitable value."""
-    attribute = model._range_key_attribute()
+    attribute = range_attribute_of(model)
     if value is None or attribute is None:
         return None
     _refuse_naive(value)
@@ -165,7 +166,7 @@ def bound_of(model: type[Model], value: Any) -> Bound | None:
 
 def position_of(model: type[Model], value: Any) -> Bound:
     """Return the position of an item among those of its hash key."""
-    attribute = model._range_key_attribute()
+    attribute = range_attribute_of(model)
     assert attribute is not None  # noqa: S101 - there are ranges of it
     bound: Bound = next(iter(_value(model, attribute, value, "range").items()))
     return bound

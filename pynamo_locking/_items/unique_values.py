@@ -8,6 +8,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import row_name
 from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._items.keys import ItemKey, own_keys_of, stored_keys
+from pynamo_locking._pynamodb import ttl_attribute_of, version_name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +81,7 @@ def _declared(model: type[Model]) -> Unique | None:
     for name in (name for group in groups for name in group):
         if getattr(attributes.get(name), "attr_type", None) not in _SCALARS:
             raise _wrong(model, f"names {name!r}, which is no attribute of strings, numbers or bytes")
-        if attributes[name] is attributes.get(str(model._version_attribute_name)):
+        if attributes[name] is attributes.get(str(version_name_of(model))):
             raise _wrong(model, f"names {name!r}, the version")
     if len(set(groups)) < len(groups) or any(len(set(group)) < len(group) for group in groups):
         raise _wrong(model, f"names an attribute twice: {given!r}")
@@ -89,9 +90,9 @@ def _declared(model: type[Model]) -> Unique | None:
     table: Any = getattr(meta, "unique_table", None)
     if not getattr(table, "_holds_unique_values", False):
         raise _wrong(model, f"needs a subclass of UniqueTable in Meta.unique_table (it is {table!r})")
-    if model._version_attribute_name is None:
+    if version_name_of(model) is None:
         raise _wrong(model, "needs a version: declare `version = VersionAttribute()`")
-    ttl: Any = model._ttl_attribute()
+    ttl: Any = ttl_attribute_of(model)
     expires = None if ttl is None else ttl.attr_name
     watched = {attributes[name].attr_name for group in groups for name in group} - {key.attr_name for key in keys}
     return Unique(table, groups, frozenset(watched if expires is None else watched | {expires}), expires)

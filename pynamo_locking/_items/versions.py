@@ -15,6 +15,7 @@ from pynamo_locking._core.write_outcome import Freshness, Known, Why, next_write
 from pynamo_locking._io import responses, runtime, stored_rows
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, known_format
 from pynamo_locking._items import unique_values
+from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of, stored_key_of, version_name_of
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def shape_of(model: type[Model]) -> Shape:
     """
     shape: Shape | None = vars(model).get(_SHAPE)
     if shape is None:
-        name = model._version_attribute_name
+        name = version_name_of(model)
         attribute = None if name is None else model.get_attributes()[name]
         write_id_name = _find_name(model, attribute)
         required = {each.attr_name for each in model.get_attributes().values() if not each.null or each is attribute}
@@ -107,7 +108,7 @@ def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     """
     if image is None or shape_of(model).known is None:
         return
-    keys = (model._hash_key_attribute(), model._range_key_attribute())
+    keys = (hash_attribute_of(model), range_attribute_of(model))
     names, table = [each.attr_name for each in keys if each is not None], model.Meta.table_name
     key = {name: image[name] for name in names if name in image}
     what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
@@ -228,7 +229,7 @@ def known_state(item: Model) -> Known:
 
 
 def _version_of(item: Model) -> int | None:
-    name = item._version_attribute_name
+    name = version_name_of(item)
     version: int | None = None if name is None else item.attribute_values.get(name)
     return version
 
@@ -286,14 +287,15 @@ def copy_knowledge(source: Model, target: Model) -> None:
 def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
     """Set the version of an instance to the one that DynamoDB has stored."""
     version, write_id = known_of(type(item), attributes).version, known_state(item).write_id
-    if version is not None and item._version_attribute_name is not None:
-        setattr(item, item._version_attribute_name, version)
+    name = version_name_of(item)
+    if version is not None and name is not None:
+        setattr(item, name, version)
         _set_write_id(item, write_id)
 
 
 def set_known(item: Model, before: Known) -> None:
     """Make an instance a copy of that stored version, whatever it was loaded from."""
-    name = item._version_attribute_name
+    name = version_name_of(item)
     if name is not None and known_state(item) != before:
         if before.version is None:
             item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
@@ -305,7 +307,7 @@ def set_known(item: Model, before: Known) -> None:
 @contextlib.contextmanager
 def planned_as(item: Model, before: Known) -> Iterator[None]:
     """Plan the write of an instance as if it had been loaded from that stored version; restore it afterwards."""
-    name, state = str(item._version_attribute_name), vars(item)
+    name, state = str(version_name_of(item)), vars(item)
     if known_state(item) == before:
         yield
         return
@@ -336,7 +338,7 @@ def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> Versi
 def _nonce(item: Model, before: Known, token: str | None) -> str:
     if token is None:
         return runtime.current.token()
-    keys = item._get_serialized_keys()
+    keys = stored_key_of(item)
     text = repr((token, type(item).Meta.table_name, keys, before.version, before.write_id))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -383,7 +385,7 @@ def take_expected(item: Model) -> None:
 
 def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
     """Mark an instance as stale: the stored item may differ from it."""
-    has_version = item._version_attribute_name is not None
+    has_version = version_name_of(item) is not None
     vars(item)[_FRESHNESS] = freshness(item).marked(
         why, known_state(item), has_version=has_version, is_locked=is_locked
     )

@@ -25,6 +25,7 @@ from pynamo_locking._io.lock_record import LockRow, state_of
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.options import LockTarget, checked_settings
+from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -306,7 +307,7 @@ class PlacedMixin(_Base):
         what = getattr(getattr(cls, "Meta", None), "enforce", None)
         if what is None:
             return None
-        if what not in {"ranges", "table"} or cls._range_keyname is None or cls._lock_attribute() is not None:
+        if what not in {"ranges", "table"} or range_name_of(cls) is None or cls._lock_attribute() is not None:
             raise ConfigurationError(
                 f"Meta.enforce is 'ranges' or 'table', for a model with a range key, a Meta.lock_table and no "
                 f"LockAttribute; it is {what!r}, of {cls.__name__}."
@@ -315,7 +316,7 @@ class PlacedMixin(_Base):
 
     def _enforced_rows(self) -> list[tuple[LockRow, Bound | None]]:
         """Return the rows of the locks that every write of this item is checked against, and its position in each."""
-        (hash_key, range_key), settings, enforced = self._key_values(), self.lock_settings(), self._enforces()
+        (hash_key, range_key), settings, enforced = key_values_of(self), self.lock_settings(), self._enforces()
         rows = list[tuple[LockRow, Any]]()
         if enforced is not None:
             rows.append((self._range_target(hash_key, settings).row, keys.position_of(type(self), range_key)))
@@ -345,7 +346,7 @@ class PlacedMixin(_Base):
         sending = RetryState(RetryPolicy(repeats=0))
         while True:
             try:
-                with TransactGet(connection=cls._get_connection().connection) as transaction:
+                with TransactGet(connection=connection_of(cls).connection) as transaction:
                     future = transaction.get(cls, hash_key, range_key)
                 return future.get()
             except TransactGetError as error:
@@ -366,8 +367,8 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _lock_row(cls, key: dict[str, Any], attribute: LockAttribute, settings: LockSettings, label: str) -> LockRow:
-        connection = cls._get_connection()
-        ttl = cls._ttl_attribute() if cls._lock_creates_item else None  # type: ignore[no-untyped-call]
+        connection = connection_of(cls)
+        ttl = ttl_attribute_of(cls) if cls._lock_creates_item else None
         return LockRow(
             connection=lock_connection(connection.connection, settings.request_timeout),
             table=connection.table_name,
@@ -387,7 +388,7 @@ class PlacedMixin(_Base):
         return None if lock is None else cls._lock_row(key, lock, cls.lock_settings(), "")
 
     def _lock_row_of_item(self) -> LockRow:
-        values, lock = self._key_values(), self._lock_attribute()
+        values, lock = key_values_of(self), self._lock_attribute()
         if lock is None or self._lock_creates_item:
             return self._lock_target(*values, self.lock_settings()).row
         key = keys.key_of(type(self), *values)
@@ -395,10 +396,6 @@ class PlacedMixin(_Base):
         if own is not None and own.row.model is type(self) and own.row.key == key:
             return own.row
         return self._lock_row(key, lock, self.lock_settings(), "")
-
-    def _key_values(self) -> tuple[Any, Any]:
-        hash_name, range_name = str(self._hash_keyname), self._range_keyname
-        return getattr(self, hash_name), None if range_name is None else getattr(self, range_name)
 
     def _own_entry(self, row: LockRow) -> HeldEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
@@ -408,9 +405,9 @@ class PlacedMixin(_Base):
 
     def _range_entry(self) -> HeldEntry | None:
         """Return the entry that this context holds in a range around this item, if any."""
-        if self._range_keyname is None or self._lock_creates_item or held_lock.holds_nothing():
+        if range_name_of(self) is None or self._lock_creates_item or held_lock.holds_nothing():
             return None
-        return held_lock.usable(self._held_range(*self._key_values()))
+        return held_lock.usable(self._held_range(*key_values_of(self)))
 
     @classmethod
     def _held_range(cls, hash_key: Any, range_key: Any) -> HeldEntry | None:
@@ -441,7 +438,7 @@ class PlacedMixin(_Base):
             target = cls._lock_target(hash_key, range_key, cls.lock_settings())
             if held_lock.held_in_context(target.row) is not None:
                 return target
-            if cls._range_keyname is None or getattr(cls.Meta, "lock_table", None) is None:
+            if range_name_of(cls) is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
             is_held = cls._held_range(hash_key, range_key) is not None
         except ConfigurationError:  # an invalid key, which PynamoDB refuses
@@ -451,7 +448,7 @@ class PlacedMixin(_Base):
 
 def join_places(model: type[Model], row: LockRow) -> None:
     """Refuse a lock table in another Region or on another host: no transaction could include both."""
-    connection = model._get_connection().connection
+    connection = connection_of(model).connection
     if (connection.host, connection.region) != (row.connection.host, row.connection.region):
         raise ConfigurationError(
             f"{model.__name__} is in {connection.region} ({connection.host or 'AWS'}), and its lock table in "

@@ -21,6 +21,14 @@ from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
+from pynamo_locking._pynamodb import (
+    connection_of,
+    hash_attribute_of,
+    key_values_of,
+    range_attribute_of,
+    save_arguments_of,
+    serialized_key_of,
+)
 from pynamo_locking._writes import write
 from pynamo_locking._writes import writer as writer_module
 from pynamo_locking._writes.native_transaction import TransactionActions
@@ -165,9 +173,9 @@ class TransactWrite(PynamoTransactWrite):
         if add_version_condition:
             kwargs = model.get_save_kwargs_from_instance(condition, return_values)
         else:  # a stock model: PynamoDB has no way to leave the version out
-            keys, arguments = model._get_save_args(condition, add_version_condition=False)
+            keys, arguments = save_arguments_of(model, condition)
             arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
-            kwargs = model._get_connection().get_operation_kwargs(*keys, **arguments)
+            kwargs = connection_of(model).get_operation_kwargs(*keys, **arguments)
         self._add({"Put": kwargs}, None, _key_of(model))
         self._models_for_version_attribute_update.append(model)
 
@@ -353,10 +361,10 @@ def _check_same_copy(before: RowWrite, write: Write) -> None:
 
 
 def _key_of(item: Model) -> ItemKey:
-    attributes = item._hash_key_attribute(), item._range_key_attribute()
-    pairs = zip(attributes, item._get_hash_range_key_serialized_values(), strict=True)
+    attributes = hash_attribute_of(item), range_attribute_of(item)
+    pairs = zip(attributes, serialized_key_of(item), strict=True)
     key = {attribute.attr_name: {attribute.attr_type: value} for attribute, value in pairs if attribute is not None}
-    return ItemKey.of(item._get_connection().table_name, key)
+    return ItemKey.of(connection_of(item).table_name, key)
 
 
 def _checked_already(row: LockRow) -> ConfigurationError:
@@ -393,7 +401,7 @@ class _Job(Generic[M]):
         method = getattr(self.item, self.operation)
         if getattr(method, "__func__", None) is not getattr(GuardedMixin, self.operation):
             return None
-        connection = self.item._get_connection()
+        connection = connection_of(self.item)
         return connection.connection, connection.table_name
 
     def plan(self) -> BatchedWrite | None:
@@ -592,7 +600,7 @@ def _failure_of(act: Callable[[], object]) -> Exception | None:
 
 def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
     """Write all items or none, and return why each was refused."""
-    transaction = TransactWrite(connection=jobs[0].item._get_connection().connection)
+    transaction = TransactWrite(connection=connection_of(jobs[0].item).connection)
     errors = [_failure_of(lambda job=job: job.add_to(transaction)) for job in jobs]  # type: ignore[misc]
     if not any(errors):
         error = _failure_of(transaction._commit)
@@ -616,7 +624,7 @@ def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001
 def _identity_of(item: GuardedMixin) -> ItemKey | None:
     """Return the table and the key of an item; None for an invalid key, which the write itself will refuse."""
     try:
-        return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *item._key_values()))
+        return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *key_values_of(item)))
     except ConfigurationError:
         return None
 

@@ -31,6 +31,7 @@ from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
 from pynamo_locking._locks.held_lock import EditUndo
 from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._pynamodb import hash_name_of, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
     ItemLocked,
     LockLost,
@@ -174,7 +175,7 @@ class CombiningQueue(Generic[G]):
         self._refusals = 0  # since the last write
         self._current: G | None = None  # the item that came with the first refusal
         self._most = MOST
-        names = (model._hash_keyname, model._range_keyname, model._version_attribute_name)
+        names = (hash_name_of(model), range_name_of(model), version_name_of(model))
         self._fixed = [name for name in names if name is not None]
 
     @property

@@ -17,7 +17,8 @@ from pynamo_locking._io.batch_requests import get_batch
 from pynamo_locking._io.stored_rows import Image, Place
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions, expiry, keys, versions
-from pynamo_locking._items.keys import ItemKey
+from pynamo_locking._items.keys import ItemKey, key_attributes
+from pynamo_locking._pynamodb import connection_of, discriminator_of, range_name_of, serialize_key
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def stored_pages(
     model: type[Any], hash_key: Any, *, grows: bool, rate_limit: float | None = None, **how: Any
 ) -> Iterator[list[Image]]:
     """Query the stored items of a hash key consistently, page by page, without the filters of models."""
-    operation, serialized = model._get_connection().query, model._serialize_keys(hash_key)[0]
+    operation, serialized = connection_of(model).query, serialize_key(model, hash_key)[0]
     pages: PageIterator[Any] = PageIterator(operation, (serialized,), {"consistent_read": True, **how}, rate_limit)
     return (page["Items"] for page in (_Growing(pages) if grows else pages))
 
@@ -85,7 +86,7 @@ def stored_pages(
 def stored_rows(model: type[Any], at_most: int) -> list[Image]:
     """Scan the stored items of a table consistently; refuse more than so many, of which one more is read at most."""
     pages: PageIterator[Any] = PageIterator(
-        model._get_connection().scan, (), {"consistent_read": True, "limit": at_most + 1}
+        connection_of(model).scan, (), {"consistent_read": True, "limit": at_most + 1}
     )
     rows = list[Image]()
     for page in pages:
@@ -197,7 +198,7 @@ class IsolatedReader:
         return resolution_of_intent(header) is IntentResolution.WAIT
 
     def _stored(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
-        connection = model._get_connection()
+        connection = connection_of(model)
         table, ask = connection.table_name, connection.connection
         try:
             if len(keys) == 1:
@@ -313,7 +314,7 @@ def pages_of(
 
     DynamoDB judges the items without a mark, and returns all that have one.
     """
-    classes = model._get_discriminator_attribute()
+    classes = discriminator_of(model)
     if classes is not None:
         wanted = conditions.both(wanted, classes.is_in(*classes.get_registered_subclasses(model)))
     lock = model._lock_attribute()
@@ -338,8 +339,7 @@ class _Shown(Pages):
         self._model = model
         self._wanted = wanted
         self._reader = reader
-        names = (str(model._hash_keyname), model._range_keyname)
-        self._names = [model.get_attributes()[name].attr_name for name in names if name is not None]
+        self._names = [attribute.attr_name for attribute in key_attributes(model)]
 
     def __next__(self) -> Any:
         page = super().__next__()
@@ -359,14 +359,14 @@ class _Shown(Pages):
     def _is_wanted(self, key: Image, image: Image) -> bool:
         values = [next(iter(value.values())) for value in key.values()]
         range_key = values[1] if len(values) > 1 else None
-        asked = self._model._get_connection().get_operation_kwargs(values[0], range_key, condition=self._wanted)
+        asked = connection_of(self._model).get_operation_kwargs(values[0], range_key, condition=self._wanted)
         return conditions.holds(image, asked)
 
 
 def batch_of(model: type[_M], items: Iterable[Any], reader: IsolatedReader, *, include_expired: bool) -> Iterator[_M]:
     """Yield the items of some keys that the isolation shows, a hundred by each request."""
-    has_range = model._range_keyname is not None
-    table = model._get_connection().table_name
+    has_range = range_name_of(model) is not None
+    table = connection_of(model).table_name
     found = (keys.key_of(model, *(item if has_range else (item, None))) for item in items)
     asked = iter({keys.ItemKey.of(table, key): key for key in found}.values())
     while some := list(islice(asked, dynamodb.MOST_KEYS)):

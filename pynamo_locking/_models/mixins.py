@@ -22,6 +22,7 @@ from pynamo_locking._models import unique_audit
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._pynamodb import hash_name_of, range_name_of
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
     Conflict,
@@ -275,7 +276,7 @@ class VersionedMixin(GuardedMixin):
         """
         if versions.shape_of(type(self)).attribute is None:
             raise ConfigurationError(f"{type(self).__name__} has no version that touch() could increment.")
-        exists = self.get_attributes()[str(self._hash_keyname)].exists()
+        exists = self.get_attributes()[hash_name_of(self)].exists()
         writer = self._writer() or Writer(self)
         writer.touch(conditions.both(condition, exists), checks_version=add_version_condition)
 
@@ -643,7 +644,7 @@ class LockableMixin(VersionedMixin):
 
     @classmethod
     def _target_of(cls, hash_key: Any, range_key: Any) -> LockTarget[Self]:
-        if range_key is None and cls._range_keyname is not None:
+        if range_key is None and range_name_of(cls) is not None:
             return cls._range_target(hash_key, cls.lock_settings())
         return cls._lock_target(hash_key, range_key, cls.lock_settings())
 

@@ -13,6 +13,7 @@ from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of
+from pynamo_locking._pynamodb import connection_of, key_values_of, serialize_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -152,8 +153,8 @@ class ReadingMixin(PlacedMixin):
             reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
             return pages_of(
                 cls,
-                cls._get_connection().query,
-                cls._serialize_keys(hash_key)[:1],
+                connection_of(cls).query,
+                serialize_key(cls, hash_key)[:1],
                 conditions.both(filter_condition, unexpired),
                 reader,
                 limit=limit,
@@ -204,7 +205,7 @@ class ReadingMixin(PlacedMixin):
             reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
             return pages_of(
                 cls,
-                cls._get_connection().scan,
+                connection_of(cls).scan,
                 (),
                 conditions.both(filter_condition, unexpired),
                 reader,
@@ -297,7 +298,7 @@ class ReadingMixin(PlacedMixin):
             raise
 
     def _load_stored(self, consistent_read: bool) -> None:  # noqa: FBT001
-        target = self._target_held_here(*self._key_values())
+        target = self._target_held_here(*key_values_of(self))
         if target is None or not target.is_elsewhere:
             with responses.readable_errors():
                 super().refresh(consistent_read or target is not None)

@@ -20,6 +20,7 @@ from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items import keys as keys_module
 from pynamo_locking._items.keys import check_place, own_keys_of
+from pynamo_locking._pynamodb import connection_of, hash_name_of, ttl_attribute_of
 from pynamo_locking.exceptions import CorruptRow, UnknownFormat
 
 if TYPE_CHECKING:
@@ -86,13 +87,13 @@ def audited(model: type[Model]) -> Audited:
 
 
 def _ttl_of(model: type[Model]) -> str | None:
-    attribute: Any = model._ttl_attribute()
+    attribute: Any = ttl_attribute_of(model)
     return None if attribute is None else str(attribute.attr_name)
 
 
 def describe(model: type[Model]) -> dict[str, Any]:
     """Return DynamoDB's description of a model's table; botocore's error if there is none. 1 DescribeTable."""
-    connection = model._get_connection()
+    connection = connection_of(model)
     answer = connection.connection.dispatch("DescribeTable", {"TableName": connection.table_name})
     description: dict[str, Any] = answer["Table"]
     return description
@@ -180,7 +181,7 @@ def indexed(model: Any, description: Mapping[str, Any]) -> list[str]:
 
 def ttl_of(model: type[Model]) -> str | None:
     """Return the TTL attribute of a table; None if its TTL is off. 1 DescribeTimeToLive."""
-    connection = model._get_connection()
+    connection = connection_of(model)
     client: Any = connection.connection.client  # PynamoDB's dispatch adds arguments that this request refuses
     found: dict[str, Any] = client.describe_time_to_live(TableName=connection.table_name).get(
         "TimeToLiveDescription", {}
@@ -191,7 +192,7 @@ def ttl_of(model: type[Model]) -> str | None:
 
 def is_empty(model: type[Model]) -> bool:
     """Tell whether a table is known to have no item. 1 Scan of a single item."""
-    connection = model._get_connection()
+    connection = connection_of(model)
     kwargs = {"TableName": connection.table_name, "Limit": 1, "ConsistentRead": True}
     try:
         return not connection.connection.dispatch("Scan", kwargs)["Items"]
@@ -206,7 +207,7 @@ def absent(kind: str) -> dict[str, Any]:
 
 def probe(model: type[Model], patience_s: float) -> PynamoDBException | None:
     """Read an absent item; return the error if no response comes in that time. Half a read unit."""
-    connection = client.lock_connection(model._get_connection().connection, patience_s)
+    connection = client.lock_connection(connection_of(model).connection, patience_s)
     keys = [absent(key.attr_type)[key.attr_type] for key in keys_module.stored_keys(model)]
     try:
         with responses.readable_errors():
@@ -289,7 +290,7 @@ class _NameAgain(_Part):
 
     @override
     def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else getattr(instance, instance._hash_keyname)
+        return self if instance is None else getattr(instance, hash_name_of(instance))
 
     @override
     def __set__(self, instance: Any, value: Any) -> None:
@@ -477,7 +478,7 @@ class OwnTable(OwnRows):
             "ever. If no item of others has an attribute %r, call create_table(enable_ttl=True).",
             cls.Meta.table_name,
             " of others" if is_shared else "",
-            cls._ttl_attribute().attr_name,  # type: ignore[no-untyped-call]
+            ttl_attribute_of(cls).attr_name,
         )
 
     @override
@@ -499,7 +500,7 @@ class OwnTable(OwnRows):
 
     @classmethod
     def _has_ttl(cls) -> bool:
-        attribute = cls._ttl_attribute()  # type: ignore[no-untyped-call]
+        attribute = ttl_attribute_of(cls)
         try:
             found = ttl_of(cls)
         except responses.BOTOCORE_EXCEPTIONS as error:

@@ -20,6 +20,7 @@ from pynamo_locking._items import expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, own_keys_of, stored_keys
 from pynamo_locking._locks import fencing
 from pynamo_locking._models.tables import is_shared
+from pynamo_locking._pynamodb import class_of, connection_of, discriminator_of, hash_attribute_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.unique_rows import Holder, UniqueRow
@@ -105,7 +106,7 @@ class _Audit:
     def __init__(self, model: type[Any], declared: unique_values.Unique) -> None:
         self._model, self._table, self._expires = model, declared.table, declared.expires
         self._watched = sorted(declared.watched)
-        self._connection = model._get_connection()
+        self._to_table = connection_of(model)
         meta = model.Meta
         beside: list[Any] = [getattr(meta, name, None) for name in ("unique_table", "lock_table", "transaction_table")]
         self._beside = [
@@ -161,7 +162,7 @@ class _Audit:
         keys = dict(self._having.get(name, {}))
         while True:
             gets = [_get(self._table, row_key), *(_get(self._model, key) for key in keys.values())]
-            row, *images = transact_get(self._connection.connection, gets)
+            row, *images = transact_get(self._to_table.connection, gets)
             versions.refuse_newer(self._table, row)
             marked = [
                 (place, mark)
@@ -223,11 +224,11 @@ class _Audit:
         writer, write = row.plan(TransactWriteError)
         write.is_optional = False
         rows = [*(self._unchanged(key, image) for key, image in seen.items.values()), writer.row_write(write)]
-        send.send(send.Work(self._connection.connection, rows, runtime.current.token()))
+        send.send(send.Work(self._to_table.connection, rows, runtime.current.token()))
 
     def _unchanged(self, key: Image, image: Image | None) -> RowWrite:
         """Return the check that an item has the values that were seen."""
-        names, row = [self._model._hash_key_attribute().attr_name, *self._watched], self._model._row_of_key(key)
+        names, row = [hash_attribute_of(self._model).attr_name, *self._watched], self._model._row_of_key(key)
         conditions = [
             Place(name).does_not_exist() if image is None or name not in image else Place(name) == Stored(image[name])
             for name in names
@@ -235,7 +236,7 @@ class _Audit:
         condition = reduce(conditions_module.both, conditions, None)
         values: list[Any] = [next(iter(stored.values())) for stored in key.values()]
         hash_key, range_key = [*values, None][:2]
-        kwargs = self._connection.get_operation_kwargs(
+        kwargs = self._to_table.get_operation_kwargs(
             hash_key, range_key=range_key, condition=condition, return_values_on_condition_failure="ALL_OLD"
         )
         if row is not None:
@@ -245,8 +246,8 @@ class _Audit:
     def _is_mine(self, image: Image) -> bool:
         if any(keys.name_in(image) is not None for keys in self._beside):
             return False
-        attribute = self._model._get_discriminator_attribute()
-        return attribute is None or issubclass(self._model._get_discriminator_class(image) or object, self._model)
+        attribute = discriminator_of(self._model)
+        return attribute is None or issubclass(class_of(self._model, image) or object, self._model)
 
     def _is_over(self, image: Image) -> bool:
         value = image.get(str(self._expires), {}).get("N")
@@ -265,7 +266,7 @@ class _Audit:
 
 
 def _scanned(model: type[Any]) -> Iterator[Image]:
-    pages: PageIterator[Any] = PageIterator(model._get_connection().scan, (), {"consistent_read": True})
+    pages: PageIterator[Any] = PageIterator(connection_of(model).scan, (), {"consistent_read": True})
     for page in pages:
         yield from page["Items"]
 

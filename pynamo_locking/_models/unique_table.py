@@ -12,6 +12,7 @@ from typing_extensions import override
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking._models.mixins import ExpiringMixin, VersionedMixin
 from pynamo_locking._models.tables import OwnTable
+from pynamo_locking._pynamodb import ttl_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,4 +73,4 @@ class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
     def give_to(self, holder: Holder) -> None:
         """Make it the row of an item."""
         self.holder = holder.stored().values[0]["M"]
-        self.expires = None if holder.expires is None else self._ttl_attribute().deserialize(holder.expires["N"])  # type: ignore[no-untyped-call]
+        self.expires = None if holder.expires is None else ttl_attribute_of(self).deserialize(holder.expires["N"])

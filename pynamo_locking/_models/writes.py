@@ -16,6 +16,7 @@ from pynamo_locking._items import unique_values, versions
 from pynamo_locking._locks import held_lock
 from pynamo_locking._models.attributes import LockAttribute
 from pynamo_locking._models.reads import ReadingMixin
+from pynamo_locking._pynamodb import version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.write import DELETE
 from pynamo_locking._writes.writer import Writer, put_document
@@ -318,7 +319,7 @@ class GuardedMixin(AsyncMixin):
         Raises:
             ConfigurationError: without ``unguarded=True``.
         """
-        if not unguarded and (cls._version_attribute_name is not None or cls._has_lock_place()):
+        if not unguarded and (version_name_of(cls) is not None or cls._has_lock_place()):
             raise ConfigurationError(
                 f"batch_write() of {cls.__name__} would overwrite locks and newer versions: a BatchWriteItem has no "
                 f"conditions. Use guarded_batch(), or pass unguarded=True."

@@ -53,6 +53,7 @@ from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
 from pynamo_locking._items import conditions
 from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._models import isolation
+from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._transactions.item import Unread, check_key
 from pynamo_locking._transactions.prepare import (
     IntentWrite,
@@ -532,7 +533,7 @@ def facts_if_read(member: TransactionItem, size: int) -> IntentFacts:
 
 def _place(member: TransactionItem) -> Hashable:
     """Return whose marks are sent together with that of an item; "" if it is sent alone."""
-    connection = member.item._get_connection().connection
+    connection = connection_of(member.item).connection
     return (id(connection), member.table) if batch_requests.are_used(connection, member.table) else ""
 
 
@@ -683,7 +684,7 @@ class CommitRun:
 
     def _connections(self) -> list[Connection]:
         """Return the connections of the items, then that of the headers: it alone if only the key is written."""
-        connections = [member.item._get_connection().connection for member in self._members]
+        connections = [connection_of(member.item).connection for member in self._members]
         header_table = self._options.header_table
         return connections if header_table is None else [*connections, header_table.connection]
 

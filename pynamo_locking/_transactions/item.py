@@ -17,6 +17,7 @@ from pynamo_locking._io import responses
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, check_actions, error_of_refusal
 from pynamo_locking.exceptions import StaleVersion, also
 
@@ -46,7 +47,7 @@ UNREAD: Final = Unread()
 
 def check_key(item: GuardedMixin, key: Image) -> None:
     """Refuse an instance whose key was changed: the operation would apply to another item."""
-    now = key_of(type(item), *item._key_values())
+    now = key_of(type(item), *key_values_of(item))
     if now != key and conditions.difference(key, now) != ({}, []):
         raise ConfigurationError(
             f"the key of this {type(item).__name__} was changed after it was given to the transaction, which would "
@@ -57,7 +58,7 @@ def check_key(item: GuardedMixin, key: Image) -> None:
 def values_of(item: Model, image: Image) -> dict[str, Any]:
     """Return the values of an image, but with the version of the instance: it changes at the commit."""
     fresh: dict[str, Any] = type(item).from_raw_data(copy_of(image)).attribute_values
-    name = str(item._version_attribute_name)
+    name = str(version_name_of(item))
     fresh.pop(name, None)
     if name in item.attribute_values:
         fresh[name] = item.attribute_values[name]
@@ -209,7 +210,7 @@ class TransactionItem:
     @property
     def table(self) -> str:
         """The name of the item's table."""
-        name: str = self.item._get_connection().table_name
+        name: str = connection_of(self.item).table_name
         return name
 
     @property
@@ -325,8 +326,8 @@ class TransactionItem:
         return condition is None or conditions.holds(self.look(), self._request(condition=condition))
 
     def _request(self, **what: Any) -> dict[str, Any]:
-        keys = self.item._get_hash_range_key_serialized_values()
-        kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(keys[0], range_key=keys[1], **what)
+        keys = serialized_key_of(self.item)
+        kwargs: dict[str, Any] = connection_of(self.item).get_operation_kwargs(keys[0], range_key=keys[1], **what)
         return kwargs
 
     def _evaluate(self, actions: Sequence[Action]) -> None:
@@ -479,7 +480,7 @@ class TransactionItem:
         """Increment the version."""
         with self._operation(condition, checks=checks):
             if not creates and self.write is None:
-                self.require(self.item.get_attributes()[str(self.item._hash_keyname)].exists())
+                self.require(self.item.get_attributes()[hash_name_of(self.item)].exists())
             self.is_checked = self.is_checked or self.is_read or checks
             if self.write is None:
                 self._plan_update([conditions.nothing()])
@@ -576,7 +577,7 @@ class TransactionItem:
         if isinstance(self.base, dict):
             self._show(self.base, is_committed=True)
             versions.set_known(self.item, self.before)
-        elif key_of(self.model, *self.item._key_values()) != self.key:  # a row that was here before it moved on
+        elif key_of(self.model, *key_values_of(self.item)) != self.key:  # a row that was here before it moved on
             self.item = self._first = self.model.from_raw_data(copy.deepcopy(self.key))
         self._version = versions.known_state(self.item).version
 

@@ -26,11 +26,12 @@ from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.conditions import size_of
 from pynamo_locking._items.expiry import unexpired
-from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._items.keys import ItemKey, key_attributes, key_of
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
 from pynamo_locking._transactions.item import UNREAD, TransactionItem, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
 from pynamo_locking._writes.unique_rows import UniqueRows, merged, not_unique
@@ -183,7 +184,7 @@ def no_lock_of_absent(lock: Lock[Any], wanted: Locking) -> ConfigurationError:
 
 def shared_item(item: GuardedMixin) -> ConfigurationError:
     """Return the error for a write of an item that was locked with ``for_share``."""
-    key = ", ".join(repr(value) for value in item._key_values() if value is not None)
+    key = ", ".join(repr(value) for value in key_values_of(item) if value is not None)
     return ConfigurationError(
         f"{type(item).__name__}({key}) was read with for_share=True, so other parties may share its lock, and nothing "
         f"may be written under it. There is no upgrade, since two transactions that tried would wait for each "
@@ -249,7 +250,7 @@ class TransactionItems:
         for member in known if self.locks else ():
             if member is not None:
                 member.note_lock()
-        table = model._get_connection().table_name
+        table = connection_of(model).table_name
         identities = [ItemKey.of(table, key) for key in keys]
         new = {
             identity: (key, each)
@@ -268,19 +269,17 @@ class TransactionItems:
         return member
 
     def _known(self, model: type[Any], key: Image) -> TransactionItem | None:
-        member = self.by_key.get(ItemKey.of(model._get_connection().table_name, key))
+        member = self.by_key.get(ItemKey.of(connection_of(model).table_name, key))
         return None if member is None or member.is_unused else member
 
     def written(self, item: GuardedMixin) -> TransactionItem | None:
         """Return the member of an instance, if the transaction writes it."""
-        member = self._known(type(item), key_of(type(item), *item._key_values()))
+        member = self._known(type(item), key_of(type(item), *key_values_of(item)))
         return None if member is None or member.write is None else member
 
     def _found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
-        names = [
-            model.get_attributes()[str(name)].attr_name for name in (model._hash_keyname, model._range_keyname) if name
-        ]
+        names = [attribute.attr_name for attribute in key_attributes(model)]
         resolver = self.reader.resolver()
         for page in pages:
             keys = [{name: image[name] for name in names} for image in page]
@@ -316,10 +315,10 @@ class TransactionItems:
             shown += _is_shown(member, model, filter_condition)
             if shown == limit:  # further rows come after the result, and the transaction does not rely on them
                 break
-        key_condition = conditions.both(model._hash_key_attribute() == hash_key, range_key_condition)
+        key_condition = conditions.both(hash_attribute_of(model) == hash_key, range_key_condition)
         items = self._shown(model, members, key_condition, filter_condition)
-        if model._range_keyname is not None:
-            items.sort(key=lambda item: getattr(item, model._range_keyname), reverse=backwards)
+        if range_name_of(model) is not None:
+            items.sort(key=lambda item: key_values_of(item)[1], reverse=backwards)
         return items[:limit]
 
     def scan(self, model: type[Any], filter_condition: Condition | None, at_most: int) -> list[Any]:
@@ -348,9 +347,9 @@ class TransactionItems:
     def of(self, item: GuardedMixin, *, is_write: bool, replaces: bool) -> TransactionItem:
         """Return the member of an instance that the caller passes to write or check it."""
         check_model(type(item))
-        key = key_of(type(item), *item._key_values())
+        key = key_of(type(item), *key_values_of(item))
         member = self._known(type(item), key)
-        if is_write and self._shared and ItemKey.of(item._get_connection().table_name, key) in self._shared:
+        if is_write and self._shared and ItemKey.of(connection_of(item).table_name, key) in self._shared:
             raise shared_item(item)
         if member is None:
             versions.check_current(item, TransactWriteError)
@@ -379,7 +378,7 @@ class TransactionItems:
 
     def rely_on_guard(self, model: type[Any], hash_key: Any = None) -> None:
         """Rely on no transaction creating or deleting items of a hash key, and settle those that its guard names."""
-        attribute, stored = model._hash_key_attribute(), dict[str, Any]()
+        attribute, stored = hash_attribute_of(model), dict[str, Any]()
         if not is_guarding_table(model):
             stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
@@ -479,7 +478,7 @@ class TransactionItems:
         """
         if not issubclass(model, LockableMixin):
             raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
-        table = model._get_connection().table_name
+        table = connection_of(model).table_name
         locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
         self._checked.update(locks.values() if locking.shared else ())
         for lock in in_order(locks):

@@ -10,6 +10,7 @@ from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seco
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import is_implied
 from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._pynamodb import range_attribute_of
 from pynamo_locking._transactions.transaction_table import check_table
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def check_scan(model: Any, isolation: str, at_most: Any) -> None:
 
 def values_of_key(model: type[Model], key: Any) -> tuple[Any, Any]:
     """Return the hash key and the range key of what names one item: a tuple of both if the model has a range key."""
-    if model._range_key_attribute() is None or is_implied(model._range_key_attribute()):
+    if range_attribute_of(model) is None or is_implied(range_attribute_of(model)):
         return key, None
     if not isinstance(key, (tuple, list)) or len(key) != 2:  # noqa: PLR2004 - both
         raise ConfigurationError(f"{key!r} is no key of {model.__name__}: it takes (hash key, range key).")

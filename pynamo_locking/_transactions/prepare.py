@@ -30,6 +30,7 @@ from pynamo_locking._io.responses import has_foreign
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, release
+from pynamo_locking._pynamodb import ttl_attribute_of
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._writes import write
 from pynamo_locking._writes.send import Check, Refusal, RowWrite, Work, remove_expired, send
@@ -228,7 +229,7 @@ def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
 
     An item of another program is refused elsewhere: it gets no mark.
     """
-    ttl: Any = model._ttl_attribute()
+    ttl: Any = ttl_attribute_of(model)
     if ttl is None:
         return False
     if not isinstance(base, dict):

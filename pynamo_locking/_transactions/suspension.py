@@ -17,6 +17,7 @@ from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._transactions import commit
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[Any]]],
 
 def _place_of(model: type[Any]) -> str:
     """Return the table of a model; of rows of ours also their prefix, if items of others are in that table."""
-    table: str = model._get_connection().table_name
+    table: str = connection_of(model).table_name
     keys: OwnKeys | None = getattr(model, "_own_keys", None)
     return table if keys is None else keys.place(table)
 
@@ -219,7 +220,7 @@ def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[_
 
 
 def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
-    attributes = (model._hash_key_attribute(), model._range_key_attribute())
+    attributes = (hash_attribute_of(model), range_attribute_of(model))
     values = [None if each is None else each.deserialize(key[each.attr_name][each.attr_type]) for each in attributes]
     return values[0], values[1]
 

@@ -10,6 +10,7 @@ from pynamo_locking._core.transactions import chunks, shows_committed
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.batch_requests import TooLarge, transact_get
 from pynamo_locking._items import conditions
+from pynamo_locking._pynamodb import connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,7 +171,7 @@ def _header_table(members: Sequence[TransactionItem], mark: WriteIntent) -> Reco
 def read_together(members: Sequence[TransactionItem], marks: Sequence[WriteIntent] = ()) -> list[Image | None]:
     """Return stored items and, behind them, the headers of marks, at most a hundred, as they were at one moment."""
     gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
-    connection = members[0].item._get_connection().connection
+    connection = connection_of(members[0].item).connection
     headers = [(_header_table(members, mark), mark.id) for mark in marks]
     gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in headers]
     return transact_get(connection, gets)

@@ -26,6 +26,7 @@ from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, local_queue
 from pynamo_locking._locks.held_lock import in_order, note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
+from pynamo_locking._pynamodb import attempts_of, connection_of, serialized_key_of
 from pynamo_locking._writes.write import CHECK, Sent, busy_with_locks, locked_by, outcome_query_of, why_refused
 from pynamo_locking.exceptions import Conflict, ItemLocked, LockLost, OutcomeUnknown, TransactionConflict, also
 
@@ -213,9 +214,9 @@ class RowWrite:
 
 def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
     """Delete an expired item, if it still has the time of expiry in `image`."""
-    hash_key, range_key = item._get_hash_range_key_serialized_values()
+    hash_key, range_key = serialized_key_of(item)
     known = versions.shape_of(type(item)).known
-    connection, condition = item._get_connection(), conditions.both(expiry.still(type(item), image), known)
+    connection, condition = connection_of(item), conditions.both(expiry.still(type(item), image), known)
     kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
     if filled is not None:
         protocol.merge(kwargs, *filled)
@@ -545,7 +546,7 @@ class ItemWork(Work):
         checks: Sequence[Check] = (),
         barriers: Sequence[ForeignLockCheck] = (),
     ) -> None:
-        connection = write.item._get_connection().connection
+        connection = connection_of(write.item).connection
         is_guarded = bool(check or checks or barriers)
         self.write, self.kind, self.told = write, write.operation.error, f"Failed to {write.operation.verb} item: "
         self.once = write.is_tried_once and not is_guarded
@@ -609,7 +610,7 @@ class ItemWork(Work):
         [made] = self.item.request.values()
         kwargs = {"TableName": made["TableName"], "Key": made["Key"], "ConsistentRead": True}
         try:
-            image = self.write.item._get_connection().connection.dispatch("GetItem", kwargs).get("Item")
+            image = connection_of(self.write.item).connection.dispatch("GetItem", kwargs).get("Item")
         except responses.BOTOCORE_EXCEPTIONS as failure:
             raise self.unknown(error) from failure
         if self.write.judge(image, repeated=True) is Outcome.APPLIED:
@@ -619,7 +620,7 @@ class ItemWork(Work):
 
 def _policy(write: Write, connection: Any, *, once: bool) -> RetryPolicy:
     # This package makes the attempts that botocore must not make; one more than botocore would have made.
-    most = connection._max_retry_attempts_exception + 1 if once else 1
+    most = attempts_of(connection) if once else 1
     return RetryPolicy(most if write.is_repeatable else 0, 0 if once else None, once, looks=write.is_sent_once)
 
 

@@ -20,6 +20,7 @@ from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class UniqueRow:
         return [ItemKey.of(holder.table, holder.key) for holder in [*self.of, *([] if self.to is None else [self.to])]]
 
     def condition(self) -> Condition:
-        free: Condition = Place(self.table._hash_key_attribute().attr_name).does_not_exist()
+        free: Condition = Place(hash_attribute_of(self.table).attr_name).does_not_exist()
         for holder in [*self.of, *([] if self.to is None else [self.to])]:
             free |= Place("holder") == holder.stored()
         return free
@@ -133,8 +134,7 @@ class UniqueRows:
         assert declared is not None  # noqa: S101 - asked for only then
         self.table, self._expires, self._watched = declared.table, declared.expires, declared.watched
         _check_place(item, self.table)
-        values = [None if name is None else getattr(item, name) for name in (item._hash_keyname, item._range_keyname)]
-        self._key = key_of(type(item), *values)
+        self._key = key_of(type(item), *key_values_of(item))
         self.expect(versions.values_of(item)[1] if old is None else old)
 
     def expect(self, old: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class UniqueRows:
 
 
 def _check_place(item: Model, table: type[Model]) -> None:
-    mine, rows = item._get_connection().connection, table._get_connection().connection
+    mine, rows = connection_of(item).connection, connection_of(table).connection
     if (mine.host, mine.region) != (rows.host, rows.region):
         raise ConfigurationError(
             f"{type(item).__name__} is in {mine.region} ({mine.host or 'AWS'}), and the table of its unique values in "

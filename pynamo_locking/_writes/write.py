@@ -23,6 +23,14 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
 from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._pynamodb import (
+    class_of,
+    connection_of,
+    hash_attribute_of,
+    key_values_of,
+    range_attribute_of,
+    serialized_key_of,
+)
 from pynamo_locking._writes.unique_rows import claims_of_delete, claims_of_save, claims_of_update, not_unique
 from pynamo_locking.exceptions import (
     Conflict,
@@ -98,13 +106,13 @@ class Sent(NamedTuple):
     @classmethod
     def of(cls, model: type[Model], request: Mapping[str, Any], part: VersionPart, *, is_delete: bool) -> Sent:
         """Return the write that a request makes: the caller may change the instance later."""
-        named, keys = request.get("Key") or request["Item"], (model._hash_key_attribute(), model._range_key_attribute())
+        named, keys = request.get("Key") or request["Item"], (hash_attribute_of(model), range_attribute_of(model))
         key = {each.attr_name: named[each.attr_name] for each in keys if each is not None}
         return cls(model, request["TableName"], key, part, is_delete)
 
     def read(self) -> Image | None:
         """Return the stored item."""
-        connection = self.model._get_connection().connection
+        connection = connection_of(self.model).connection
         request = {"TableName": self.table, "Key": self.key, "ConsistentRead": True}
         try:
             image: Image | None = client.patiently(lambda: client.ask(connection, "GetItem", request)).get("Item")
@@ -218,8 +226,8 @@ class Write:
     @property
     def label(self) -> str:
         """The item, for people."""
-        keys = [getattr(self.item, name) for name in (self.item._hash_keyname, self.item._range_keyname) if name]
-        return f"{type(self.item).__name__}({', '.join(map(repr, keys))})"
+        values = [value for value in key_values_of(self.item) if value is not None]
+        return f"{type(self.item).__name__}({', '.join(map(repr, values))})"
 
     @property
     def called(self) -> str:
@@ -245,8 +253,8 @@ class Write:
         """Return the request, with the lock's part."""
         whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
         whole = conditions.both(whole, self.part.shape.known)
-        hash_key, range_key = self.item._get_hash_range_key_serialized_values()
-        kwargs: dict[str, Any] = self.item._get_connection().get_operation_kwargs(
+        hash_key, range_key = serialized_key_of(self.item)
+        kwargs: dict[str, Any] = connection_of(self.item).get_operation_kwargs(
             hash_key,
             range_key=range_key,
             key=KEY if self.attributes is None else ITEM,
@@ -373,7 +381,7 @@ def plan_save(
         write.return_values = None if checks_version else "UPDATED_NEW"
     else:
         write.attributes = dict(write.values)
-        for attribute in (item._hash_key_attribute(), item._range_key_attribute()):
+        for attribute in (hash_attribute_of(item), range_attribute_of(item)):
             if attribute is not None:
                 write.attributes.pop(attribute.attr_name, None)
         part.complete_put(write.attributes)
@@ -530,7 +538,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
 def _class_of(model: type[Model], image: Image) -> Any:
     """Return the class of a stored item, None if this process does not know it."""
     try:
-        return model._get_discriminator_class(image)
+        return class_of(model, image)
     except ValueError:
         return None
 
@@ -578,11 +586,10 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
 def write_failed(write: Write, error: Exception) -> None:
     """Report a conflict of a single write, or its unknown outcome."""
     model, item = type(write.item), write.item
-    values = [None if name is None else getattr(item, name) for name in (item._hash_keyname, item._range_keyname)]
     about = {
-        "table": item._get_connection().table_name,
+        "table": connection_of(item).table_name,
         "model": model,
-        "name": keys.name_of(model, keys.key_of(model, *values)),
+        "name": keys.name_of(model, keys.key_of(model, *key_values_of(item))),
         "operation": write.operation.verb,
     }
     _refusal(about, error)

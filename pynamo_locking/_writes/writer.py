@@ -24,6 +24,7 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, held_lock
+from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite
@@ -300,7 +301,7 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
         return None
     operation, kwargs = request
     # No hidden retries: a repeated INSERT could create again what was deleted since.
-    connection = client.single_attempt(write.item._get_connection().connection)
+    connection = client.single_attempt(connection_of(write.item).connection)
     return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs))
 
 

@@ -20,7 +20,7 @@ from pynamodb.models import Model
 from typing_extensions import Self
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
-from pynamo_locking._facade import inspection, tables
+from pynamo_locking._facade import inspection, set_connection, tables
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.terminal import Exit, Problem, usage
 
@@ -291,7 +291,7 @@ def _set(model: type[Model], values: Mapping[str, Any]) -> None:
             setattr(model.Meta, name, value)
         elif name in vars(model.Meta):
             delattr(model.Meta, name)
-    model._connection = None
+    set_connection(model, None)
 
 
 def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:

@@ -12,7 +12,7 @@ from pynamodb.exceptions import TableError
 from rich.text import Text
 
 from pynamo_locking import IntervalMixin, LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._facade import NO_TABLE, inspection, keys, tables
+from pynamo_locking._facade import NO_TABLE, connection_of, inspection, keys, tables, ttl_attribute_of
 from pynamo_locking.cli import session, terminal
 from pynamo_locking.cli.command import argument, command, flag, group
 from pynamo_locking.cli.terminal import EXPECTED, Exit, explain, said, usage
@@ -231,7 +231,7 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     """Look for items of other programs in a table of locks or transactions, and for what was written into them."""
     if role_of(model) == "items":
         return
-    connection, name = model._get_connection(), keys.key_attributes(model)[0].attr_name
+    connection, name = connection_of(model), keys.key_attributes(model)[0].attr_name
     try:
         kwargs = {"TableName": connection.table_name, "Limit": MOST_ROWS, "ConsistentRead": True}
         answer = connection.connection.dispatch("Scan", kwargs)
@@ -250,7 +250,7 @@ def _rows(model: type[Model], ttl: Finding) -> Iterator[Finding]:
     if not strange:
         yield Finding("rows", OK, f"{seen}; none is of another program")
         return
-    ttl_attribute: Any = model._ttl_attribute()
+    ttl_attribute: Any = ttl_attribute_of(model)
     expires = ttl_attribute.attr_name
     locked = sum(tables.has_lock(model, image) for image in strange)
     expiring = sum(expires in image for image in strange)
@@ -274,7 +274,7 @@ def _permissions(model: type[Model], description: Mapping[str, Any]) -> Iterator
     """Try the requests that write nothing."""
     types = {each["AttributeName"]: each["AttributeType"] for each in description["AttributeDefinitions"]}
     key = {each["AttributeName"]: tables.absent(types[each["AttributeName"]]) for each in description["KeySchema"]}
-    connection = model._get_connection()
+    connection = connection_of(model)
     tried = (
         ("GetItem", {"Key": key, "ConsistentRead": True}, "nothing works without it"),
         ("Scan", {"Limit": 1}, "only `locks list` and `watch`, `tx list` and `sweep` need it"),

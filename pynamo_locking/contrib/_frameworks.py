@@ -10,7 +10,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking import ConfigurationError, LockableMixin, LockSettings
-from pynamo_locking._facade import LONGEST_LEASE_S, believed, inspection, plain, versions
+from pynamo_locking._facade import (
+    LONGEST_LEASE_S,
+    believed,
+    has_connection,
+    inspection,
+    plain,
+    set_connection,
+    versions,
+)
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -258,7 +266,7 @@ def _configure(model: type[Model], settings: dict[str, Any]) -> None:
     if before is not None and before.values != values:
         raise _late(model, "configured otherwise, by another application of this process,")
     changed = {name: value for name, value in values.items() if getattr(meta, name, None) != value}
-    if changed.keys() - {_SETTINGS} and model._connection is not None:
+    if changed.keys() - {_SETTINGS} and has_connection(model):
         raise _late(model, "used")
     for name, value in changed.items():
         setattr(meta, name, value)
@@ -302,7 +310,7 @@ def reset(models: Iterable[type[Model]]) -> None:
             if before is not None:
                 for name in before.values:
                     setattr(meta, name, before.declared[name])
-            model._connection = None
+            set_connection(model, None)
 
 
 # What operators ask of locks: to show the holders and the waiters, and to break a lock.

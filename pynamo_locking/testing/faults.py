@@ -23,6 +23,7 @@ from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock
+from pynamo_locking._pynamodb import ttl_attribute_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing._botocore import client_error
 
@@ -397,7 +398,7 @@ def _of_the_lock(model: Any) -> set[str]:
     if lock is None:
         return set()
     is_only_lock = getattr(model, "_lock_creates_item", False)  # the row says until when it is kept
-    return {lock.attr_name} | ({lock_record.LEASE_ENDS, model._ttl_attribute().attr_name} if is_only_lock else set())
+    return {lock.attr_name} | ({lock_record.LEASE_ENDS, ttl_attribute_of(model).attr_name} if is_only_lock else set())
 
 
 def _tables(kwargs: dict[str, Any]) -> set[str]:

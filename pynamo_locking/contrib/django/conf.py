@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import ExpiringMixin, LockableMixin
-from pynamo_locking._facade import inspection
+from pynamo_locking._facade import inspection, ttl_attribute_of
 from pynamo_locking.contrib import _frameworks
 from pynamo_locking.exceptions import ConfigurationError
 
@@ -118,7 +118,7 @@ def _short_leases(model: Any) -> Iterator[Any]:
 
 
 def _without_expiry(model: Any) -> Iterator[Any]:
-    if issubclass(model, ExpiringMixin) and model._ttl_attribute() is None:
+    if issubclass(model, ExpiringMixin) and ttl_attribute_of(model) is None:
         yield checks.Warning(
             f"{model.__name__} derives from ExpiringMixin and has no time of expiry, so its items never expire.",
             hint="Declare `expires = TTLAttribute(null=True)`.",

@@ -10,6 +10,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import ConfigurationError, LockLost, StaleVersion, Transaction, VersionedMixin, transaction
+from pynamo_locking._pynamodb import key_values_of
 from tests.support.models import declare
 from tests.support.transaction_models import (
     Animal,
@@ -61,7 +62,7 @@ class _In:
 
 def number(item: Any) -> int:
     """What is stored of it."""
-    found = type(item).get(item._key_values()[0], consistent_read=True)
+    found = type(item).get(key_values_of(item)[0], consistent_read=True)
     return int(found.balance if isinstance(found, Purse) else found.value)
 
 

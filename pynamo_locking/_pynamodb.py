@@ -1,0 +1,155 @@
+"""The adapter: the one module that uses PynamoDB's private names of models, items and connections.
+
+PynamoDB has no public way to a model's connection, keys, version or discriminator. If a release of PynamoDB renames one
+of these, this is the module to change; `tests/unit/whole/test_pynamodb_seams.py` pins them. Overridden methods of
+PynamoDB stay in the classes that override them: `TransactWrite` in `_models/batch_writes.py`, and the tables of the
+package's own rows in `_models/tables.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from pynamodb.attributes import DiscriminatorAttribute
+    from pynamodb.connection import Connection
+    from pynamodb.connection.table import TableConnection
+    from pynamodb.expressions.condition import Condition
+    from pynamodb.indexes import Index
+    from pynamodb.models import Model
+
+#: A model, or an item of it.
+AnyModel: TypeAlias = "Model | type[Model]"
+
+
+def connection_of(model: AnyModel) -> TableConnection:
+    """Return the connection of a model to its table; its own `connection` sends requests for any table."""
+    return model._get_connection()
+
+
+def has_connection(model: type[Model]) -> bool:
+    """Tell whether a model has made its connection, after which its `Meta` has no effect any more."""
+    return model._connection is not None
+
+
+def set_connection(model: type[Model], connection: TableConnection | None) -> None:
+    """Give a model a connection; None lets it make one by its `Meta` when it needs one."""
+    model._connection = connection
+
+
+# Keys. A name is the one of the attribute in Python.
+
+
+def hash_attribute_of(model: AnyModel) -> Any:
+    return model._hash_key_attribute()  # type: ignore[no-untyped-call]
+
+
+def range_attribute_of(model: AnyModel) -> Any:
+    return model._range_key_attribute()  # type: ignore[no-untyped-call]
+
+
+def hash_name_of(model: AnyModel) -> str:
+    name: Any = model._hash_keyname
+    return name  # type: ignore[no-any-return]
+
+
+def range_name_of(model: AnyModel) -> str | None:
+    return model._range_keyname
+
+
+def key_values_of(item: Model) -> tuple[Any, Any]:
+    """Return the hash key and the range key of an item as they are in Python; None for no range key."""
+    range_name = range_name_of(item)
+    return getattr(item, hash_name_of(item)), None if range_name is None else getattr(item, range_name)
+
+
+def serialized_key_of(item: Model) -> tuple[Any, Any]:
+    """Return the hash key and the range key of an item, serialized."""
+    return item._get_hash_range_key_serialized_values()
+
+
+def stored_key_of(item: Model) -> tuple[Any, Any]:
+    """Return the hash key and the range key of an item, as they are stored."""
+    return item._get_serialized_keys()
+
+
+def serialize_key(model: type[Model], hash_key: Any, range_key: Any = None) -> tuple[Any, Any]:
+    """Return a hash key and a range key as a connection wants them."""
+    return model._serialize_keys(hash_key, range_key)
+
+
+# Other attributes
+
+
+def version_name_of(model: AnyModel) -> str | None:
+    """Return the name of the version attribute in Python."""
+    return model._version_attribute_name
+
+
+def ttl_attribute_of(model: AnyModel) -> Any:
+    """Return the attribute by which DynamoDB removes expired items; None without one."""
+    return model._ttl_attribute()  # type: ignore[no-untyped-call]
+
+
+def discriminator_of(model: AnyModel) -> DiscriminatorAttribute | None:
+    return model._get_discriminator_attribute()
+
+
+def class_of(model: type[Model], image: dict[str, dict[str, Any]]) -> type[Model] | None:
+    """Return the class of a stored item, which a discriminator names."""
+    return model._get_discriminator_class(image)
+
+
+def python_name_of(model: type[Model], stored: str) -> str:
+    """Return the name in Python of a stored attribute."""
+    return model._dynamo_to_python_attr(stored)
+
+
+def indexes_of(model: type[Model]) -> dict[str, Index[Any]]:
+    return model._indexes
+
+
+def schema_of(model: type[Model]) -> Any:
+    """Return the definition of the table, as it would be created."""
+    return model._get_schema()
+
+
+def save_arguments_of(item: Model, condition: Condition | None) -> tuple[Any, dict[str, Any]]:
+    """Return the keys and the arguments of a save that does not check the version."""
+    return item._get_save_args(condition, add_version_condition=False)
+
+
+# Connections
+
+
+def attempts_of(connection: Connection) -> int:
+    """Return how often botocore sends a request of this connection that gets no answer."""
+    return connection._max_retry_attempts_exception + 1
+
+
+def has_client(connection: Connection) -> bool:
+    """Tell whether a connection has made its client; a test's substitute may have none."""
+    return getattr(connection, "_client", None) is not None
+
+
+def copy_without_retries(connection: Connection, timeout_s: float | None, pool_size: int) -> Connection:
+    """Return a copy that makes a client of its own, which sends each request once; None keeps the timeouts."""
+    twin = copy.copy(connection)
+    twin._client = None
+    twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}
+    if timeout_s is not None:
+        twin._connect_timeout_seconds = twin._read_timeout_seconds = timeout_s
+        twin._max_pool_connections = max(pool_size, connection._max_pool_connections)
+    return twin
+
+
+def session_holder_of(connection: Connection) -> Any:
+    """Return what keeps botocore's session of a connection, for each thread."""
+    return getattr(connection, "_local", None)
+
+
+def forget_client(connection: Connection, session_holder: Any) -> None:
+    """Let a connection make its client again, with that session."""
+    connection._client = None
+    connection._local = session_holder
