@@ -7,9 +7,10 @@ from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.lock_queue import LockState, WriteIntent
 from pynamo_locking._core.row_keys import plain, text_of_ms
 from pynamo_locking._io import lock_record, runtime, transaction_record
+from pynamo_locking._io.stored_rows import lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys, versions
-from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._locks import inspection
+from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models import tables
 from pynamo_locking._models.tables import Audited, audited
 from pynamo_locking._pynamodb import connection_of, has_connection, set_connection, ttl_attribute_of
@@ -27,10 +28,12 @@ __all__ = [
     "audited",
     "believed",
     "connection_of",
+    "handle_of",
     "has_connection",
     "inspection",
     "invariants",
     "keys",
+    "lock_attribute_of",
     "lock_record",
     "own_keys_of",
     "plain",

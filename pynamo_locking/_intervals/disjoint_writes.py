@@ -44,6 +44,7 @@ from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joine
 from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.batch_requests import settle
+from pynamo_locking._io.stored_rows import lock_attribute_of, own_keys_of
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
@@ -55,7 +56,7 @@ from pynamo_locking._models.tables import OwnRows
 from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._transactions.items import ADVICE
-from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction import Transaction, count_in_guard, is_done_before, items_of, next_attempt
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -156,7 +157,7 @@ class Touched:
 def touched_in(guard: ConflictRow, hash_key: Image) -> list[Touched]:
     """Return the rows that a guard names; `CorruptRow` if it is broken."""
     table, name = guard.Meta.table_name, guard.name
-    what, key = f"the guard {plain(name)} in {table!r}", guard._own_keys.of(name)
+    what, key = f"the guard {plain(name)} in {table!r}", own_keys_of(guard).of(name)
     stored = {"touched": {LIST: guard.touched or []}}
     return stored_rows.read(lambda row: _touched(row, hash_key), stored, what, table=table, key=key, advice=ADVICE)
 
@@ -281,7 +282,7 @@ class Placing:
         self.key = keys.key_of(type(self.row), self.hash_key, edge.value)
         [stored] = self.stored_hash_key.values()
         meta: Any = self.axis.model.Meta
-        longest = meta.lock_table._own_keys.longest_name
+        longest = own_keys_of(meta.lock_table).longest_name
         self.guard = guard_name(meta.table_name, next(iter(stored.items())), longest=longest)
 
     @property
@@ -313,7 +314,7 @@ def whole(axis: IntervalAttributes, begin: Any, end: Any) -> Span:
 def _values(axis: IntervalAttributes, row: GuardedMixin, span: Span, condition: Condition | None = None) -> str:
     """Return a digest of the row as stored with that interval, without its version and lock."""
     values = row.serialize(null_check=False) | dict(zip(axis.stored, axis.ends(span), strict=True))
-    version, lock = versions.shape_of(type(row)).attribute, row._lock_attribute()
+    version, lock = versions.shape_of(type(row)).attribute, lock_attribute_of(row)
     besides = {attribute.attr_name for attribute in (version, lock) if attribute is not None}
     return _digest([values[name] for name in sorted(values) if name not in besides], sorted(values), condition)
 
@@ -328,7 +329,7 @@ def saving(
     """Return the placing of a save of a row, stored or not."""
 
     def write(tx: Transaction) -> TransactionItem:
-        member = tx._members.of(row, is_write=True, replaces=True)
+        member = items_of(tx).of(row, is_write=True, replaces=True)
         member.save(condition, checks=checks)
         if not checks:
             member.rely()  # on the stored item: the instance then knows its new version
@@ -353,7 +354,7 @@ def updating(
     """Return the placing of an update that changes the end of a row, or its begin if the end is the range key."""
 
     def write(tx: Transaction) -> TransactionItem:
-        member = tx._members.of(row, is_write=True, replaces=False)
+        member = items_of(tx).of(row, is_write=True, replaces=False)
         member.update(actions, condition, checks=checks)
         if checks:
             member.look()
@@ -376,7 +377,7 @@ def moving(axis: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any) ->
             _leave(tx, row)
         for name, value in zip(axis.names, (begin, end), strict=True):
             setattr(row, name, value)
-        member = tx._members.of(row, is_write=True, replaces=True)
+        member = items_of(tx).of(row, is_write=True, replaces=True)
         member.save(None, checks=True)
         return member
 
@@ -391,15 +392,15 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     old = type(row)()
     old.attribute_values = dict(row.attribute_values)
     vars(old).update({name: value for name, value in vars(row).items() if name != "attribute_values"})
-    known = tx._members.written(row)
+    known = items_of(tx).written(row)
     is_same = known is not None and known.item is row
-    member = known if known is not None and is_same else tx._members.of(old, is_write=True, replaces=False)
+    member = known if known is not None and is_same else items_of(tx).of(old, is_write=True, replaces=False)
     member.item = old  # also if it was the instance, which becomes the new row
     expires = expiry.attribute_name(type(row))
     member.delete(None if expires is None else expiry.alive(expires), checks=True)
-    tx._count_in_guard(member)
+    count_in_guard(tx, member)
     versions.set_known(row, Known())
-    lock = row._lock_attribute()
+    lock = lock_attribute_of(row)
     for name in [name for name, each in row.get_attributes().items() if lock is not None and each is lock]:
         row.attribute_values.pop(name, None)
 
@@ -479,17 +480,17 @@ class Staged:
     def stage(self) -> None:
         """Add the rows. An error before the first of them leaves the transaction as it was."""
         tx, groups, model = self.tx, by_guard(self.placings), guards_of(self.axis)
-        tx._members.note_locks()
-        guards = {name: tx._members.counter(model, name) for name in groups}
+        items_of(tx).note_locks()
+        guards = {name: items_of(tx).counter(model, name) for name in groups}
         work = [StagedInserts(self.axis, tx, guards[name], group, TransactWriteError) for name, group in groups.items()]
         try:
             for staging in work:
                 staging.look()
         except OverlapError:
-            if tx._is_done_before(self.axis.model):  # its own rows are in the way
+            if is_done_before(tx, self.axis.model):  # its own rows are in the way
                 return
             raise
-        tx._members.undo += [Memory(placing.row).restore for placing in self.placings if placing.kind == MOVE]
+        items_of(tx).undo += [Memory(placing.row).restore for placing in self.placings if placing.kind == MOVE]
         try:
             for staging in work:
                 staging.stage()
@@ -524,7 +525,7 @@ class StagedInserts:
         self._hash_key = group[0].stored_hash_key
         self._expired: list[Image] = []
         self._ours = {member.identity: member.after for member in self._written()}
-        self._ours |= {identity: None for identity, key in tx._members.gone.items() if self._is_here(identity, key)}
+        self._ours |= {identity: None for identity, key in items_of(tx).gone.items() if self._is_here(identity, key)}
         self._touched: list[Touched] = []
         self._left: list[Placing] = []
         self.has_cleared = False
@@ -533,7 +534,7 @@ class StagedInserts:
         """Return the rows of the hash key that the transaction writes, and of which it knows where they will be."""
         return [
             member
-            for member in self._tx._members.by_key.values()
+            for member in items_of(self._tx).by_key.values()
             if member.write is not None
             and not isinstance(member.after, Unread)
             and self._is_here(member.identity, member.key)
@@ -583,10 +584,10 @@ class StagedInserts:
             return False
         for placing in self._left:
             placing.member = placing.write(self._tx)
-            self._tx._count_in_guard(placing.member)
+            count_in_guard(self._tx, placing.member)
         self._clear()
         removed = [member.key for member in self._written() if member.is_deleted]
-        removed += [key for identity, key in self._tx._members.gone.items() if identity in self._ours]
+        removed += [key for identity, key in items_of(self._tx).gone.items() if identity in self._ours]
         touched = self._touched + [Touched(self._hash_key, (key[self._axis.key_name],)) for key in removed]
         touched += [Touched(self._hash_key, self._axis.ends(placing.span)) for placing in self._left]
         newest = {repr(each.key(self._axis)): each for each in touched}  # the last write of each row counts
@@ -597,7 +598,7 @@ class StagedInserts:
 
     def _clear(self) -> None:
         """Delete expired rows that overlap: a late save of a stale copy could extend their lifetime."""
-        members = self._tx._members
+        members = items_of(self._tx)
         kept = [key for placing in self._group for key in (placing.key, placing.leaves)]
         for image in {repr(self._axis.key_in(each)): each for each in self._expired}.values():
             key, item = self._axis.key_in(image), as_model(self._axis.model, image)
@@ -616,7 +617,7 @@ class StagedInserts:
         """Return the rows that may overlap the new ones, without those that are about to move away."""
         leaving = {self._identity(placing.leaves) for placing in self._group if placing.leaves is not None}
         hidden, most = leaving | self._ours.keys(), _MOST_TOLD + len(self._group)
-        found, reader = list[Any](), self._tx._members.reader
+        found, reader = list[Any](), items_of(self._tx).reader
         for span in joined(placing.span for placing in self._group):
             rows = overlapping(
                 self._axis, self._group[0].hash_key, span, reader, page_size=_PAGE, expired=self._expired
@@ -634,7 +635,7 @@ class StagedInserts:
         if not unsure_of(placing.row):
             return None
         images = (image for image, _ in found if self._axis.key_in(image) == placing.key)
-        return next(images, None) or self._tx._members.reader.read(type(placing.row), placing.key)
+        return next(images, None) or items_of(self._tx).reader.read(type(placing.row), placing.key)
 
     def _is_done(self, placing: Placing, image: Image | None) -> bool:
         """Tell whether an earlier call with an unknown outcome has stored the row.
@@ -730,7 +731,7 @@ class Disjoint:
     def _check_size(self, *, is_locked: bool) -> None:
         """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
         model: Any = self._axis.model
-        is_embedded = model._lock_attribute() is not None
+        is_embedded = lock_attribute_of(model) is not None
         is_checked = (is_locked and not is_embedded) or model._enforces() is not None
         besides = len(self._groups) * (2 if is_checked else 1)
         can_be_long = is_embedded and getattr(model.Meta, "transaction_table", None) is not None
@@ -780,7 +781,7 @@ class Disjoint:
                 self._take_turn(turn, refused)
             elif attempt < _REFUSALS:  # else others wait for the end of our turn
                 runtime.current.sleep(min(backoff(attempt, runtime.current.jitter()), self._left()))
-            begun = begun._again(Transaction(wait=self._left()))
+            begun = next_attempt(begun, Transaction(wait=self._left()))
 
     def _take_turn(self, turn: contextlib.ExitStack, refused: Conflict) -> None:
         """Wait until no other writer that was refused as often is before us."""
@@ -823,8 +824,8 @@ class Disjoint:
                 guard = model(name)
                 unchanged = model.touched.set(model.touched | [])
                 image = guard.update([unchanged], model.version.exists(), add_version_condition=False)["Attributes"]
-                return next(begun._members._found(model, [[image]]))
-        return begun._members.counter(model, name)
+                return next(items_of(begun).found(model, [[image]]))
+        return items_of(begun).counter(model, name)
 
     def _check_again(self, refused: Conflict, guards: Collection[TransactionItem], *, is_same: bool) -> None:
         """Raise an error that no guard has caused, and any error after the deadline.

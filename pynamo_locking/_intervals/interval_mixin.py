@@ -37,7 +37,7 @@ from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._pynamodb import hash_name_of
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
-from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction import Transaction, items_of
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionAborted, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class IntervalMixin(IntervalQueriesMixin):
 
     @override
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
-        member = None if tx is None else tx._members.written(self)
+        member = None if tx is None else items_of(tx).written(self)
         if member is None or member.is_deleted:
             self._check_stored(self, "move")
         return self._staged(tx, [self._move_to(begin, end)])

@@ -15,7 +15,7 @@ from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, Loc
 from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, Success, WriteIntent
 from pynamo_locking._core.row_keys import plain, row_name, shown_owner, text_of_ms
 from pynamo_locking._io import runtime, stored_rows
-from pynamo_locking._io.stored_rows import ADVICE, FORMAT, FORMAT_NAME, Image, corrupt, format_of, number
+from pynamo_locking._io.stored_rows import ADVICE, FORMAT, FORMAT_NAME, Image, corrupt, format_of, number, own_keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -456,7 +456,7 @@ class LockRow:
     def transactions(self) -> str | None:
         """The place (see `OwnKeys.place`) of the table of transactions that the item's model declares, if any."""
         declared: Any = getattr(getattr(self.model, "Meta", None), "transaction_table", None)
-        return None if declared is None else declared._own_keys.place(declared.Meta.table_name)
+        return None if declared is None else own_keys_of(declared).place(declared.Meta.table_name)
 
     @cached_property
     def name(self) -> str:

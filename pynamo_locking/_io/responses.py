@@ -29,6 +29,7 @@ from pynamo_locking._core.dynamodb import (
 )
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._io import lock_record
+from pynamo_locking._io.stored_rows import creates_item, lock_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -285,7 +286,7 @@ def check_not_foreign(row: LockRow, image: Image) -> None:
 
 def has_foreign(model: type[Model], image: Image | None) -> bool:
     """Tell whether an item lacks its lock, in a table whose rows are all there for locks alone."""
-    if image is None or not getattr(model, "_lock_creates_item", False):
+    if image is None or not creates_item(model):
         return False
-    lock: Any = model._lock_attribute()  # type: ignore[attr-defined]
+    lock: Any = lock_attribute_of(model)
     return "M" not in image.get(lock.attr_name, {})

@@ -14,7 +14,7 @@ from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionR
 from pynamo_locking._io import client, protocol, responses, runtime, stored_rows
 from pynamo_locking._io.client import Refused, persistently
 from pynamo_locking._io.responses import foreign_row_error, of_transactions
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number, own_keys_of
 from pynamo_locking._pynamodb import connection_of, ttl_attribute_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class RecordTable:
 def record_table_of(table: Any) -> RecordTable:
     """Return where to send the requests of a `TransactionTable`."""
     connection, keep, ttl = connection_of(table), RetentionTimes.of(table.Meta), ttl_attribute_of(table).attr_name
-    return RecordTable(connection.connection, connection.table_name, keep, table._own_keys, ttl)
+    return RecordTable(connection.connection, connection.table_name, keep, own_keys_of(table), ttl)
 
 
 def ask(header_table: RecordTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:

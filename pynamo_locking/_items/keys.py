@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import Bound
-    from pynamo_locking._core.row_keys import OwnKeys
 
 
 # Keys as people write and see them.
@@ -102,12 +101,6 @@ def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
             range_key = hash_key
         key[range_attribute.attr_name] = _value(model, range_attribute, range_key, "range")
     return key
-
-
-def own_keys_of(model: Any) -> OwnKeys:
-    """Return how the rows of a class of ours are named."""
-    keys: OwnKeys = model._own_keys
-    return keys
 
 
 def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.row_keys import text_of_ms
 from pynamo_locking._io import client, event_stream, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
-from pynamo_locking._io.stored_rows import Place, Stored, known_format
+from pynamo_locking._io.stored_rows import Place, Stored, creates_item, known_format, lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.keys import is_base_64, key_attributes
 from pynamo_locking._locks import held_lock, local_queue
@@ -90,14 +90,14 @@ def listed(
 
     Cost: a scan of the table that carries the locks.
     """
-    is_inside = model._lock_attribute() is not None
+    is_inside = lock_attribute_of(model) is not None
     carrier = model if is_inside else model._lock_table()
-    lock, names = carrier._lock_attribute().attr_name, [key.attr_name for key in item_keys.stored_keys(carrier)]
+    lock, names = lock_attribute_of(carrier).attr_name, [key.attr_name for key in item_keys.stored_keys(carrier)]
     condition, queue = Place(lock, lock_record.NEXT).exists(), Place(lock, lock_record.QUEUE)
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
         condition = (condition | queue.exists()) & ~(queue == Stored(lock_record.EMPTY))
     condition |= Place(lock, lock_record.TX).exists() | ~known_format(lock)
-    keys = item_keys.own_keys_of(carrier) if carrier._lock_creates_item else None
+    keys = own_keys_of(carrier) if creates_item(carrier) else None
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:
         condition &= Path(names[:1]).startswith(begin if keys is None else keys.prefix + begin)

@@ -114,11 +114,361 @@ async def _acollected(source: AsyncIterator[T], is_full: Callable[[list[T]], boo
     return chunk
 
 
-# Acquisitions by one `Lock` object: counted so that an interrupt, wherever it comes, leaves none behind.
-
-
 if TYPE_CHECKING:
     Before = tuple[int, HeldEntry | None, int]
+
+
+class LockHandle(Generic[M]):
+    """What the package itself uses of a `Lock`: its state, and the ways into it and out of it. See `handle_of`.
+
+    Acquisitions are counted, and the state before each is kept until it has succeeded. So an interrupt, wherever it
+    comes, leaves no acquisition behind.
+
+    Attributes:
+        target: what is locked.
+        options: how.
+        on_lost: is called when the lock is lost.
+        entry: the entry of the last acquisition; None before the first.
+        depth: how many acquisitions have not been released.
+        is_awaited: whether it was acquired with ``async with`` or `aacquire`.
+    """
+
+    _blocks = 0  # `with` and `async with` statements that we are in
+    _is_cut_short = False
+    is_awaited = False  # acquired with `async with` or `aacquire`
+
+    def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
+        self.target = target
+        self.options = options
+        self.on_lost = on_lost
+        self.entry: HeldEntry | None = None
+        self.depth = 0
+        self._given: M | None = None  # the instance that `item` has returned since
+        self._acquiring = runtime.current.exclusive()
+        self._attempt: Acquisition | None = None
+
+    # Acquiring
+
+    def acquire(self, wait: Duration | None) -> None:
+        options, before = self._options_for(wait), None
+        try:
+            self._begin()
+            try:
+                before = self._before(is_awaited=False)
+                held = self._take_again(before)
+                if held is None:
+                    held = self._take(options)
+                elif not held.remaining:
+                    held_lock.renew(held)
+                self._note_take(held, is_awaited=False)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:  # an interrupt that came after all that
+            self._undo(before)
+            raise
+
+    async def aacquire(self, wait: Duration | None) -> None:
+        """As `_acquire`, but make requests in threads."""
+        options, before = self._options_for(wait), None
+        try:
+            self._begin()
+            try:
+                before = self._before(is_awaited=True)
+                held = self._take_again(before)
+                if held is None:
+                    held = await self._atake(options)
+                elif not held.remaining:
+                    await concurrency.to_the_end(partial(held_lock.renew, held))
+                self._note_take(held, is_awaited=True)
+            except BaseException:
+                self._undo(before)
+                before = None
+                raise
+            finally:
+                self._acquiring.release()
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _options_for(self, wait: Duration | None) -> LockOptions:
+        return self.options if wait is None else replace(self.options, wait=seconds(wait, "wait"))
+
+    def _begin(self) -> None:
+        if not self._acquiring.acquire(blocking=False):
+            raise self._in_use()
+
+    def _before(self, *, is_awaited: bool) -> Before:
+        """Return the state to restore if the acquisition fails."""
+        runtime.check_threads()
+        if self.depth and self.is_awaited is not is_awaited:
+            raise ConfigurationError(
+                f"this Lock object holds {self.target.row.label}, which was acquired {self.way}. Acquire it so "
+                f"again, or make another Lock object."
+            )
+        held = held_by_this_context(self.target.row, self.options.claim, self.entry)
+        if self.depth and (held is None or held is not self.entry):
+            raise self._in_use()
+        self._attempt = None
+        return self.depth, held, 0 if held is None else held.depth
+
+    def _take_again(self, before: Before) -> HeldEntry | None:
+        """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
+        held = before[1]
+        if held is None or (held.possession.is_copied and not self.depth):
+            return None
+        if held.possession.reason:
+            raise held.loss()  # an outer block has lost it; acquiring it anew would hide that
+        if not held.take_again():
+            return None
+        if self.on_lost is not None and self.on_lost not in held.on_lost:
+            held.on_lost.append(self.on_lost)
+        return held
+
+    def _take(self, options: LockOptions) -> HeldEntry:
+        attempt = self._attempt = Acquisition(self.target.row, options)
+        if self._is_cut_short:
+            attempt.cut_short()
+        with self._reported(options):
+            return self._hold(attempt.run())
+
+    async def _atake(self, options: LockOptions) -> HeldEntry:
+        party = runtime.current.party()
+        attempt = self._attempt = Acquisition(self.target.row, options)
+        with self._reported(options):
+            held = await acquire.acquire_in_task(attempt.steps(), self._hold)
+        held.party = party  # not the thread of the last request
+        held_lock.add_to_context(held)
+        return held
+
+    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
+        return lock_events.attempt(self.target.row, options) if event_stream.listeners else contextlib.nullcontext()
+
+    def _hold(self, held: HeldEntry) -> HeldEntry:
+        try:
+            held_lock.refuse_expired(held, self.target)
+            if self.on_lost is not None:
+                held.on_lost.append(self.on_lost)
+            if event_stream.listeners:
+                lock_events.acquired(held)  # before any other event of it
+            self._begin_heartbeat(held)
+            held_lock.add_to_context(held)
+        except BaseException:
+            held.release()
+            raise
+        return held
+
+    def _begin_heartbeat(self, held: HeldEntry) -> None:
+        if self.options.heartbeat and not held.has_heartbeat:
+            held.needs_progress = self.options.heartbeat == "progress"
+            heartbeat.heartbeat_thread.add(held)
+            held.has_heartbeat = True
+
+    def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
+        self._begin_heartbeat(held)
+        if not self.depth:
+            self._given = None
+        self.entry, self.is_awaited = held, is_awaited
+        self.depth += 1
+
+    def _undo(self, before: Before | None) -> None:
+        """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
+        if before is None:
+            return
+        self.depth, held, depth = before
+        if held is not None:
+            held.depth = depth
+        granted = None if self._attempt is None else self._attempt.held
+        if granted is not None and not granted.possession.is_over:
+            granted.leave_behind()
+
+    def cut_short(self) -> None:
+        """Let an `acquire` of another thread time out now, or as soon as it begins."""
+        self._is_cut_short = True
+        if self._attempt is not None:
+            self._attempt.cut_short()
+
+    def _in_use(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"this Lock object is in use for {self.target.row.label} already: by another thread or task, by one whose "
+            f"event loop was closed before it gave the lock back, or its item was deleted in the block. Make one Lock "
+            f"object for each party, and release it before it is taken anew."
+        )
+
+    # Releasing
+
+    def _give_back(self) -> None:
+        held = self.held_entry()
+        takes, depth, is_last = self.depth - 1, held.depth - 1, False
+        try:
+            self.depth = takes
+            is_last = held.give_back()
+            if is_last:
+                held_lock.remove_from_context(held)
+                if not held.possession.is_over:
+                    held.release()
+        except LockingError:
+            raise
+        except BaseException:  # an interrupt, which may have come before anything was done
+            self.depth, held.depth = takes, depth
+            if depth == 0:
+                held.leave_behind()
+            raise
+        finally:
+            if is_last:  # no caller can release it any more, so nothing may renew it
+                held.end(is_confirmed=False)
+
+    # Blocks
+
+    def begin_block(self, wait: Duration | None = None) -> None:
+        takes = self.depth
+        try:
+            self._blocks += 1
+            self.acquire(wait)
+        except BaseException as error:
+            self._blocks -= 1
+            self._leave_above(takes, error)
+            raise
+
+    def end_block(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
+        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
+        takes = self.depth - 1
+        try:
+            self._give_back_after(error)
+        except BaseException as failure:
+            self._leave_above(takes, failure)
+            raise
+        finally:
+            self._blocks -= blocks
+
+    async def abegin_block(self, wait: Duration | None = None) -> None:
+        self._blocks += 1
+        try:
+            await self.aacquire(wait)
+        except BaseException:
+            self._blocks -= 1
+            raise
+
+    async def aend_block(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
+        """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
+        held, is_last, left = self.entry, False, [leave]
+
+        def leave_once() -> None:
+            while left:
+                left.pop()()
+
+        try:
+            held = self.held_entry()
+            is_last = self.is_outermost
+            if isinstance(error, GeneratorExit) and not acquire.can_wait(held):
+                if not held.possession.is_over:
+                    acquire.release_later(leave, held)
+            else:
+                await concurrency.to_the_end(leave_once)
+        except (Exception, concurrency.cancelled()):
+            raise
+        except BaseException:  # an interrupt, perhaps before a thread has begun
+            if left:
+                acquire.release_later(leave_once, held)
+            raise
+        finally:
+            if held is not None and is_last:
+                held_lock.remove_from_context(held)
+
+    def _leave_above(self, takes: int, error: BaseException) -> None:
+        """Release what an interrupt has kept from being released: more than so many acquisitions."""
+        if self.depth > max(takes, 0):
+            self._give_back_after(error)
+
+    def _give_back_after(self, error: BaseException | None) -> None:
+        try:
+            self._give_back()
+        except (LockLost, CorruptRow, UnknownFormat) as loss:
+            if error is None:
+                raise
+            is_told = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
+            if not is_told:
+                logger.warning("%s (while leaving on %r)", loss, error)
+
+    def __del__(self) -> None:
+        """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
+        held = self.entry if self._blocks > 0 and self.depth else None
+        if held is not None and not held.possession.is_over:
+            held.depth -= self.depth
+            if held.depth <= 0:
+                held.leave_behind()
+
+    # What is held
+
+    def held_entry(self) -> HeldEntry:
+        if self.entry is None or not self.depth:
+            raise ConfigurationError(
+                f"the lock {self.target.row.label} is not held by this Lock object; acquire it first."
+            )
+        return self.entry
+
+    def entry_for(self, method: str, instead: str = "") -> HeldEntry:
+        """Return our entry for a method that blocks; `instead` is what to write in a task.
+
+        Raises:
+            ConfigurationError: it would block the event loop of the task that has acquired the lock.
+        """
+        held = self.held_entry()
+        if self.is_awaited and acquire.current() is not None:
+            raise self.must_await(method, instead)
+        return held
+
+    def must_await(self, method: str, instead: str = "") -> ConfigurationError:
+        return ConfigurationError(
+            f"the lock {self.target.row.label} was acquired {self.way}, and `lock.{method}` would block the event "
+            f"loop: use `{instead or f'await lock.a{method}()'}`."
+        )
+
+    @property
+    def way(self) -> str:
+        return "with `async with` or aacquire()" if self.is_awaited else "with `with` or acquire()"
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether the next release removes our entry, because the lock was acquired only once."""
+        return self.held_entry().depth == 1
+
+    @property
+    def item_is_deleted(self) -> bool:
+        held = self.held_entry()
+        return held.possession.is_over or held.is_item_deleted
+
+    def forget_item(self) -> None:
+        """Let `item` be read anew the next time."""
+        held = self.held_entry()
+        held.copies.forget()
+        held.image = self._given = None
+
+    def last_entry(self) -> HeldEntry:
+        if self.entry is None:
+            raise ConfigurationError(
+                f"the lock {self.target.row.label} was never acquired by this Lock object; acquire it first."
+            )
+        return self.entry
+
+    @property
+    def must_read(self) -> bool:
+        held = self.last_entry()
+        is_known = self._given is not None or held.entry.claim.is_ranged
+        return not is_known and held_lock.must_read(held, self.target)
+
+    def current_item(self) -> M:
+        held = self.last_entry()
+        if self.options.claim.is_ranged:
+            raise ConfigurationError(
+                f"{self.target.row.label} is locked as a range, which has no item: query what is in it."
+            )
+        if self._given is None:
+            self._given = held_lock.item_of(held, self.target)
+        return self._given
 
 
 # The public lock: one object, whether the lock is in an item or in a row of its own.
@@ -157,19 +507,8 @@ class Lock(Generic[M]):
     thread, some 0.1 ms.
     """
 
-    _blocks = 0  # `with` and `async with` statements that we are in
-    _is_cut_short = False
-    _is_awaited = False  # acquired with `async with` or `aacquire`
-
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
-        self._target = target
-        self._options = options
-        self._on_lost = on_lost
-        self._held: HeldEntry | None = None
-        self._takes = 0
-        self._given: M | None = None  # the instance that `item` has returned since
-        self._acquiring = runtime.current.exclusive()
-        self._attempt: Acquisition | None = None
+        self._handle = LockHandle(target, options, on_lost)
 
     # Acquiring and releasing
 
@@ -191,7 +530,7 @@ class Lock(Generic[M]):
             ConfigurationError: a table is missing or has other keys, the item is full, the key is wrong, or another
                 program has stored an item where the lock would be kept, which stays as it is.
         """
-        self._acquire(wait)
+        self._handle.acquire(wait)
         return self
 
     async def aacquire(self, wait: Duration | None = None) -> Self:
@@ -207,7 +546,7 @@ class Lock(Generic[M]):
             LockTimeout, LockLost, OutcomeUnknown, ItemNotFound, ConfigurationError: as `acquire`.
             asyncio.CancelledError: the task was cancelled; nothing is held, and no entry of ours is left behind.
         """
-        await self._aacquire(wait)
+        await self._handle.aacquire(wait)
         return self
 
     def release(self) -> None:
@@ -218,9 +557,9 @@ class Lock(Generic[M]):
                 models were refused from that moment on.
             ConfigurationError: this object does not hold the lock, or has acquired it with `aacquire`.
         """
-        if self._takes and self._is_awaited:
-            raise self._must_await("release")
-        self._leave(blocks=0)
+        if self._handle.depth and self._handle.is_awaited:
+            raise self._handle.must_await("release")
+        self._handle.end_block(blocks=0)
 
     async def arelease(self) -> None:
         """Release the lock, which was acquired with `aacquire`, as `release` does.
@@ -230,41 +569,42 @@ class Lock(Generic[M]):
         Raises:
             LockLost, ConfigurationError: as `release`.
         """
-        if self._takes and not self._is_awaited:
+        if self._handle.depth and not self._handle.is_awaited:
             raise ConfigurationError(
-                f"the lock {self._target.row.label} was acquired {self._way}: release it with `lock.release()`."
+                f"the lock {self._handle.target.row.label} was acquired {self._handle.way}: release it with "
+                f"`lock.release()`."
             )
-        await self._aleave(partial(self._leave, blocks=0))
+        await self._handle.aend_block(partial(self._handle.end_block, blocks=0))
 
     def __enter__(self) -> Self:
-        self._enter()
+        self._handle.begin_block()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leave(error)
+        self._handle.end_block(error)
 
     async def __aenter__(self) -> Self:
-        await self._aenter()
+        await self._handle.abegin_block()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._aleave(partial(self._leave, error), error)
+        await self._handle.aend_block(partial(self._handle.end_block, error), error)
 
     # What is known of it
 
     @property
     def name(self) -> str:
         """The lock's name: ``table/hash key/range key``, or the name of a `NamedLock`."""
-        return self._target.row.name
+        return self._handle.target.row.name
 
     @property
     def owner(self) -> str:
         """The label that names us to people: host, process and thread unless given."""
-        return self._options.owner
+        return self._handle.options.owner
 
     @property
     def ticket(self) -> int:
@@ -276,7 +616,7 @@ class Lock(Generic[M]):
         Raises:
             ConfigurationError: the lock was never acquired.
         """
-        return self._last().entry.ticket
+        return self._handle.last_entry().entry.ticket
 
     @property
     def item(self) -> M:
@@ -295,9 +635,9 @@ class Lock(Generic[M]):
             ConfigurationError: the lock was never acquired, or is a range; or it was acquired with ``async with`` or
                 `aacquire`, and the item has to be read. ``await lock.aitem()`` reads it.
         """
-        if self._must_read and self._is_awaited and acquire.current() is not None:
-            raise self._must_await("item")
-        return self._item()
+        if self._handle.must_read and self._handle.is_awaited and acquire.current() is not None:
+            raise self._handle.must_await("item")
+        return self._handle.current_item()
 
     async def aitem(self) -> M:
         """Return the locked item as `item` does, reading it if it has to be read. 0 or 1 read.
@@ -305,23 +645,8 @@ class Lock(Generic[M]):
         Raises:
             DoesNotExist, ConfigurationError: as `item`.
         """
-        return await concurrency.call(self._item) if self._must_read else self._item()
-
-    @property
-    def _must_read(self) -> bool:
-        held = self._last()
-        is_known = self._given is not None or held.entry.claim.is_ranged
-        return not is_known and held_lock.must_read(held, self._target)
-
-    def _item(self) -> M:
-        held = self._last()
-        if self._options.claim.is_ranged:
-            raise ConfigurationError(
-                f"{self._target.row.label} is locked as a range, which has no item: query what is in it."
-            )
-        if self._given is None:
-            self._given = held_lock.item_of(held, self._target)
-        return self._given
+        read = self._handle.current_item
+        return await concurrency.call(read) if self._handle.must_read else read()
 
     @property
     def is_held(self) -> bool:
@@ -331,12 +656,12 @@ class Lock(Generic[M]):
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed; 0 if it is not held."""
-        return self._held.remaining if self._held is not None and self._takes else 0.0
+        return self._handle.entry.remaining if self._handle.entry is not None and self._handle.depth else 0.0
 
     @property
     def lost(self) -> Event:
         """An event of `threading`, set once it is proven that the lock was lost. Its wait() blocks the event loop."""
-        return self._last().lost
+        return self._handle.last_entry().lost
 
     # Keeping it
 
@@ -348,11 +673,11 @@ class Lock(Generic[M]):
             OutcomeUnknown: no answer came; the lease is at least what it was.
             ConfigurationError: this object does not hold the lock.
         """
-        held_lock.renew(self._taken_for("renew"))
+        held_lock.renew(self._handle.entry_for("renew"))
 
     async def arenew(self) -> None:
         """As `renew`, awaited."""
-        await concurrency.to_the_end(partial(held_lock.renew, self._must_have_taken()))
+        await concurrency.to_the_end(partial(held_lock.renew, self._handle.held_entry()))
 
     def progress(self) -> None:
         """Tell that the work under the lock goes on, from any thread or task. No request.
@@ -366,7 +691,7 @@ class Lock(Generic[M]):
             LockLost: the lock is lost, so the work must stop.
             ConfigurationError: this object does not hold the lock.
         """
-        held_lock.progress(self._must_have_taken())
+        held_lock.progress(self._handle.held_entry())
 
     def ensure(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
@@ -380,12 +705,12 @@ class Lock(Generic[M]):
             ConfigurationError: more was asked for than a lease is long, or the lock is not held.
         """
         wanted = seconds(remaining, "remaining")
-        held_lock.ensure(self._taken_for("ensure"), wanted)
+        held_lock.ensure(self._handle.entry_for("ensure"), wanted)
 
     async def aensure(self, remaining: Duration) -> None:
         """As `ensure`, awaited, with the same argument `remaining`."""
         wanted = seconds(remaining, "remaining")
-        await concurrency.to_the_end(partial(held_lock.ensure, self._must_have_taken(), wanted))
+        await concurrency.to_the_end(partial(held_lock.ensure, self._handle.held_entry(), wanted))
 
     def chunks(self, records: Iterable[T], every: int, *, remaining: Duration | None = None) -> Iterator[list[T]]:
         """Yield the records in lists, for long work in small parts, and renew the lease after each of them.
@@ -406,7 +731,7 @@ class Lock(Generic[M]):
 
         Cost: 1 write for each list. 1 write more if it took so long to read the records that less is left.
         """
-        held = self._taken_for("chunks", "async for chunk in lock.achunks(...)")
+        held = self._handle.entry_for("chunks", "async for chunk in lock.achunks(...)")
         return Chunks(self, held.entry.lease, every, remaining).of(records)
 
     def achunks(
@@ -416,7 +741,7 @@ class Lock(Generic[M]):
 
         The `records` may come from an asynchronous iterable. Another iterable is read in a thread.
         """
-        return Chunks(self, self._must_have_taken().entry.lease, every, remaining).aof(records)
+        return Chunks(self, self._handle.held_entry().entry.lease, every, remaining).aof(records)
 
     def downgrade(self) -> None:
         """Go on as one of the readers: waiters that share the lock are granted it now, in their turn.
@@ -437,11 +762,12 @@ class Lock(Generic[M]):
 
         Cost: 1 write.
         """
-        held_lock.downgrade(self._taken_for("downgrade"), self._options.claim)
+        held_lock.downgrade(self._handle.entry_for("downgrade"), self._handle.options.claim)
 
     async def adowngrade(self) -> None:
         """As `downgrade`, awaited."""
-        await concurrency.to_the_end(partial(held_lock.downgrade, self._must_have_taken(), self._options.claim))
+        held, claim = self._handle.held_entry(), self._handle.options.claim
+        await concurrency.to_the_end(partial(held_lock.downgrade, held, claim))
 
     # Guards for writes of your own
 
@@ -451,7 +777,7 @@ class Lock(Generic[M]):
         For hand-written conditions on the row that carries the lock: the item itself for an embedded
         lock, the lock row otherwise.
         """
-        return fencing.entry_in_queue(self._must_have_taken())
+        return fencing.entry_in_queue(self._handle.held_entry())
 
     def check(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.
@@ -459,319 +785,15 @@ class Lock(Generic[M]):
         For an embedded lock the transaction cannot write the locked item as well: DynamoDB allows one action an item,
         and `transaction.save(item)` already carries the guard.
         """
-        model, hash_key, range_key = self._target.carrier
+        model, hash_key, range_key = self._handle.target.carrier
         transaction.condition_check(model, hash_key, range_key, condition=self.condition())
 
-    # Inside
-
-    def _last(self) -> HeldEntry:
-        if self._held is None:
-            raise ConfigurationError(
-                f"the lock {self._target.row.label} was never acquired by this Lock object; acquire it first."
-            )
-        return self._held
-
     def __repr__(self) -> str:
-        if self._held is None or not self._takes:
-            return f"<Lock {self._target.row.label} not held>"
-        return f"<Lock {self._target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"
+        if self._handle.entry is None or not self._handle.depth:
+            return f"<Lock {self._handle.target.row.label} not held>"
+        return f"<Lock {self._handle.target.row.label} ticket {self.ticket}, {self.remaining:.1f} s left>"
 
-    # Acquiring
 
-    def _acquire(self, wait: Duration | None) -> None:
-        options, before = self._options_for(wait), None
-        try:
-            self._begin()
-            try:
-                before = self._before(is_awaited=False)
-                held = self._take_again(before)
-                if held is None:
-                    held = self._take(options)
-                elif not held.remaining:
-                    held_lock.renew(held)
-                self._note_take(held, is_awaited=False)
-            except BaseException:
-                self._undo(before)
-                before = None
-                raise
-            finally:
-                self._acquiring.release()
-        except BaseException:  # an interrupt that came after all that
-            self._undo(before)
-            raise
-
-    async def _aacquire(self, wait: Duration | None) -> None:
-        """As `_acquire`, but make requests in threads."""
-        options, before = self._options_for(wait), None
-        try:
-            self._begin()
-            try:
-                before = self._before(is_awaited=True)
-                held = self._take_again(before)
-                if held is None:
-                    held = await self._atake(options)
-                elif not held.remaining:
-                    await concurrency.to_the_end(partial(held_lock.renew, held))
-                self._note_take(held, is_awaited=True)
-            except BaseException:
-                self._undo(before)
-                before = None
-                raise
-            finally:
-                self._acquiring.release()
-        except BaseException:
-            self._undo(before)
-            raise
-
-    def _options_for(self, wait: Duration | None) -> LockOptions:
-        return self._options if wait is None else replace(self._options, wait=seconds(wait, "wait"))
-
-    def _begin(self) -> None:
-        if not self._acquiring.acquire(blocking=False):
-            raise self._in_use()
-
-    def _before(self, *, is_awaited: bool) -> Before:
-        """Return the state to restore if the acquisition fails."""
-        runtime.check_threads()
-        if self._takes and self._is_awaited is not is_awaited:
-            raise ConfigurationError(
-                f"this Lock object holds {self._target.row.label}, which was acquired {self._way}. Acquire it so "
-                f"again, or make another Lock object."
-            )
-        held = held_by_this_context(self._target.row, self._options.claim, self._held)
-        if self._takes and (held is None or held is not self._held):
-            raise self._in_use()
-        self._attempt = None
-        return self._takes, held, 0 if held is None else held.depth
-
-    def _take_again(self, before: Before) -> HeldEntry | None:
-        """Acquire a lock that this thread or task holds already, or return None. Makes no request."""
-        held = before[1]
-        if held is None or (held.possession.is_copied and not self._takes):
-            return None
-        if held.possession.reason:
-            raise held.loss()  # an outer block has lost it; acquiring it anew would hide that
-        if not held.take_again():
-            return None
-        if self._on_lost is not None and self._on_lost not in held.on_lost:
-            held.on_lost.append(self._on_lost)
-        return held
-
-    def _take(self, options: LockOptions) -> HeldEntry:
-        attempt = self._attempt = Acquisition(self._target.row, options)
-        if self._is_cut_short:
-            attempt.cut_short()
-        with self._reported(options):
-            return self._hold(attempt.run())
-
-    async def _atake(self, options: LockOptions) -> HeldEntry:
-        party = runtime.current.party()
-        attempt = self._attempt = Acquisition(self._target.row, options)
-        with self._reported(options):
-            held = await acquire.acquire_in_task(attempt.steps(), self._hold)
-        held.party = party  # not the thread of the last request
-        held_lock.add_to_context(held)
-        return held
-
-    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
-        return lock_events.attempt(self._target.row, options) if event_stream.listeners else contextlib.nullcontext()
-
-    def _hold(self, held: HeldEntry) -> HeldEntry:
-        try:
-            held_lock.refuse_expired(held, self._target)
-            if self._on_lost is not None:
-                held.on_lost.append(self._on_lost)
-            if event_stream.listeners:
-                lock_events.acquired(held)  # before any other event of it
-            self._begin_heartbeat(held)
-            held_lock.add_to_context(held)
-        except BaseException:
-            held.release()
-            raise
-        return held
-
-    def _begin_heartbeat(self, held: HeldEntry) -> None:
-        if self._options.heartbeat and not held.has_heartbeat:
-            held.needs_progress = self._options.heartbeat == "progress"
-            heartbeat.heartbeat_thread.add(held)
-            held.has_heartbeat = True
-
-    def _note_take(self, held: HeldEntry, *, is_awaited: bool) -> None:
-        self._begin_heartbeat(held)
-        if not self._takes:
-            self._given = None
-        self._held, self._is_awaited = held, is_awaited
-        self._takes += 1
-
-    def _undo(self, before: Before | None) -> None:
-        """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
-        if before is None:
-            return
-        self._takes, held, depth = before
-        if held is not None:
-            held.depth = depth
-        granted = None if self._attempt is None else self._attempt.held
-        if granted is not None and not granted.possession.is_over:
-            granted.leave_behind()
-
-    def _cut_short(self) -> None:
-        """Let an `acquire` of another thread time out now, or as soon as it begins."""
-        self._is_cut_short = True
-        if self._attempt is not None:
-            self._attempt.cut_short()
-
-    def _in_use(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"this Lock object is in use for {self._target.row.label} already: by another thread or task, by one whose "
-            f"event loop was closed before it gave the lock back, or its item was deleted in the block. Make one Lock "
-            f"object for each party, and release it before it is taken anew."
-        )
-
-    # Releasing
-
-    def _give_back(self) -> None:
-        held = self._must_have_taken()
-        takes, depth, is_last = self._takes - 1, held.depth - 1, False
-        try:
-            self._takes = takes
-            is_last = held.give_back()
-            if is_last:
-                held_lock.remove_from_context(held)
-                if not held.possession.is_over:
-                    held.release()
-        except LockingError:
-            raise
-        except BaseException:  # an interrupt, which may have come before anything was done
-            self._takes, held.depth = takes, depth
-            if depth == 0:
-                held.leave_behind()
-            raise
-        finally:
-            if is_last:  # no caller can release it any more, so nothing may renew it
-                held.end(is_confirmed=False)
-
-    # Blocks
-
-    def _enter(self, wait: Duration | None = None) -> None:
-        takes = self._takes
-        try:
-            self._blocks += 1
-            self._acquire(wait)
-        except BaseException as error:
-            self._blocks -= 1
-            self._leave_above(takes, error)
-            raise
-
-    def _leave(self, error: BaseException | None = None, *, blocks: int = 1) -> None:
-        """Release the lock at the end of a block, which ended with that error; `blocks` is 0 without a block."""
-        takes = self._takes - 1
-        try:
-            self._give_back_after(error)
-        except BaseException as failure:
-            self._leave_above(takes, failure)
-            raise
-        finally:
-            self._blocks -= blocks
-
-    async def _aenter(self, wait: Duration | None = None) -> None:
-        self._blocks += 1
-        try:
-            await self._aacquire(wait)
-        except BaseException:
-            self._blocks -= 1
-            raise
-
-    async def _aleave(self, leave: Callable[[], None], error: BaseException | None = None) -> None:
-        """Call `leave`, which releases the lock, in a thread, and note that in this task's context."""
-        held, is_last, left = self._held, False, [leave]
-
-        def leave_once() -> None:
-            while left:
-                left.pop()()
-
-        try:
-            held = self._must_have_taken()
-            is_last = self._is_last_take
-            if isinstance(error, GeneratorExit) and not acquire.can_wait(held):
-                if not held.possession.is_over:
-                    acquire.release_later(leave, held)
-            else:
-                await concurrency.to_the_end(leave_once)
-        except (Exception, concurrency.cancelled()):
-            raise
-        except BaseException:  # an interrupt, perhaps before a thread has begun
-            if left:
-                acquire.release_later(leave_once, held)
-            raise
-        finally:
-            if held is not None and is_last:
-                held_lock.remove_from_context(held)
-
-    def _leave_above(self, takes: int, error: BaseException) -> None:
-        """Release what an interrupt has kept from being released: more than so many acquisitions."""
-        if self._takes > max(takes, 0):
-            self._give_back_after(error)
-
-    def _give_back_after(self, error: BaseException | None) -> None:
-        try:
-            self._give_back()
-        except (LockLost, CorruptRow, UnknownFormat) as loss:
-            if error is None:
-                raise
-            is_told = isinstance(error, LockLost) and isinstance(loss, LockLost) and error.ticket == loss.ticket
-            if not is_told:
-                logger.warning("%s (while leaving on %r)", loss, error)
-
-    def __del__(self) -> None:
-        """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
-        held = self._held if self._blocks > 0 and self._takes else None
-        if held is not None and not held.possession.is_over:
-            held.depth -= self._takes
-            if held.depth <= 0:
-                held.leave_behind()
-
-    # What is held
-
-    def _must_have_taken(self) -> HeldEntry:
-        if self._held is None or not self._takes:
-            raise ConfigurationError(
-                f"the lock {self._target.row.label} is not held by this Lock object; acquire it first."
-            )
-        return self._held
-
-    def _taken_for(self, method: str, instead: str = "") -> HeldEntry:
-        """Return our entry for a method that blocks; `instead` is what to write in a task.
-
-        Raises:
-            ConfigurationError: it would block the event loop of the task that has acquired the lock.
-        """
-        held = self._must_have_taken()
-        if self._is_awaited and acquire.current() is not None:
-            raise self._must_await(method, instead)
-        return held
-
-    def _must_await(self, method: str, instead: str = "") -> ConfigurationError:
-        return ConfigurationError(
-            f"the lock {self._target.row.label} was acquired {self._way}, and `lock.{method}` would block the event "
-            f"loop: use `{instead or f'await lock.a{method}()'}`."
-        )
-
-    @property
-    def _way(self) -> str:
-        return "with `async with` or aacquire()" if self._is_awaited else "with `with` or acquire()"
-
-    @property
-    def _is_last_take(self) -> bool:
-        """Whether the next release removes our entry, because the lock was acquired only once."""
-        return self._must_have_taken().depth == 1
-
-    @property
-    def _is_item_deleted(self) -> bool:
-        held = self._must_have_taken()
-        return held.possession.is_over or held.is_item_deleted
-
-    def _forget_item(self) -> None:
-        """Let `item` be read anew the next time."""
-        held = self._must_have_taken()
-        held.copies.forget()
-        held.image = self._given = None
+def handle_of(lock: Lock[M]) -> LockHandle[M]:
+    """Return what the package itself uses of a lock."""
+    return lock._handle

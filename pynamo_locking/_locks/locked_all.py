@@ -10,7 +10,7 @@ from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.lock_modes import spanning
 from pynamo_locking._io import runtime
 from pynamo_locking._locks.held_lock import held_by_this_context
-from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.lock import Lock, handle_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -85,7 +85,8 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
 
     Cost: that of each lock; ranges of one hash key cost that of one.
     """
-    limit = max((lock._options.wait for lock in locks), default=0.0) if wait is None else seconds(wait, "wait")
+    waits = [handle_of(lock).options.wait for lock in locks]
+    limit = max(waits, default=0.0) if wait is None else seconds(wait, "wait")
     return Block(lambda: _all(locks, limit), lambda: _aall(locks, limit))
 
 
@@ -105,7 +106,7 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
     deadline = runtime.current.monotonic() + limit
     async with contextlib.AsyncExitStack() as held:
         for lock in in_order(locks):
-            await lock._aenter(max(0.0, deadline - runtime.current.monotonic()))
+            await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()))
             held.push_async_exit(lock)
         for lock in locks:
             lock.progress()
@@ -116,10 +117,10 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
     """Yield locks by their rows; before several ranges of one row, a lock that covers those not held already."""
     rows: dict[str, list[Lock[Any]]] = {}
     for lock in locks:
-        rows.setdefault(repr(lock._target.row.identity), []).append(lock)
+        rows.setdefault(repr(handle_of(lock).target.row.identity), []).append(lock)
     for _, together in sorted(rows.items()):
-        together.sort(key=lambda lock: lock._options.claim.place)
-        wanted = [lock._options for lock in together if not _is_taken_already(lock)]
+        together.sort(key=lambda lock: handle_of(lock).options.claim.place)
+        wanted = [handle_of(lock).options for lock in together if not _is_taken_already(lock)]
         if len(wanted) > 1 and any(each.claim.is_ranged for each in wanted):
             longest = max(wanted, key=lambda each: each.lease)
             spanned = replace(
@@ -128,12 +129,13 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
                 heartbeat=max((each.heartbeat for each in wanted), key=(False, True, "progress").index),
                 max_hold=min(each.max_hold for each in wanted),
             )
-            yield Lock(together[0]._target, spanned, None)
+            yield Lock(handle_of(together[0]).target, spanned, None)
         yield from together
 
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
-    held = held_by_this_context(lock._target.row, lock._options.claim, lock._held)
+    handle = handle_of(lock)
+    held = held_by_this_context(handle.target.row, handle.options.claim, handle.entry)
     return held is not None and not held.possession.reason
 
 
@@ -160,7 +162,7 @@ async def _afirst(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]
         taken: Lock[M] | None = None
         for lock in locks:
             with contextlib.suppress(*skipped):
-                await lock._aenter()
+                await handle_of(lock).abegin_block()
                 taken = lock
                 held.push_async_exit(lock)
                 break
@@ -168,11 +170,12 @@ async def _afirst(locks: Iterable[Lock[M]], skipped: tuple[type[Exception], ...]
 
 
 def _take(lock: Lock[Any], wait: Duration | None, held: contextlib.ExitStack) -> None:
-    takes = lock._takes
+    handle = handle_of(lock)
+    depth = handle.depth
 
     def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if lock._takes > takes:
+        if handle.depth > depth:
             lock.__exit__(kind, error, traceback)
 
     held.push(leave)  # before: an interrupt may come right after the grant
-    lock._enter(wait)
+    handle.begin_block(wait)

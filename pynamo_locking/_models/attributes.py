@@ -22,6 +22,7 @@ from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.client import is_sent_again, lock_connection
 from pynamo_locking._io.lock_record import LockRow, state_of
+from pynamo_locking._io.stored_rows import lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.options import LockTarget, checked_settings
@@ -328,13 +329,13 @@ class PlacedMixin(_Base):
     def _target_elsewhere(
         cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]
     ) -> LockTarget[Self]:
-        longest = keys.own_keys_of(cls._lock_table()).longest_name
+        longest = own_keys_of(cls._lock_table()).longest_name
         return cls._target_named(keys.name_of(cls, key, longest), settings, read)
 
     @classmethod
     def _target_named(cls, name: str, settings: LockSettings, read: Callable[[], Self]) -> LockTarget[Self]:
         table = cls._lock_table()
-        lock = table._lock_attribute()
+        lock = lock_attribute_of(table)
         assert lock is not None  # noqa: S101 - every NamedLock has one
         row = table._lock_row(keys.key_of(table, name, None), lock, settings, name)
         join_places(cls, row)

@@ -30,6 +30,7 @@ from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
 from pynamo_locking._locks.held_lock import EditUndo
+from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._pynamodb import hash_name_of, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
@@ -354,22 +355,23 @@ class Edit(Generic[G]):
 
     def __init__(self, lock: Lock[G]) -> None:
         self.lock = lock
+        self._handle = handle_of(lock)
         self._before: EditUndo | None = None
 
     def __enter__(self) -> G:
-        takes = self.lock._takes
+        takes = self._handle.depth
         try:
-            self.lock._enter()
+            self._handle.begin_block()
             item = self.lock.item
             self._note(item)
         except BaseException as error:
-            if self.lock._takes > takes:
-                self.lock._leave(error)
+            if self._handle.depth > takes:
+                self._handle.end_block(error)
             raise
         return item
 
     async def __aenter__(self) -> G:
-        await self.lock._aenter()
+        await self._handle.abegin_block()
         try:
             item = await self.lock.aitem()
             self._note(item)
@@ -380,7 +382,7 @@ class Edit(Generic[G]):
 
     def _note(self, item: G) -> None:
         """Note the state of the item, which an outer block needs if this block fails."""
-        is_inner, copies = not self.lock._is_last_take, self.lock._must_have_taken().copies
+        is_inner, copies = not self._handle.is_outermost, self._handle.held_entry().copies
         self._before = EditUndo(item, copies) if is_inner else None
         self._copies = copies
         copies.edits += 1
@@ -388,7 +390,7 @@ class Edit(Generic[G]):
     def _take_back(self, error: BaseException) -> None:
         """Undo the unsaved changes of this block: an outer block must not save them either."""
         if self._before is None:
-            self.lock._forget_item()
+            self._handle.forget_item()
         else:
             self._before.restore(error)
 
@@ -400,7 +402,7 @@ class Edit(Generic[G]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.lock._aleave(partial(self._leave, error), error)
+        await self._handle.aend_block(partial(self._leave, error), error)
 
     def _leave(self, error: BaseException | None) -> None:
         self._copies.edits -= 1
@@ -411,18 +413,18 @@ class Edit(Generic[G]):
                 self._take_back(error)
         except BaseException as failure:
             self._take_back(failure)
-            self.lock._leave(failure)
+            self._handle.end_block(failure)
             raise
-        self.lock._leave(error)
+        self._handle.end_block(error)
 
     def _save(self) -> None:
-        if self.lock._is_item_deleted:  # in the block, and perhaps the lock with it
+        if self._handle.item_is_deleted:  # in the block, and perhaps the lock with it
             return
-        kind = EntryEffect.FINISH if self.lock._is_last_take else EntryEffect.KEEP
-        written = self.lock._item()._writer()
+        kind = EntryEffect.FINISH if self._handle.is_outermost else EntryEffect.KEEP
+        written = self._handle.current_item()._writer()
         assert written is not None  # noqa: S101 - the lock is held
         try:
             written.save(None, checks_version=True, kind=kind)
         except LockLost:
-            if not self.lock._is_item_deleted:
+            if not self._handle.item_is_deleted:
                 raise

@@ -14,7 +14,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import IntentResolution, resolution_of_intent, shows_committed
 from pynamo_locking._io import client, lock_record, responses, transaction_record, write_intents
 from pynamo_locking._io.batch_requests import get_batch
-from pynamo_locking._io.stored_rows import Image, Place
+from pynamo_locking._io.stored_rows import Image, Place, lock_attribute_of
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.keys import ItemKey, key_attributes
@@ -242,7 +242,7 @@ class _Seen:
 
     def of_the_same(self, first: int, mark: WriteIntent) -> list[int]:
         """Return which items have a mark of that transaction, from the first one on."""
-        name = self.model._lock_attribute().attr_name
+        name = lock_attribute_of(self.model).attr_name
         marks = [lock_record.state_in(image, name).mark for image in self.images[first:]]
         return [first + i for i, each in enumerate(marks) if each and (each.table, each.id) == (mark.table, mark.id)]
 
@@ -317,7 +317,7 @@ def pages_of(
     classes = discriminator_of(model)
     if classes is not None:
         wanted = conditions.both(wanted, classes.is_in(*classes.get_registered_subclasses(model)))
-    lock = model._lock_attribute()
+    lock = lock_attribute_of(model)
     sent = wanted
     if lock is not None and wanted is not None:
         sent = wanted | Place(lock.attr_name, lock_record.TX).exists()
@@ -353,7 +353,7 @@ class _Shown(Pages):
         return {**page, "Items": items, "Count": len(items)}
 
     def _is_marked(self, stored: Image) -> bool:
-        lock = self._model._lock_attribute()
+        lock = lock_attribute_of(self._model)
         return lock is not None and lock_record.TX in stored.get(lock.attr_name, {}).get("M", {})
 
     def _is_wanted(self, key: Image, image: Image) -> bool:

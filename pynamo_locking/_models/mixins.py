@@ -15,7 +15,7 @@ from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
-from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_claim, make_options
 from pynamo_locking._models import unique_audit
@@ -619,7 +619,7 @@ class LockableMixin(VersionedMixin):
         Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
         """
         lock = cls.locked(hash_key, range_key, **options)
-        if not lock._options.claim.may_write:
+        if not handle_of(lock).options.claim.may_write:
             raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
         return Edit(lock)
 

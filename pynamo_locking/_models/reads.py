@@ -9,7 +9,7 @@ from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import lock_record, responses
-from pynamo_locking._io.stored_rows import Place
+from pynamo_locking._io.stored_rows import Place, lock_attribute_of
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of
@@ -319,7 +319,7 @@ def _present(item: _R, *, include_expired: bool) -> _R:
 
 def is_ghost(item: PlacedMixin) -> bool:
     """Tell whether an instance was loaded from a placeholder of a transaction."""
-    lock = item._lock_attribute()
+    lock = lock_attribute_of(item)
     if lock is None:
         return False
     mark = lock.__get__(item, type(item)).mark

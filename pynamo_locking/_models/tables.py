@@ -16,10 +16,10 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import GUARD_PREFIX, OwnKeys
 from pynamo_locking._io import client, lock_record, responses, runtime, transaction_record
 from pynamo_locking._io.responses import has_foreign
-from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
+from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored, lock_attribute_of, own_keys_of
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items import keys as keys_module
-from pynamo_locking._items.keys import check_place, own_keys_of
+from pynamo_locking._items.keys import check_place
 from pynamo_locking._pynamodb import connection_of, hash_name_of, ttl_attribute_of
 from pynamo_locking.exceptions import CorruptRow, UnknownFormat
 
@@ -224,7 +224,7 @@ def flaw_of(model: Any, image: Image) -> str | None:
             table = transaction_record.record_table_of(model)
             transaction_record.record_in(table.row(image), table)
             return None
-        flaw = lock_record.state_in(image, model._lock_attribute().attr_name).unreadable
+        flaw = lock_record.state_in(image, lock_attribute_of(model).attr_name).unreadable
     except (CorruptRow, UnknownFormat) as error:
         return str(error)
     return f"{_name(model, image)!r}: {flaw}" if flaw else None

@@ -12,6 +12,7 @@ from typing_extensions import Self, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._io import concurrency
+from pynamo_locking._io.stored_rows import creates_item, lock_attribute_of
 from pynamo_locking._items import unique_values, versions
 from pynamo_locking._locks import held_lock
 from pynamo_locking._models.attributes import LockAttribute
@@ -104,8 +105,8 @@ class _Unguarded(BatchWrite[_M]):
     @override
     def save(self, put_item: _M) -> None:
         versions.forget(put_item)  # the stored item will have no write id
-        lock = put_item._lock_attribute()
-        if put_item._lock_creates_item and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
+        lock = lock_attribute_of(put_item)
+        if creates_item(put_item) and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
             lock.__set__(put_item, LockState(raw={}))  # which identifies the row
         super().save(put_item)
 

@@ -22,13 +22,20 @@ from pynamo_locking._io import runtime
 from pynamo_locking._io.stored_rows import Image, Place, Stored, number
 from pynamo_locking._items import versions
 from pynamo_locking._locks.held_lock import held_by_this_context
-from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.options import make_options
 from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.edit import Edit
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.async_transaction import as_step
 from pynamo_locking._transactions.begin import current_transaction
+from pynamo_locking._transactions.transaction import (
+    check_writable,
+    idempotency_key_of,
+    is_committed,
+    isolation_of,
+    items_of,
+)
 from pynamo_locking.exceptions import PayloadMismatch
 
 if TYPE_CHECKING:
@@ -230,7 +237,7 @@ class _Ending(Edit[IdempotencyTable]):
     def _save(self) -> None:
         if self.by is None:
             super()._save()
-        elif self.is_undone or not self.by._is_committed:
+        elif self.is_undone or not is_committed(self.by):
             raise ConfigurationError(
                 "the transaction with which call.complete() was to store the result is not committed: end it before "
                 "the block of the call ends. Nothing was stored, and the key is free again."
@@ -308,16 +315,16 @@ class IdempotentCall:
                 "call.complete() stores the result with a transaction that is opened inside the block of the call. "
                 "Without one, assign call.result."
             )
-        if tx._options.idempotency_key is not None:
+        if idempotency_key_of(tx) is not None:
             raise ConfigurationError(
                 "the transaction has an idempotency_key: were it committed before, it would not store the result. "
                 "Leave the key out: the call has one."
             )
-        tx._check_writable()
+        check_writable(tx)
         self.result = result
         self._encode(result)
         tx.update(self._row, self._actions())
-        tx._members.undo.append(self._edit.undo)
+        items_of(tx).undo.append(self._edit.undo)
         self._edit.by = tx
 
     def __enter__(self) -> Self:
@@ -374,7 +381,7 @@ class IdempotentCall:
 
     def _begin(self) -> Transaction | None:
         """Return the open transaction, of which the call will be a part; without one, refuse to wait for ourselves."""
-        tx, row = current_transaction(), self._edit.lock._target.row
+        tx, row = current_transaction(), handle_of(self._edit.lock).target.row
         if held_by_this_context(row, WHOLE, None) is not None:
             raise ConfigurationError(
                 f"the call {self._terms.key!r} is in progress in this very thread or task, and would wait for itself."
@@ -387,13 +394,13 @@ class IdempotentCall:
         return tx
 
     def _enter_in(self, tx: Transaction) -> None:
-        if tx._isolation == "read_uncommitted":
+        if isolation_of(tx) == "read_uncommitted":
             raise ConfigurationError("a result counts once it is committed: choose another isolation.")
         row = tx.get_or_none(type(self._row), self._terms.key)
         if row is not None and _is_kept(row.kept_until_ms):
             self._repeat(row)
         else:
-            tx._check_writable()
+            check_writable(tx)
             self._in, self._row, self._before = tx, row or self._row, tx.savepoint()
 
     def _leave_in(self, tx: Transaction, error: BaseException | None) -> None:

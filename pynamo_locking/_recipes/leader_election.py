@@ -20,7 +20,7 @@ from pynamo_locking._core.lease import RENEW_AFTER, Duration, seconds
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import Pause, arun_steps, run_steps
 from pynamo_locking._io.wakeups import Mailbox
-from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking.exceptions import LockLost, LockTimeout
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ class Term:
         self._tell()
 
     def _why_over(self) -> str:
-        held = self._lock._last()
+        held = handle_of(self._lock).last_entry()
         held.may_be_renewed()  # notes what the heartbeat is about to note
         return held.possession.reason or self._wish or ("" if self._left > 0 else "unanswered")
 
     @property
     def _left(self) -> float:
         """How long it lasts unless the lease is renewed."""
-        held = self._lock._last()
+        held = handle_of(self._lock).last_entry()
         return held.remaining - held.entry.lease * _LAST_PART
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class Campaign:
         on_elected: Callable[[Term], object] | None,
         on_lost: Callable[[str], object] | None,
     ) -> None:
-        if not lock._options.heartbeat:
+        if not handle_of(lock).options.heartbeat:
             raise ConfigurationError("a leader renews its lease: lead() needs heartbeat='progress' or True.")
         self._pattern = lock
         self._on_elected = on_elected
@@ -275,7 +275,7 @@ class Campaign:
         self._is_stopping = True
         if self._term is not None:
             self._term.resign()
-        self._candidate._cut_short()
+        handle_of(self._candidate).cut_short()
         self._tell()
 
     # The campaign's thread
@@ -284,10 +284,11 @@ class Campaign:
         _started_by.set(self)
         try:
             while not self._is_stopping:
-                lock = Lock(self._pattern._target, self._pattern._options, lambda _: self._tell())
+                pattern = handle_of(self._pattern)
+                lock = Lock(pattern.target, pattern.options, lambda _: self._tell())
                 self._candidate = lock
                 if self._is_stopping:
-                    lock._cut_short()
+                    handle_of(lock).cut_short()
                 is_well = False
                 try:
                     lock.acquire()
@@ -297,7 +298,7 @@ class Campaign:
                 except Exception:
                     logger.exception("the campaign for %s goes on after an error", lock.name)
                 if not is_well:  # let another process lead
-                    began, pause_s = runtime.current.monotonic(), lock._options.lease * RENEW_AFTER
+                    began, pause_s = runtime.current.monotonic(), handle_of(lock).options.lease * RENEW_AFTER
                     run_steps(
                         self._until(
                             lambda: self._is_stopping or runtime.current.monotonic() >= began + pause_s,  # noqa: B023

@@ -16,6 +16,7 @@ from pynamo_locking._core.lock_queue import Success
 from pynamo_locking._io import concurrency, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import held_lock
+from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._locks.options import M
 from pynamo_locking._transactions.begin import current_transaction
 from pynamo_locking.exceptions import LockLost, LockTimeout
@@ -196,19 +197,20 @@ class Once(Generic[M]):
 
     def __init__(self, lock: Lock[M], period: Period) -> None:
         self.lock = lock
+        self._handle = handle_of(lock)
         self._period = period
 
     def __enter__(self) -> Run[M]:
         self._begin()
-        takes = self.lock._takes
+        takes = self._handle.depth
         try:
             if self._look():
-                self.lock._enter()
+                self._handle.begin_block()
                 if not self._judge():
                     self._leave_to_others()
         except BaseException as error:
-            if self.lock._takes > takes:
-                self.lock._leave(error)
+            if self._handle.depth > takes:
+                self._handle.end_block(error)
             if not self._is_busy(error):
                 raise
         return self._run
@@ -217,7 +219,7 @@ class Once(Generic[M]):
         self._begin()
         try:
             if await concurrency.call(self._look):
-                await self.lock._aenter()
+                await self._handle.abegin_block()
                 await self._ajudge()
         except LockTimeout as error:
             if not self._is_busy(error):
@@ -231,14 +233,14 @@ class Once(Generic[M]):
             await self.lock.__aexit__(type(error), error, error.__traceback__)
             raise
         if not is_ours:
-            await self.lock._aleave(self._leave_to_others)
+            await self._handle.aend_block(self._leave_to_others)
 
     def _leave_to_others(self) -> None:
         with contextlib.suppress(LockLost):  # nothing was done under the lock
-            self.lock._leave()
+            self._handle.end_block()
 
     def _begin(self) -> None:
-        if self.lock._takes:
+        if self._handle.depth:
             raise self._held_already()
         if current_transaction() is not None:
             raise ConfigurationError(
@@ -248,8 +250,8 @@ class Once(Generic[M]):
 
     def _held_already(self) -> ConfigurationError:
         return ConfigurationError(
-            f"{self.lock._target.row.label} is held here already: once() takes it itself, so that the end of its block "
-            f"can note the success and release the lock in one request."
+            f"{self._handle.target.row.label} is held here already: once() takes it itself, so that the end of its "
+            f"block can note the success and release the lock in one request."
         )
 
     def _look(self) -> bool:
@@ -259,7 +261,7 @@ class Once(Generic[M]):
         may have taken until the next period, whose run is not ours.
         """
         self._begin_ms = self._period.begin_ms(runtime.current.time_ms())
-        row = self.lock._target.row
+        row = self._handle.target.row
         try:
             image = lock_requests.look(row, consistent=False)
         except Unavailable:  # the request for the lock is sent more often
@@ -268,8 +270,8 @@ class Once(Generic[M]):
 
     def _judge(self) -> bool:
         """Note the answer under the lock, by the image that showed us in front."""
-        held = self.lock._must_have_taken()
-        if not self.lock._is_last_take:
+        held = self._handle.held_entry()
+        if not self._handle.is_outermost:
             raise self._held_already()
         self._ours = held
         return self._note(held.row.state(held.image))
@@ -286,13 +288,13 @@ class Once(Generic[M]):
         return bool(self._run)
 
     def _warn(self, last: Success, now_ms: int) -> None:
-        skew = self.lock._options.settings.max_clock_skew
+        skew = self._handle.options.settings.max_clock_skew
         ahead_s = (last.began_ms - now_ms) / 1000
         if ahead_s > (_SKEW_S if skew is None else skew):
             logger.warning(
                 "the last success of %s is dated %.0f s later than this clock, by %s: one of the two clocks is wrong, "
                 "and no run is due until that time has come. To forget that success, delete the row of the name.",
-                self.lock._target.row.label,
+                self._handle.target.row.label,
                 ahead_s,
                 last.owner,
             )
@@ -322,26 +324,26 @@ class Once(Generic[M]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._run:
-            await self.lock._aleave(partial(self._leave, error), error)
+            await self._handle.aend_block(partial(self._leave, error), error)
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and self._run._counts:
             try:
                 self._succeed()
             except BaseException as failure:
-                self.lock._leave(failure)
+                self._handle.end_block(failure)
                 raise
-        self.lock._leave(error)
+        self._handle.end_block(error)
 
     def _succeed(self) -> None:
-        held = self.lock._must_have_taken()
-        if held is not self._ours or not self.lock._is_last_take:
+        held = self._handle.held_entry()
+        if held is not self._ours or not self._handle.is_outermost:
             raise ConfigurationError(
                 f"{held.row.label} was acquired in the block of once(), so no success is noted: leave it to once()."
             )
         now_ms = runtime.current.time_ms()
         success = Success(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
-        held_lock.record_success(held, success, self._period.kept_s(self.lock._options.settings.max_lease))
+        held_lock.record_success(held, success, self._period.kept_s(self._handle.options.settings.max_lease))
 
 
 def make_once(lock: Lock[M], period: Period) -> Once[M]:
@@ -350,9 +352,10 @@ def make_once(lock: Lock[M], period: Period) -> Once[M]:
     Raises:
         ConfigurationError: several parties could hold the lock together.
     """
-    options = lock._options
+    handle = handle_of(lock)
+    options = handle.options
     if not options.claim.may_write:
         raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
     # An entry that is handed over to the next caller of this process would leave no request to note the success with.
-    lock._options = replace(options, settings=replace(options.settings, block=1))
+    handle.options = replace(options, settings=replace(options.settings, block=1))
     return Once(lock, period)

@@ -17,6 +17,7 @@ from pynamo_locking._core.lease import is_count
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._locks import held_lock
+from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.writes import GuardedMixin, inserted, moved
 from pynamo_locking._transactions.begin import RetryLoop, as_current, check_join, current_transaction, is_kept_out
 from pynamo_locking._transactions.items import locking
@@ -128,7 +129,7 @@ class AsyncTransaction:
             self._transaction._check_open()
             for lock in () if wanted is None else members.locks_for(model, values, wanted):
                 with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                    await lock._aenter(members.left())
+                    await handle_of(lock).abegin_block(members.left())
                     members.locks.append(lock)
             return await self._in_thread(read, is_urgent=False)
 
@@ -190,7 +191,7 @@ class AsyncTransaction:
             self._transaction._check_placing()
             placed = made()
             for lock in placed.locks() if pessimistic else ():
-                await lock._aenter(members.left())
+                await handle_of(lock).abegin_block(members.left())
                 members.locks.append(lock)
             await self._in_thread(placed.stage)
 
@@ -275,13 +276,14 @@ class AsyncTransaction:
         return await concurrency.to_the_end(alone, is_urgent=is_urgent, hurry=self._hurry)
 
     def _held(self) -> list[HeldEntry]:
-        return [lock._must_have_taken() for lock in self._transaction._members.locks if lock._takes]
+        handles = map(handle_of, self._transaction._members.locks)
+        return [each.held_entry() for each in handles if each.depth]
 
     def _forget_locks(self) -> None:
         """Forget, in this task's context, the locks that a thread has released."""
-        for lock in self._transaction._members.locks:
-            if lock._held is not None:
-                held_lock.remove_from_context(lock._held)
+        for held in [handle_of(lock).entry for lock in self._transaction._members.locks]:
+            if held is not None:
+                held_lock.remove_from_context(held)
 
     def _hurry(self) -> None:
         """Wait for no other transaction any more."""

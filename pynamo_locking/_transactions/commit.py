@@ -49,9 +49,9 @@ from pynamo_locking._io import batch_requests, event_stream, lock_record, runtim
 from pynamo_locking._io.batch_requests import StatementWrite, transact_get
 from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool
+from pynamo_locking._io.stored_rows import own_keys_of
 from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
 from pynamo_locking._items import conditions
-from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._models import isolation
 from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._transactions.item import Unread, check_key

@@ -14,7 +14,7 @@ from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._expressions import values as values_module
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import responses
-from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._io.stored_rows import Place, Stored, lock_attribute_of
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
@@ -420,7 +420,7 @@ class TransactionItem:
 
     def _know_deleted(self, *, checks: bool) -> None:
         """Read an item deleted by this transaction if an update will write it again: no old attribute must remain."""
-        if self.is_deleted and (self.model._lock_attribute() is not None or not (checks or self.is_checked)):
+        if self.is_deleted and (lock_attribute_of(self.model) is not None or not (checks or self.is_checked)):
             self.load()
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:

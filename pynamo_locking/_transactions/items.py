@@ -22,12 +22,12 @@ from pynamo_locking._io import runtime
 from pynamo_locking._io import stored_rows as stored_rows_module
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.responses import foreign_row_error
-from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._io.stored_rows import Place, Stored, own_keys_of
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.conditions import size_of
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of
-from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
@@ -166,19 +166,20 @@ def lock_of_name(lock: Lock[Any]) -> Lock[Any] | None:
 
     None if the lock is kept elsewhere anyway, or if the model has no table for it.
     """
-    model: type[LockableMixin] = lock._target.model
-    if lock._target.is_elsewhere or lock._target.row.may_create or getattr(model.Meta, "lock_table", None) is None:
+    target, options = handle_of(lock).target, handle_of(lock).options
+    model: type[LockableMixin] = target.model
+    if target.is_elsewhere or target.row.may_create or getattr(model.Meta, "lock_table", None) is None:
         return None
-    options = lock._options
-    return Lock(model._target_elsewhere(lock._target.row.key, options.settings, lock._target.read), options, None)
+    return Lock(model._target_elsewhere(target.row.key, options.settings, target.read), options, None)
 
 
 def no_lock_of_absent(lock: Lock[Any], wanted: Locking) -> ConfigurationError:
     """Return the error for an absent item whose lock would be in the item."""
+    target = handle_of(lock).target
     return ConfigurationError(
-        f"there is no item {lock._target.row.label}, and {wanted} cannot lock it, since its lock would be in the item: "
-        f"name a subclass of NamedLock in Meta.lock_table of {lock._target.model.__name__}, where the name of an "
-        f"absent item is locked."
+        f"there is no item {target.row.label}, and {wanted} cannot lock it, since its lock would be in the item: name "
+        f"a subclass of NamedLock in Meta.lock_table of {target.model.__name__}, where the name of an absent item is "
+        f"locked."
     )
 
 
@@ -194,10 +195,11 @@ def shared_item(item: GuardedMixin) -> ConfigurationError:
 
 def give_back(lock: Lock[Any]) -> None:
     """Release a lock after the end of a transaction, whose outcome no longer depends on it."""
+    handle = handle_of(lock)
     try:
-        lock._leave()
+        handle.end_block()
     except LockLost as error:
-        logger.warning("the lock %s was lost before its transaction released it: %s", lock._target.row.label, error)
+        logger.warning("the lock %s was lost before its transaction released it: %s", handle.target.row.label, error)
 
 
 # The items of one transaction: each is read once, locked on request, and has one instance.
@@ -277,7 +279,7 @@ class TransactionItems:
         member = self._known(type(item), key_of(type(item), *key_values_of(item)))
         return None if member is None or member.write is None else member
 
-    def _found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
+    def found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
         names = [attribute.attr_name for attribute in key_attributes(model)]
         resolver = self.reader.resolver()
@@ -310,7 +312,7 @@ class TransactionItems:
         limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
         members = list[TransactionItem]()
         shown = 0
-        for member in self._found(model, _pages(model, hash_key, range_key_condition, options)):
+        for member in self.found(model, _pages(model, hash_key, range_key_condition, options)):
             members.append(member)
             shown += _is_shown(member, model, filter_condition)
             if shown == limit:  # further rows come after the result, and the transaction does not rely on them
@@ -325,7 +327,7 @@ class TransactionItems:
         """Return the items of a table as the transaction sees them, in no order."""
         if is_guarding_table(model):
             self.rely_on_guard(model)
-        members = list(self._found(model, [stored_rows(model, at_most)]))
+        members = list(self.found(model, [stored_rows(model, at_most)]))
         return self._shown(model, members, None, filter_condition)
 
     def _shown(
@@ -364,7 +366,7 @@ class TransactionItems:
         """Return the guard, whose version every transaction increments that creates or deletes items of a hash key."""
         values = [next(iter(stored.items())) for stored in hash_key.values()]
         table = self.table(model)
-        longest = table._own_keys.longest_name
+        longest = own_keys_of(table).longest_name
         return self.counter(table, guard_name(model.Meta.table_name, *values, longest=longest))
 
     def counter(self, model: type[Any], name: str) -> TransactionItem:
@@ -486,12 +488,13 @@ class TransactionItems:
             if self._holds(lock) or self._holds(name):
                 continue
             yield lock
-            if not lock._takes and name is not None:
+            if not handle_of(lock).depth and name is not None:
                 yield name
                 yield lock
-            elif not lock._takes and locking.refuses_absent:
+            elif not handle_of(lock).depth and locking.refuses_absent:
                 raise no_lock_of_absent(lock, locking)
-            if any(not each._must_have_taken().entry.claim.may_write for each in (lock, name) if each and each._takes):
+            handles = [handle_of(each) for each in (lock, name) if each is not None]
+            if any(not each.held_entry().entry.claim.may_write for each in handles if each.depth):
                 self._share(locks[lock])
 
     def _share(self, identity: ItemKey) -> None:
@@ -501,10 +504,11 @@ class TransactionItems:
         self._shared.add(identity)
 
     def _holds(self, lock: Lock[Any] | None) -> bool:
-        return lock is not None and any(
-            each._target.row.identity == lock._target.row.identity and each._options.claim.covers(lock._options.claim)
-            for each in self.locks
-        )
+        if lock is None:
+            return False
+        wanted, handles = handle_of(lock), map(handle_of, self.locks)
+        same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
+        return any(each.options.claim.covers(wanted.options.claim) for each in same)
 
     def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
         for lock in self.locks_for(model, values, locking):
@@ -513,7 +517,7 @@ class TransactionItems:
 
     def hold(self, lock: Lock[Any]) -> None:
         """Acquire a lock, and hold it until the end of the transaction."""
-        lock._enter(self.left())
+        handle_of(lock).begin_block(self.left())
         self.locks.append(lock)
 
     def note_locks(self) -> None:

@@ -27,6 +27,7 @@ from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.batch_requests import StatementWrite as Request
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._io.responses import has_foreign
+from pynamo_locking._io.stored_rows import lock_attribute_of
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, release
@@ -269,7 +270,7 @@ def _size_of_mark(one: IntentWrite) -> int:
 
 
 def _has_document(member: TransactionItem) -> bool:
-    lock = member.model._lock_attribute()
+    lock = lock_attribute_of(member.model)
     assert lock is not None  # noqa: S101 - checked when the path was chosen
     if member.is_absent:
         return False

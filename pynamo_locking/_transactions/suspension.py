@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime, stored_rows
-from pynamo_locking._io.stored_rows import Place, Stored, number
+from pynamo_locking._io.stored_rows import Place, Stored, lock_attribute_of, number, own_keys_of
 from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, versions
-from pynamo_locking._items.keys import own_keys_of
 from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._transactions import commit
@@ -117,7 +116,7 @@ def _known(stored: Mapping[str, Any]) -> Known:
 
 
 def _changes(member: TransactionItem, after: Image) -> _Entry:
-    shape, lock = versions.shape_of(member.model), member.model._lock_attribute()
+    shape, lock = versions.shape_of(member.model), lock_attribute_of(member.model)
     ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
     set_, removed = conditions.difference(member.stored, after, keys=member.key)
     return {

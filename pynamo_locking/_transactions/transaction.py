@@ -696,3 +696,46 @@ class Transaction:
         check_model(model)
         check_scan(model, self._isolation, at_most)
         return self._members.scan(model, filter_condition, at_most)
+
+
+# The doors for other folders: all that they use of a transaction behind its public methods.
+
+
+def items_of(transaction: Transaction) -> TransactionItems:
+    """Return the items of a transaction."""
+    return transaction._members
+
+
+def isolation_of(transaction: Transaction) -> str:
+    """Return the isolation level of a transaction."""
+    return transaction._isolation
+
+
+def idempotency_key_of(transaction: Transaction) -> str | None:
+    """Return the idempotency key of a transaction, if it has one."""
+    return transaction._options.idempotency_key
+
+
+def is_committed(transaction: Transaction) -> bool:
+    """Tell whether a transaction is known to be committed."""
+    return transaction._is_committed
+
+
+def is_done_before(transaction: Transaction, model: type[Any]) -> bool:
+    """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
+    return transaction._is_done_before(model)
+
+
+def check_writable(transaction: Transaction) -> None:
+    """Raise a `ConfigurationError` if the transaction is over, or read only."""
+    transaction._check_writable()
+
+
+def count_in_guard(transaction: Transaction, member: TransactionItem) -> None:
+    """Count a new or deleted item in the guard of queries of its hash key, if its model has one."""
+    transaction._count_in_guard(member)
+
+
+def next_attempt(transaction: Transaction, successor: Transaction) -> Transaction:
+    """Give the next attempt the age of the first one; return it."""
+    return transaction._again(successor)

@@ -12,7 +12,15 @@ from pynamodb.exceptions import TableError
 from rich.text import Text
 
 from pynamo_locking import IntervalMixin, LockableMixin, NamedLock, TransactionTable
-from pynamo_locking._facade import NO_TABLE, connection_of, inspection, keys, tables, ttl_attribute_of
+from pynamo_locking._facade import (
+    NO_TABLE,
+    connection_of,
+    inspection,
+    keys,
+    lock_attribute_of,
+    tables,
+    ttl_attribute_of,
+)
 from pynamo_locking.cli import session, terminal
 from pynamo_locking.cli.command import argument, command, flag, group
 from pynamo_locking.cli.terminal import EXPECTED, Exit, explain, said, usage
@@ -300,8 +308,8 @@ def _placement(model: type[Model]) -> Iterator[Finding]:
         return
     if not issubclass(model, LockableMixin) or not model._has_lock_place():
         yield Finding("locks", NOTE, "the model has none")
-    elif model._lock_attribute() is not None:
-        yield Finding("locks", OK, f"in the items, attribute {model._lock_attribute().attr_name}")  # type: ignore[union-attr]
+    elif lock_attribute_of(model) is not None:
+        yield Finding("locks", OK, f"in the items, attribute {lock_attribute_of(model).attr_name}")
     else:
         yield Finding("locks", OK, f"in the table {model._lock_table().Meta.table_name}")
 

@@ -15,6 +15,7 @@ from pynamo_locking._facade import (
     believed,
     has_connection,
     inspection,
+    lock_attribute_of,
     plain,
     set_connection,
     versions,
@@ -147,7 +148,7 @@ def _queue_of(error: ItemLocked | LockTimeout) -> LockState | None:
     if isinstance(error, LockTimeout):
         return error.queue
     model, image = error.stored or (None, {})
-    lock = None if model is None else model._lock_attribute()
+    lock = None if model is None else lock_attribute_of(model)
     stored = None if lock is None else image.get(lock.attr_name)
     state: LockState | None = None if lock is None or stored is None else lock.deserialize(lock.get_value(stored))
     return state
@@ -329,7 +330,7 @@ def listed(models: Iterable[Any]) -> Iterator[Row]:
     """
     model: Any
     for model in inspection.with_tables(models):
-        if issubclass(model, LockableMixin) and model._lock_attribute() is not None:
+        if issubclass(model, LockableMixin) and lock_attribute_of(model) is not None:
             for lock in inspection.listed(model, is_consistent=False):
                 yield from _rows(model, lock)
 

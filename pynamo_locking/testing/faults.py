@@ -22,7 +22,7 @@ from pynamo_locking._expressions.expressions import Expressions
 from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._locks import held_lock, inspection
-from pynamo_locking._locks.lock import Lock
+from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._pynamodb import ttl_attribute_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing._botocore import client_error
@@ -298,7 +298,7 @@ def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = N
     """
     keys = [key for key in (hash_key, range_key) if key is not None]
     found: Any = lock if isinstance(lock, Lock) else lock.locked(*keys)  # type: ignore[attr-defined]
-    row = found._target.row
+    row = handle_of(found).target.row
     holders = inspection.state(row).holders
     if not holders:
         raise ConfigurationError(f"no party holds {row.label}, so no party can lose it.")

@@ -128,19 +128,19 @@ class Grant:
     @property
     def claimed(self) -> claims.Claimed:
         """What of the lock it believes to hold; once it has asked for it to be shared, no more than that."""
-        asked = claims.wished(self.lock._options.claim)
+        asked = claims.wished(self.lock._handle.options.claim)
         return asked._replace(is_shared=asked.is_shared or self.is_downgraded)
 
     @property
     def entry_id(self) -> str:
         """The name of its entry in the queue."""
-        own = self.lock._held
+        own = self.lock._handle.entry
         return "" if own is None else own.entry.id
 
     @property
     def since(self) -> int:
         """The first ticket of the lock document in which it was taken."""
-        own = self.lock._held
+        own = self.lock._handle.entry
         return 0 if own is None else own.possession.since
 
     @property
@@ -151,7 +151,7 @@ class Grant:
     @property
     def trusts_clocks(self) -> bool:
         """Whether waiters for that lock may believe a wall clock."""
-        return self.lock._options.settings.max_clock_skew is not None
+        return self.lock._handle.options.settings.max_clock_skew is not None
 
 
 @dataclass
@@ -264,8 +264,8 @@ class History:
     def granted(self, lock: Lock[Any], place: Place) -> None:
         """Report that a lock was taken, unless its process stood still until its lease was over."""
         if lock.is_held:
-            assert lock._held is not None, f"{lock.name} says that it is held, and has no entry"
-            line = None if lock._held.caller is None else self.lines.get(lock._held.caller)
+            assert lock._handle.entry is not None, f"{lock.name} says that it is held, and has no entry"
+            line = None if lock._handle.entry.caller is None else self.lines.get(lock._handle.entry.caller)
             self.grants.append(Grant(lock, self._me(), place, lock.ticket, line))
 
     @contextlib.contextmanager

@@ -87,8 +87,9 @@ def abandoned(lock: Lock[Any]) -> Lock[Any]:
 
     def take() -> None:
         lock.acquire()
-        assert lock._held is not None, f"acquire() of {lock.name} has returned, and no entry is held"
-        lock._held.possession = lock._held.possession.over()  # no heartbeat renews it, no release removes it
+        held = lock._handle.entry
+        assert held is not None, f"acquire() of {lock.name} has returned, and no entry is held"
+        held.possession = held.possession.over()  # no heartbeat renews it, no release removes it
 
     in_thread(take)
     return lock

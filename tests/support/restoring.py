@@ -72,8 +72,8 @@ class Function:
         self.item = self.lock.item
         self.transaction = Transaction()
         self.transaction.get(Versioned, "read")
-        options = Versioned.lock("waited", settings=SETTINGS, wait=30)._options
-        self.steps = Acquisition(Versioned.lock("waited")._target.row, options).steps()
+        options = Versioned.lock("waited", settings=SETTINGS, wait=30)._handle.options
+        self.steps = Acquisition(Versioned.lock("waited")._handle.target.row, options).steps()
         until(lambda: next(self.steps) is not TO_THREADS and len(Versioned.lock_state("waited").entries) == 2)
         self.inherited = Versioned.lock_state("waited").entries[1].id
 

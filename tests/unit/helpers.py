@@ -53,7 +53,7 @@ Locks = declare("Locks", NamedLock, table_name="locks", region="us-east-1", lock
 
 def row(key: str = "a-1") -> LockRow:
     """The row of an account."""
-    return Account.locked(key)._target.row
+    return Account.locked(key)._handle.target.row
 
 
 def opened(row: LockRow) -> Mailbox:

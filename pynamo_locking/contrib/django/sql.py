@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from pynamo_locking import ConfigurationError, LockingError, LockLost, locked_all
+from pynamo_locking._facade import handle_of
 from pynamo_locking.contrib._frameworks import logger
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def locked_atomic(
                     yield held
                     for lock in (*held, *inside):
                         # Not `_options.lease`: an outer block may have acquired it, with another lease.
-                        lock.ensure(lock._must_have_taken().entry.lease / 2)
+                        lock.ensure(handle_of(lock).held_entry().entry.lease / 2)
                 is_committed = True
             finally:
                 release_all(inside)

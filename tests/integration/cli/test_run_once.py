@@ -141,7 +141,7 @@ def test_how_long_it_waits(memory, period, terms, wait):
     """For one period, so that a machine that dies or fails is taken over; for a minute without a period."""
     memory.bind(Locks)
 
-    assert Turn(Locks, "job", terms, period).lock._options.wait == wait
+    assert Turn(Locks, "job", terms, period).lock._handle.options.wait == wait
 
 
 def test_too_soon_and_since_success(run):

@@ -50,7 +50,7 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
         dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
-        held_lock.all_held.discard(dead._held)
+        held_lock.all_held.discard(dead._handle.entry)
         with held_elsewhere(Locks.lock(EVIL, wait=1000)):
             pass
         lock = Locks.lock(EVIL)

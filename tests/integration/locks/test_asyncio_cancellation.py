@@ -328,7 +328,9 @@ def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkey
     async def main() -> None:
         async with Plain.locked("a", settings=DEAF):
             apart = replace(DEAF, block=1)
-            waiting = Acquisition(Plain.locked("a")._target.row, Plain.locked("a", settings=apart)._options)
+            waiting = Acquisition(
+                Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options
+            )
             taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
             assert taking.advance(None) is TO_THREADS
             assert taking.advance(None) is not None

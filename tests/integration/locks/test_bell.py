@@ -125,7 +125,7 @@ def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide: Engine, folder: Path, 
     waiting = model.lock("a", settings=LockSettings(lease=100, wait=100, poll_min=0.001, poll=1, request_timeout=10))
     with crew(dynoxide, 1, Locks, model) as [holder]:
         holder.call("enter", model, "a", settings=LAZY)
-        steps = Acquisition(waiting._target.row, waiting._options).steps()
+        steps = Acquisition(waiting._handle.target.row, waiting._handle.options).steps()
         next(steps)
         pauses = [next(steps).seconds]
         of_holder = folder / runtime.process_of(model.lock_state("a").entries[0].id)

@@ -166,7 +166,7 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
     """The last save of a lock is applied, and then the waiters of the process are told: they see what is broken."""
     memory.bind(Purse, Transactions)
     Purse("p0", balance=1).save()
-    row = Purse.lock("p0")._target.row
+    row = Purse.lock("p0")._handle.target.row
     with Purse.edit("p0") as purse:
         mailbox = Acquisition(row, make_options(Purse, **NOTHING, settings=None))._mailbox
         wakeups.open_mailbox(row, mailbox)

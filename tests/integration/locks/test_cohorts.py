@@ -380,7 +380,7 @@ def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.
 def test_who_can_leave_the_line(memory: Engine) -> None:
     """A caller without an entry, whether or not it leads; not the caller whose entry is stored or may be."""
     memory.bind(Plain)
-    row = Plain.lock("a")._target.row
+    row = Plain.lock("a")._handle.target.row
     new, held = lock_requests.NewEntry("of all", "all", 60), QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
     first, second, third = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(3))
     for caller in (first, second, third):
@@ -412,7 +412,7 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     dynoxide.bind(Plain)
     Plain("a").save()
     new = lock_requests.NewEntry("of the leader", "leader", 60)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
+    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 1, lambda *_: None)
     local_queue.enqueue_locally(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
@@ -425,7 +425,7 @@ def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine
     dynoxide.bind(Plain)
     Plain("a").save()
     new = lock_requests.NewEntry("x", "x", 100.0)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._target.row, new, Mailbox(), 1, lambda *_: None)
+    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 1, lambda *_: None)
     local_queue.enqueue_locally(caller)
     quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
     with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:
@@ -493,7 +493,7 @@ def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
     """The leader chose its successor, which left, and was then kept from passing on: the third caller leads."""
     dynoxide.bind(Plain)
     Plain("a").save()
-    row, removed = Plain.lock("a", settings=LAZY)._target.row, list[str]()
+    row, removed = Plain.lock("a", settings=LAZY)._handle.target.row, list[str]()
     new = lock_requests.NewEntry("of the second", "second", 60)
     first, second = (
         local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda _, entry: removed.append(entry)) for _ in range(2)
@@ -520,7 +520,7 @@ def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engin
     dynoxide.bind(Plain)
     Plain("a").save()
     new = lock_requests.NewEntry("of the leader", "leader", SHORT.lease)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._target.row, new, Mailbox(), 32, lambda *_: None)
+    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 32, lambda *_: None)
     local_queue.enqueue_locally(caller)
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
         assert sorted(future.result()[1] for future in futures) == [1, 2]
@@ -556,7 +556,7 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
 def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Either it leads or it is still next: it is never nowhere."""
     dynoxide.bind(Plain)
-    row = Plain.lock("a")._target.row
+    row = Plain.lock("a")._handle.target.row
     new = lock_requests.NewEntry("of both", "both", 60)
     first, second = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
     local_queue.enqueue_locally(first)

@@ -78,7 +78,7 @@ def test_a_newcomer_looks_before_it_tries_again_to_enter(account, after):
     """A refused write costs as much as a write of the whole item, so while the queue is full it only looks."""
     late = account.lock("a", settings=LockSettings(max_waiters=1, block=1), wait=60)
     with held_elsewhere(account.lock("a")) as holder, count_requests() as counted:
-        row, attempt = holder._target.row, Acquisition(late._target.row, late._options)
+        row, attempt = holder._handle.target.row, Acquisition(late._handle.target.row, late._handle.options)
         lock_requests.enter(row, lock_requests.NewEntry("waiter", "waiter", 60.0), 2)
         before, steps = counted.by_operation["UpdateItem"], attempt.steps()
         for looks in (0, 0, 1, 2):  # at first it has not begun

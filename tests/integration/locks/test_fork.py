@@ -104,7 +104,7 @@ def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap: Engine) 
     """It was counted as taken twice then: the second time could not be had any more, and the first was no loss."""
     bind(cheap, Plain, "a")
     lock = Plain.lock("a").acquire()
-    lock._held.leave_to_parent()  # type: ignore[union-attr]
+    lock._handle.entry.leave_to_parent()  # type: ignore[union-attr]
     local_queue._forget_after_fork()
     Plain.break_lock("a", ticket=lock.ticket)  # the parent has left
     with pytest.raises(LockLost, match="take one here"):

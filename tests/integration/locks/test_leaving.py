@@ -24,9 +24,9 @@ def test_who_failed_to_release_does_not_go_on_renewing(account, error):
         patch.setattr(lock_requests, "release", fail)
         with pytest.raises(type(error)):
             lock.release()
-    assert lock._held.possession.is_over
+    assert lock._handle.entry.possession.is_over
     with pytest.raises(LockLost):
-        lock._held.renew()
+        lock._handle.entry.renew()
 
 
 def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(account):
@@ -71,7 +71,7 @@ def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, na
         patch.setattr(wakeups, name, interrupted_once)
         account.lock("a").acquire()
     assert account.lock_state("a").entries == ()
-    assert not wakeups.has_waiters(account.lock("a")._target.row)
+    assert not wakeups.has_waiters(account.lock("a")._handle.target.row)
 
 
 @pytest.mark.parametrize(("module", "name"), [(held_lock, "remove_from_context"), (wakeups, "has_waiters")])
@@ -81,5 +81,5 @@ def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, name, _interrupted(getattr(module, name)))
         lock.release()
-    assert lock._held.possession.is_over
-    assert held_lock.held_in_context(lock._target.row) is None
+    assert lock._handle.entry.possession.is_over
+    assert held_lock.held_in_context(lock._handle.target.row) is None

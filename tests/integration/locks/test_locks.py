@@ -309,7 +309,7 @@ def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
     original, refused = lock_requests.enter, threading.Event()
     with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
         holder = abandoned(account.lock("a", lease=9000, settings=settings))
-        waiter = original(holder._target.row, lock_requests.NewEntry("waiter", "waiter", 9000.0), 2)
+        waiter = original(holder._handle.target.row, lock_requests.NewEntry("waiter", "waiter", 9000.0), 2)
         late = account.lock("a", settings=settings, wait=9000, lease=10_000, heartbeat=False)
 
         def enter(*arguments):
@@ -323,7 +323,7 @@ def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
         thread.start()
         refused.wait()
         clock.shift += 300
-        for entry in holder._target.row.state(waiter).entries:
+        for entry in holder._handle.target.row.state(waiter).entries:
             account.break_lock("a", ticket=entry.ticket)
         thread.join()
         assert late.remaining > 9_800
@@ -398,7 +398,7 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
         def call(*arguments, **options):
             result = original(*arguments, **options)
             with pytest.raises(LockLost):
-                lock._held.renew()
+                lock._handle.entry.renew()
             return result
 
         return call

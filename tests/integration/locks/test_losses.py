@@ -27,7 +27,7 @@ def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
     def edit_it():
         with edit as item:
             item.balance = 0
-            evict_dead(thread_lock._target.row, old_images[0].waiters, old_images[0])
+            evict_dead(thread_lock._handle.target.row, old_images[0].waiters, old_images[0])
 
     with pytest.MonkeyPatch.context() as patch:
         original = lock_requests.enter

@@ -320,7 +320,7 @@ def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
         image = account.lock_state("a")
         others = [abandoned(account.lock("a", shared=True, heartbeat=False)) for _ in range(8)]
         assert account.break_lock("a", ticket=others[-1].ticket)
-        row = first._target.row
+        row = first._handle.target.row
         with pytest.raises(client.Refused):
             lock_requests.evict(row, image.entries, image.evicted)
         lock_requests.evict(row, image.entries, account.lock_state("a").evicted)

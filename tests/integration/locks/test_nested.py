@@ -466,7 +466,7 @@ def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytes
         with kind.locked("a", heartbeat=False):
             assert added == []
         with kind.locked("a"), kind.locked("a"):
-            assert added == [outer._held]
+            assert added == [outer._handle.entry]
         with kind.locked("a"):
             pass
     with kind.locked("a") as outer, kind.locked("a"):

@@ -86,14 +86,14 @@ def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> Non
     memory.bind(Locks, Device)
     Device("d").save()
     with Device.locked("d") as lock:
-        read, items = lock._target.read, list[Any]()
+        read, items = lock._handle.target.read, list[Any]()
 
         def read_late() -> Any:
-            object.__setattr__(lock._target, "read", read)
+            object.__setattr__(lock._handle.target, "read", read)
             items.append(lock.item)
             return read()
 
-        object.__setattr__(lock._target, "read", read_late)
+        object.__setattr__(lock._handle.target, "read", read_late)
         items.append(lock.item)
         items[0].state = "changed"
         items[0].save()

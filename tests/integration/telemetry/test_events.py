@@ -328,7 +328,7 @@ def test_an_eviction_that_is_refused_is_none(heard: Heard) -> None:
     with Account.locked("a", heartbeat=False) as lock:
         seen = Account.lock_state("a")
         lock.renew()
-        assert evict_dead(lock._target.row, seen.holders, seen) is None
+        assert evict_dead(lock._handle.target.row, seen.holders, seen) is None
     assert heard.kinds == ["Acquired", "Renewed", "Released"]
 
 
@@ -416,7 +416,7 @@ def test_a_full_queue_is_a_wait_without_a_ticket(clock: VirtualClock, heard: Hea
 def own_place(owner: str) -> None:
     """Enter the queue, and stay there."""
     new = lock_requests.NewEntry(f"id of {owner}", owner, 600)
-    lock_requests.enter(Account.lock("a")._target.row, new, 2)
+    lock_requests.enter(Account.lock("a")._handle.target.row, new, 2)
 
 
 # Renewals
@@ -802,7 +802,7 @@ def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
     free: dict[str, bool] = {}
 
     def try_all(event: Event) -> None:
-        own = lock._held
+        own = lock._handle.entry
         if own is not None:
             mutexes = (own._mutex, own._renewing, own._writing)
             free[type(event).__name__] = in_thread(lambda: all(map(taken_and_given_back, mutexes)))

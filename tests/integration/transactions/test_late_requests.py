@@ -577,7 +577,7 @@ def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch
     tx = Transaction()
     tx.delete(tx.get(Purse, "p0", for_update=True))
     tx.touch(tx.get(Purse, "p1"))
-    own = tx._members.locks[0]._held
+    own = tx._members.locks[0]._handle.entry
     assert own is not None
     with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
         _lose_answers(patch)

@@ -337,7 +337,7 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
         tx.get(Purse, f"r{i}")
     for i in range(5):
         tx.save(Purse(f"n{i}"))
-    own, original, missing = tx._members.locks[0]._held, Connection.dispatch, list[int]()
+    own, original, missing = tx._members.locks[0]._handle.entry, Connection.dispatch, list[int]()
     assert own is not None
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
@@ -389,5 +389,5 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
         table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"purse_id": {"S": KEY}}})
         with pytest.raises(LockLost):
             lock.renew()
-        assert lock._held is not None
-        assert lock._held.lost.is_set()
+        assert lock._handle.entry is not None
+        assert lock._handle.entry.lost.is_set()

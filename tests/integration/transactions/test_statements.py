@@ -352,7 +352,7 @@ def test_a_lock_in_the_way_is_waited_for(clock: VirtualClock, batched: None) -> 
     """A holder that stays is an error after a short wait, one that has died is evicted."""
     purses(6, note="x")
     lock = Purse.locked("p5", heartbeat=False, lease=30)
-    in_thread(lambda: lock._enter(1))
+    in_thread(lambda: lock._handle.begin_block(1))
     with pytest.raises(Conflict, match="lock"):
         raise_all(6).commit()
     assert marked_rows(Purse) == []

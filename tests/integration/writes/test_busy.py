@@ -310,9 +310,9 @@ def test_requests_of_a_lock_meet_other_writes(engine, code, times):
 
     lock = model.lock("a", wait=0, heartbeat=False)
     refused(lock.acquire)
-    deadline = lock._held.deadline
+    deadline = lock._handle.entry.deadline
     refused(lock.renew)
-    assert lock._held.deadline > deadline
+    assert lock._handle.entry.deadline > deadline
     refused(lock.downgrade)
     refused(lock.release)
     assert model.lock_state("a").entries == ()

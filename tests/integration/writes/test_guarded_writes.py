@@ -255,7 +255,7 @@ def test_condition_and_check_guard_other_items(engine):
                 transaction.save(Device("other", state="guarded"))
             if lock.name.startswith(Account.Meta.table_name):
                 lock.item.save(lock.condition())
-            model, key, _ = lock._target.carrier
+            model, key, _ = lock._handle.target.carrier
             assert model.break_lock(key, ticket=lock.ticket)
             with (
                 pytest.raises(TransactWriteError),
@@ -511,7 +511,7 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
     account("a", balance=7).save()
     original(*copies[0])  # the late copy of the enter request: the id is back, under a new ticket
     state = account.lock_state("a")
-    assert (state.holders[0].id, state.holders[0].writes) == (lock._held.entry.id, 0)
+    assert (state.holders[0].id, state.holders[0].writes) == (lock._handle.entry.entry.id, 0)
     client = account._get_connection().connection.client
     with pytest.raises(client.exceptions.ConditionalCheckFailedException):
         client._make_api_call("UpdateItem", sent)
@@ -544,7 +544,7 @@ def test_a_late_write_cannot_pass_a_later_one(account):
 def test_an_outsider_empties_a_queue_of_many_dead(account):
     """However many died in the queue, in as many requests as that takes."""
     with shifted_clock() as clock:
-        row = abandoned(account.lock("a", lease=6))._target.row
+        row = abandoned(account.lock("a", lease=6))._handle.target.row
         for n in range(29):
             lock_requests.enter(row, lock_requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
         assert len(account.lock_state("a").entries) == 30

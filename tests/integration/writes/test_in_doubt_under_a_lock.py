@@ -120,7 +120,7 @@ def test_a_deletion_by_others_is_noted_by_the_write_that_is_refused(engine, acco
     engine.client().delete_item(TableName=account.Meta.table_name, **key)
     with pytest.raises(LockLost):
         edit.__exit__(None, None, None) if way == "edit" else WRITES[way](given.item)
-    assert (lock.lost.is_set(), lock._held.possession.reason) == (True, "deleted")
+    assert (lock.lost.is_set(), lock._handle.entry.possession.reason) == (True, "deleted")
     if way != "edit":
         with pytest.raises(LockLost):
             lock.release()

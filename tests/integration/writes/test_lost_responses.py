@@ -120,7 +120,7 @@ def test_renewing_by_heartbeat(account):
 def test_a_repeated_renewal_recognises_itself(account):
     """A copy of the same renewal that comes second is refused, and that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
-        own = lock._held
+        own = lock._handle.entry
         own.renew()
         own.last_beat -= 1  # as if botocore had sent it twice
         own.renew()
@@ -131,7 +131,7 @@ def test_a_repeated_renewal_recognises_itself(account):
 def test_a_late_copy_of_a_renewal_changes_nothing(account):
     """It can neither take a newer beat back, nor prolong an entry of the same id under another ticket."""
     with account.locked("a", heartbeat=False) as lock:
-        entry, row = lock._held.entry, lock._held.row
+        entry, row = lock._handle.entry.entry, lock._handle.entry.row
         lock.renew()
         lock.renew()
         newest = account.lock_state("a").holders[0]
@@ -177,7 +177,7 @@ def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
         with shifted_clock() as clock:
-            account.lock("a", lease=6, heartbeat=False).acquire()._held.end()
+            account.lock("a", lease=6, heartbeat=False).acquire()._handle.entry.end()
             clock.shift += 17
             with lost_responses("UpdateItem", where=EVICT) as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1

@@ -60,7 +60,7 @@ def test_a_write_from_outside_that_was_repeated_is_not_called_refused(account):
     class Time:
         @staticmethod
         def sleep(seconds):
-            if not lock._takes:
+            if not lock._handle.depth:
                 in_thread(lock.acquire)
 
     with pytest.MonkeyPatch.context() as patch, lost_responses("UpdateItem", where=is_save):

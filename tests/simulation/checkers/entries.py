@@ -172,8 +172,8 @@ class TrueLoss(Checker):
         """Keep the entries that were granted, and look at the writes that have come back."""
         history = self.run.history
         for grant in history.grants[self._looked_at :]:
-            if grant.lock._held is not None and grant.lock._held.entry.ticket == grant.ticket:
-                self._owns[grant.place, grant.ticket] = grant.lock._held
+            if grant.lock._handle.entry is not None and grant.lock._handle.entry.entry.ticket == grant.ticket:
+                self._owns[grant.place, grant.ticket] = grant.lock._handle.entry
         self._looked_at = len(history.grants)
         self._open += history.operations[self._begun :]
         self._begun = len(history.operations)

@@ -24,7 +24,7 @@ def success_before_the_work() -> Patches:
     def judge_and_note(once: Any) -> bool:
         is_ours = judge(once)
         if is_ours:
-            held = once.lock._held
+            held = once.lock._handle.entry
             success = Success(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
             stored = {":success": lock_record.stored_success(success, once._period.kept_s(0))}
             note = protocol.OWN_ENTRY + Clause(set_="#l.#success = :success")
@@ -52,7 +52,7 @@ def period_not_looked_at_under_the_lock() -> Patches:
     """A caller that has waited for a run takes it for one that has failed."""
 
     def judge(once: Any) -> bool:
-        once._ours = once.lock._must_have_taken()
+        once._ours = once.lock._handle.held_entry()
         once._began_ms = runtime.current.time_ms()
         return bool(once._run)
 

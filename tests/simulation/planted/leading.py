@@ -37,7 +37,7 @@ def one_term_for_all() -> Patches:
 
     def begin(self: Any, lock: Any, tell: Any) -> None:
         init(self, lock, tell)
-        self.ticket = lock._held.possession.since
+        self.ticket = lock._handle.entry.possession.since
 
     return [(Term, "__init__", begin)]
 

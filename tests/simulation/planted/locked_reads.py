@@ -49,8 +49,8 @@ def each_creator_locks_a_name_of_its_own() -> Patches:
     def own(lock: Any) -> Any:
         found = lock_of_name(lock)
         if found is not None:
-            row = replace(found._target.row, key={"name": {"S": runtime.current.token()}})
-            found._target = replace(found._target, row=row)
+            row = replace(found._handle.target.row, key={"name": {"S": runtime.current.token()}})
+            found._handle.target = replace(found._handle.target, row=row)
         return found
 
     return [(items, "lock_of_name", own)]

@@ -129,7 +129,7 @@ class Workload:
 
     def take_back(self, lock: Lock[Any], done: Operation) -> None:
         """Undo a refused change in memory, or the next save of the same object would write it."""
-        item = lock._given
+        item = lock._handle._given
         if done.told is Told.REFUSED and item is not None and done.number in item.log:
             item.log.remove(done.number)
 
@@ -150,19 +150,19 @@ class Workload:
 
     def item(self, lock: Lock[Any]) -> Place:
         """Return the item that a lock protects."""
-        return place(lock._target.model, lock._target.carrier[1].rpartition("/")[2])
+        return place(lock._handle.target.model, lock._handle.target.carrier[1].rpartition("/")[2])
 
     def row(self, lock: Lock[Any]) -> Place:
         """Return the row that carries a lock."""
-        return place(lock._target.carrier[0], lock._target.carrier[1])
+        return place(lock._handle.target.carrier[0], lock._handle.target.carrier[1])
 
     def taken(self, lock: Lock[Any], **arguments: Any) -> bool:
         """Take a lock; tell whether that went well."""
         row = self.row(lock)
         with self.history.taking("acquire", row) as done:
             lock.acquire(**arguments)
-            assert lock._held is not None, f"acquire() of {lock.name} has returned, and no entry is held"
-            done.value = lock._held.entry.id
+            assert lock._handle.entry is not None, f"acquire() of {lock.name} has returned, and no entry is held"
+            done.value = lock._handle.entry.entry.id
         if done.told is not Told.APPLIED:
             self.history.timeouts += 1
             return False
@@ -171,7 +171,7 @@ class Workload:
 
     def give_back(self, lock: Lock[Any]) -> None:
         """Give a lock back, whatever became of it."""
-        kind = "release" if lock._held is not None and lock._held.depth == 1 else "inner release"
+        kind = "release" if lock._handle.entry is not None and lock._handle.entry.depth == 1 else "inner release"
         with self.history.taking(kind, self.row(lock), lock.ticket) as done:
             lock.release()
         if done.told is not Told.APPLIED:

@@ -26,7 +26,7 @@ class Led:
 
     def __init__(self, term: Term) -> None:
         self._term = term
-        self._options, self._held = term._lock._options, term._lock._held
+        self._handle = term._lock._handle
         self.ticket = term.ticket
         self.check = term.check
 

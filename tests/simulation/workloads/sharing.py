@@ -102,7 +102,7 @@ class Callers(Workload):
         """Edit the item, or raise instead."""
         with (
             contextlib.suppress(_Failure),
-            self.history.operation("edit", place(edit.lock._target.model, "d")) as done,
+            self.history.operation("edit", place(edit.lock._handle.target.model, "d")) as done,
             edit as item,
         ):
             done.ticket = edit.lock.ticket

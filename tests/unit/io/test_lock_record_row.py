@@ -22,7 +22,7 @@ def job(access_key):
 
 def identity(model):
     """Return what tells the lock of one item from others in this process."""
-    return model.locked("j")._target.row.identity
+    return model.locked("j")._handle.target.row.identity
 
 
 def test_tables_of_two_accounts_are_not_one():

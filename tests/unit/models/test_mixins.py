@@ -159,7 +159,7 @@ def test_the_attribute_makes_locks():
     lock = Account.lock("a-1", wait=3, owner="me")
 
     assert lock.name == Account.locked("a-1").name == "accounts/a-1"
-    assert (lock.owner, lock._options.wait) == ("me", 3.0)
+    assert (lock.owner, lock._handle.options.wait) == ("me", 3.0)
 
 
 def test_the_method_makes_locks_where_the_attribute_has_another_name():
@@ -171,14 +171,14 @@ def test_the_method_makes_locks_where_the_attribute_has_another_name():
 def test_the_method_makes_locks_where_there_is_no_attribute():
     """A model whose locks are elsewhere has the method as well."""
     assert Beside.lock("k").name == "beside/k"
-    assert Beside.lock("k")._target.row.table == "locks"
+    assert Beside.lock("k")._handle.target.row.table == "locks"
 
 
 def test_locks_are_of_the_class_they_were_asked_of():
     """One attribute object serves a model and its subclasses; each makes locks of its own items."""
     assert Savings.lock("a-1").name == "savings/a-1"
     assert Account.lock("a-1").name == "accounts/a-1"
-    assert Savings.lock("a-1")._target.model is Savings
+    assert Savings.lock("a-1")._handle.target.model is Savings
 
     ours, theirs = Account.lock, Savings.lock
 
@@ -226,14 +226,14 @@ def test_a_model_needs_a_place_for_locks(table):
 
 def test_locks_of_the_same_item_are_one():
     """However number and key are written."""
-    assert Reading.locked(1, b"x")._target.row.identity == Reading.locked(1.0, b"x")._target.row.identity
-    assert Reading.locked(1, b"x")._target.row.identity != Reading.locked(1, b"y")._target.row.identity
+    assert Reading.locked(1, b"x")._handle.target.row.identity == Reading.locked(1.0, b"x")._handle.target.row.identity
+    assert Reading.locked(1, b"x")._handle.target.row.identity != Reading.locked(1, b"y")._handle.target.row.identity
 
 
 def test_a_named_lock_is_called_by_its_name():
     """Unencoded, in messages as in the row."""
     assert Locks.locked("nightly/report").name == "nightly/report"
-    assert Locks.locked("nightly/report")._target.row.key == {"name": {"S": "nightly/report"}}
+    assert Locks.locked("nightly/report")._handle.target.row.key == {"name": {"S": "nightly/report"}}
 
 
 # Keys
@@ -336,7 +336,7 @@ def test_good_keys_are_accepted(model, key, name):
 
 def test_settings_come_from_meta():
     """Without arguments the model's settings count, without those the defaults."""
-    options = Patient.locked("k")._options
+    options = Patient.locked("k")._handle.options
 
     assert (options.wait, options.lease, options.heartbeat, options.settings) == (
         1,
@@ -344,24 +344,24 @@ def test_settings_come_from_meta():
         False,
         Patient.Meta.lock_settings,
     )
-    assert Account.locked("a-1")._options.settings == Account.lock_settings() == LockSettings()
-    assert Account.locked("a-1")._options.wait == 60
+    assert Account.locked("a-1")._handle.options.settings == Account.lock_settings() == LockSettings()
+    assert Account.locked("a-1")._handle.options.wait == 60
 
 
 def test_arguments_override_settings():
     """Each of them, whatever its type; `settings` replaces those of Meta as a whole."""
     options = Patient.locked(
         "k", wait=timedelta(seconds=5), lease=timedelta(minutes=1), heartbeat=True, owner="me"
-    )._options
+    )._handle.options
 
     assert (options.wait, options.lease, options.heartbeat, options.owner) == (5.0, 60.0, True, "me")
     assert options.settings is Patient.Meta.lock_settings
 
     other = LockSettings(wait=7, lease=8)
 
-    assert Patient.locked("k", settings=other)._options.wait == 7
-    assert Patient.locked("k", settings=other, wait=0)._options.wait == 0
-    assert Patient.locked("k", settings=other)._options.settings is other
+    assert Patient.locked("k", settings=other)._handle.options.wait == 7
+    assert Patient.locked("k", settings=other, wait=0)._handle.options.wait == 0
+    assert Patient.locked("k", settings=other)._handle.options.settings is other
 
 
 @pytest.mark.parametrize("settings", [5, "x", {}, {"wait": 5}, False, LockSettings])
@@ -482,7 +482,7 @@ def test_reentry_makes_no_request(held):
     with outer, inner:
         assert inner.ticket == outer.ticket == 7
         assert held.depth == 3
-        assert not inner._is_last_take
+        assert not inner._handle.is_outermost
     assert held.depth == 1
     with pytest.raises(ConfigurationError, match="not held"):
         inner.release()

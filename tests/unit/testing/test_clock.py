@@ -346,7 +346,7 @@ def test_a_lock_from_before_lives_in_real_time():
         Counter.create_table()
         Counter("a").save()
         with Counter.locked("a", lease=3) as lock:
-            before = lock._held.deadline
+            before = lock._handle.entry.deadline
             with VirtualClock() as clock:
                 clock.jump(HOUR)
                 renewed = threading.Event()
@@ -360,7 +360,7 @@ def test_a_lock_from_before_lives_in_real_time():
 
                 database.handle = see
                 assert renewed.wait(PATIENCE_S)
-            assert before <= lock._held.deadline < before + 60
+            assert before <= lock._handle.entry.deadline < before + 60
             assert not lock.lost.is_set()
 
 
