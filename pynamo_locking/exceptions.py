@@ -78,11 +78,7 @@ class Conflict(LockingError):
             there is no such item, or DynamoDB did not return it.
     """
 
-    stored: _Stored | None
-
-    def __init__(self, message: str, *, stored: _Stored | None = None, cause: Exception | None = None) -> None:
-        super().__init__(message, cause=cause)
-        self.stored = stored
+    stored: _Stored | None = None
 
     @property
     def current(self) -> Any:
@@ -104,21 +100,8 @@ class StaleVersion(Conflict):
             the item was deleted and created again, or the copy lacks what a transaction wrote.
     """
 
-    expected: int | None
-    actual: int | None
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        expected: int | None = None,
-        actual: int | None = None,
-        stored: _Stored | None = None,
-        cause: Exception | None = None,
-    ) -> None:
-        super().__init__(message, stored=stored, cause=cause)
-        self.expected = expected
-        self.actual = actual
+    expected: int | None = None
+    actual: int | None = None
 
 
 class ItemLocked(Conflict):
@@ -129,21 +112,8 @@ class ItemLocked(Conflict):
         ticket: the holder's ticket.
     """
 
-    holder: str | None
-    ticket: int | None
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        holder: str | None = None,
-        ticket: int | None = None,
-        stored: _Stored | None = None,
-        cause: Exception | None = None,
-    ) -> None:
-        super().__init__(message, stored=stored, cause=cause)
-        self.holder = holder
-        self.ticket = ticket
+    holder: str | None = None
+    ticket: int | None = None
 
 
 class NotUnique(Conflict):
@@ -156,23 +126,9 @@ class NotUnique(Conflict):
             None if that is not known.
     """
 
-    fields: tuple[str, ...]
-    values: tuple[Any, ...]
-    holder: dict[str, Any] | None
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        fields: tuple[str, ...] = (),
-        values: tuple[Any, ...] = (),
-        holder: dict[str, Any] | None = None,
-        cause: Exception | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause)
-        self.fields = fields
-        self.values = values
-        self.holder = holder
+    fields: tuple[str, ...] = ()
+    values: tuple[Any, ...] = ()
+    holder: dict[str, Any] | None = None
 
 
 class TransactionConflict(Conflict):
@@ -186,11 +142,7 @@ class TransactionConflict(Conflict):
             that was not the reason. Empty for a single write.
     """
 
-    reasons: tuple[str | None, ...]
-
-    def __init__(self, message: str, *, reasons: tuple[str | None, ...] = (), cause: Exception | None = None) -> None:
-        super().__init__(message, cause=cause)
-        self.reasons = reasons
+    reasons: tuple[str | None, ...] = ()
 
 
 class TransactionAborted(Conflict):
@@ -201,11 +153,7 @@ class TransactionAborted(Conflict):
             lease) or ``"asked"`` (an operator called `recover`, or rolled it back).
     """
 
-    by: str
-
-    def __init__(self, message: str, *, by: str = "", cause: Exception | None = None) -> None:
-        super().__init__(message, cause=cause)
-        self.by = by
+    by: str = ""
 
 
 class BatchError(LockingError):
@@ -215,11 +163,7 @@ class BatchError(LockingError):
         results: one `BatchResult` for each write, in the order in which they were added.
     """
 
-    results: tuple[BatchResult, ...]
-
-    def __init__(self, message: str, *, results: tuple[BatchResult, ...] = (), cause: Exception | None = None) -> None:
-        super().__init__(message, cause=cause)
-        self.results = results
+    results: tuple[BatchResult, ...] = ()
 
 
 class LockTimeout(LockingError, TimeoutError):
@@ -229,11 +173,7 @@ class LockTimeout(LockingError, TimeoutError):
         queue: the queue as last seen, or None if DynamoDB sent no response at all.
     """
 
-    queue: LockState | None
-
-    def __init__(self, message: str, *, queue: LockState | None = None, cause: Exception | None = None) -> None:
-        super().__init__(message, cause=cause)
-        self.queue = queue
+    queue: LockState | None = None
 
 
 class LockLost(LockingError):
@@ -249,15 +189,8 @@ class LockLost(LockingError):
         ticket: the ticket that was lost.
     """
 
-    reason: str
-    ticket: int | None
-
-    def __init__(
-        self, message: str, *, reason: str = "", ticket: int | None = None, cause: Exception | None = None
-    ) -> None:
-        super().__init__(message, cause=cause)
-        self.reason = reason
-        self.ticket = ticket
+    reason: str = ""
+    ticket: int | None = None
 
 
 class Question(Protocol):
@@ -275,18 +208,10 @@ class OutcomeUnknown(LockingError):
         write_id: names the write in the logs and in the stored entry.
     """
 
-    write_id: str | None
+    write_id: str | None = None
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        write_id: str | None = None,
-        cause: Exception | None = None,
-        question: Question | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause)
-        self.write_id = write_id
+    def __init__(self, message: str, *, question: Question | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
         self._question = question
 
     def resolve(self) -> Resolution:
@@ -335,11 +260,7 @@ class PayloadMismatch(LockingError):
         key: of the call.
     """
 
-    key: str
-
-    def __init__(self, message: str, *, key: str = "", cause: Exception | None = None) -> None:
-        super().__init__(message, cause=cause)
-        self.key = key
+    key: str = ""
 
 
 class OverlapError(LockingError):
@@ -350,20 +271,8 @@ class OverlapError(LockingError):
         asked: the model's class and the image of `requested`.
     """
 
-    found: tuple[_Stored, ...]
-    asked: _Stored | None
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        found: tuple[_Stored, ...] = (),
-        asked: _Stored | None = None,
-        cause: Exception | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause)
-        self.found = found
-        self.asked = asked
+    found: tuple[_Stored, ...] = ()
+    asked: _Stored | None = None
 
     @property
     def rows(self) -> list[Any]:

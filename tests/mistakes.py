@@ -206,6 +206,13 @@ MISTAKES: Final = (
         "unique/test_faults.py::test_a_refused_row_says_nothing_of_an_earlier_copy",
     ),
     Mistake(
+        "an absent item tells that a transaction was applied",
+        "_writes/send.py",
+        "if outcome is Outcome.APPLIED and refusal.image is None and row is not work.item:",
+        "if outcome is None:",
+        "writes/test_rows_together.py::test_the_decision_of_a_long_transaction_is_not_told_by_an_absent_item",
+    ),
+    Mistake(
         "a doubt of a transaction is not carried over",
         "_writes/native_transaction.py",
         "                    write.note_doubt()",

@@ -145,6 +145,8 @@ TABLE_EXISTS: Final = "ResourceInUseException"
 
 #: The condition of one action of a transaction was not met.
 ACTION_FAILED: Final = "ConditionalCheckFailed"
+#: An action was not the reason why a transaction was cancelled.
+ACTION_PASSED: Final = "None"
 HTTP_CLIENT_ERROR: Final = 400
 HTTP_SERVER_ERROR: Final = 500
 
@@ -177,7 +179,7 @@ _BY_CODE: Final = {
     "ServiceUnavailable": Answer.UNANSWERED,
 }
 
-#: Codes of single actions of a cancelled transaction, besides "None".
+#: Codes of single actions of a cancelled transaction, besides `ACTION_PASSED`.
 _BY_REASON: Final = {
     ACTION_FAILED: Answer.REFUSED,
     "TransactionConflict": Answer.CONFLICT,
@@ -195,7 +197,7 @@ def answer_of(code: str, status: int = 0) -> Answer:
 
 def answer_of_reasons(codes: Collection[str]) -> Answer:
     """Return what the cancellation reasons of a transaction say, one for each action."""
-    answers = {_BY_REASON.get(code, Answer.DENIED) for code in codes if code != "None"}
+    answers = {_BY_REASON.get(code, Answer.DENIED) for code in codes if code != ACTION_PASSED}
     if Answer.REFUSED in answers:
         return Answer.REFUSED
     return Answer.CONFLICT if answers == {Answer.CONFLICT} else Answer.DENIED

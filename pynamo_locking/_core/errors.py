@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LockingError(Exception):
     """Base class of everything this package raises.
+
+    Its text is made where it is raised. What a class knows beside that is an attribute of the class, with a default,
+    and is given by name.
 
     Attributes:
         cause: the exception of botocore or PynamoDB behind this one, or None.
     """
 
-    cause: Exception | None
+    cause: Exception | None = None
 
-    def __init__(self, message: str, *, cause: Exception | None = None) -> None:
+    def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
-        self.cause = cause
+        for name, value in facts.items():
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no attribute {name!r}")
+            setattr(self, name, value)
 
     @property
     def cause_response_code(self) -> str | None:

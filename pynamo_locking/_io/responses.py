@@ -95,7 +95,7 @@ def answer_in(error: BaseException, *, is_single: bool = False) -> Answer:
     """Return how the last attempt of a request ended; `is_single` if botocore made no attempt before it."""
     reasons = reasons_of(error)
     if reasons:
-        return dynamodb.answer_of_reasons([reason.get("Code") or "None" for reason in reasons])
+        return dynamodb.answer_of_reasons([reason.get("Code") or dynamodb.ACTION_PASSED for reason in reasons])
     if isinstance(error, (HTTPClientError, NoConnectionError)):
         # botocore raises the error of the last attempt: "no connection" says nothing about earlier attempts.
         is_known = is_single or hasattr(error, REPEATED)
@@ -141,7 +141,7 @@ def shown(reasons: Reasons) -> list[CancellationReason | None]:
     """Return reasons in the form of PynamoDB's errors."""
     return [
         None
-        if reason.get("Code", "None") == "None"
+        if (reason.get("Code") or dynamodb.ACTION_PASSED) == dynamodb.ACTION_PASSED
         else CancellationReason(code=reason["Code"], message=reason.get("Message"), raw_item=reason.get("Item"))
         for reason in reasons
     ]

@@ -492,6 +492,8 @@ class _IntentWork(Work):
 
     @override
     def unknown(self, error: Exception) -> Exception:
+        if responses.answer_in(error) is Answer.DENIED:
+            return TransactWriteError("Failed to mark an item", responses.readable(error))
         return also(TransactionConflict, TransactWriteError)(
             f"no response came for {self.label}: {error}; nothing was written.", cause=error
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
 from typing_extensions import override
 
-from pynamo_locking._core.dynamodb import ACTION_FAILED, Answer, Next, RetryPolicy, RetryState
+from pynamo_locking._core.dynamodb import ACTION_FAILED, ACTION_PASSED, Answer, Next, RetryPolicy, RetryState
 from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lock_queue import FREE, dead_among
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge
@@ -146,16 +146,25 @@ class RowWrite:
 
     def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
         """Tell what a stored row says of the work, and note what it says of a held lock."""
+        write = self.write
         if self.check is not None:
-            return self.check.judge(image, in_doubt=in_doubt)
-        if self.write is not None:
-            return self.write.judge(image, repeated=in_doubt)
-        return Outcome.REJECTED
+            outcome = self.check.judge(image, in_doubt=in_doubt)
+            is_stored = write is not None and write.judge(image, repeated=False) is Outcome.APPLIED
+            return Outcome.APPLIED if is_stored else outcome
+        if write is None or write.operation is CHECK:
+            return Outcome.REJECTED
+        return write.judge(image, repeated=in_doubt)
 
     @property
     def is_traced(self) -> bool:
         """Whether the row would show that it was written, by an id or by the number in an entry; a check does not."""
         return self.check is not None or (self.write is not None and self.write.operation is not CHECK)
+
+    @property
+    def refuses_a_copy(self) -> bool:
+        """Whether DynamoDB would refuse a second copy, by the number in the entry, or by the version that is gone."""
+        is_checked = self.write is not None and self.write.part.condition() is not None
+        return self.check is not None or (self.is_traced and is_checked)
 
     def mark_in(self, image: Image | None) -> WriteIntent | None:
         """Return the mark of a transaction of many items that is in the way."""
@@ -165,6 +174,8 @@ class RowWrite:
 
     def is_final(self, image: Image | None) -> bool:
         """Tell whether a stored row proves that DynamoDB will accept no copy of the work any more."""
+        if self.check is not None and self.check.is_gone(image):  # its ticket never comes back
+            return True
         return self.write is not None and not self.write.may_still_be_applied(image)
 
     def clear(self, refusal: Refusal) -> bool:
@@ -410,6 +421,13 @@ class Work:
             if reason.get("Code") == ACTION_FAILED
         ]
 
+    def passed(self, rows: Sequence[RowWrite], error: Exception) -> list[RowWrite]:
+        """Return the rows of a refused transaction that were not refused themselves."""
+        if not self.is_transaction:
+            return []
+        told = zip(rows, _reasons_of(rows, error), strict=False)
+        return [row for row, reason in told if (reason.get("Code") or ACTION_PASSED) == ACTION_PASSED]
+
     def _show_reasons(self, error: Exception) -> responses.Reasons:
         """Let the error tell the reasons in the order of the caller's actions."""
         reasons = _reasons_of(self.all, error)[: len(self.actions)]
@@ -486,7 +504,7 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
     """Return the response if an earlier copy was applied, None if the work may be sent again; or raise."""
     refused = work.refused(rows, error, in_doubt=in_doubt)
     try:
-        outcomes = [row.judge(refusal.image, in_doubt=in_doubt) for row, refusal in refused]
+        outcomes = [_outcome_of(work, row, refusal) for row, refusal in refused]
     except LockingError as reason:  # a lock document is broken, so nothing shows the outcome
         if in_doubt:
             raise work.unknown(error) from reason
@@ -494,10 +512,12 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
     for outcome, (row, refusal) in zip(outcomes, refused, strict=True):
         if outcome is Outcome.APPLIED and (in_doubt or not work.is_named):
             return work.answer(row, refusal.image)
-    told = zip(outcomes, refused, strict=True)
-    is_proven = any(outcome is Outcome.REJECTED and row.is_traced for outcome, (row, _) in told)
-    if Outcome.UNKNOWN in outcomes and not is_proven:  # all or none: one row proves that none was written
-        raise work.unknown(error) from error
+    if Outcome.UNKNOWN in outcomes:
+        # All or none: one row that was not written proves that none was.
+        shown = [row for outcome, (row, _) in zip(outcomes, refused, strict=True) if outcome in _NOT_APPLIED]
+        copied = [row for row in work.passed(rows, error) if row.refuses_a_copy]
+        if not copied and not any(row.is_traced for row in shown):
+            raise work.unknown(error) from error
     is_final = Outcome.LOST in outcomes or any(row.is_final(refusal.image) for row, refusal in refused)
     is_open = in_doubt and not is_final
     if Outcome.LOST not in outcomes and _is_cleared(work, refused, error, is_open=is_open):
@@ -509,6 +529,16 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
     raise _gravest(errors) from error
 
 
+_NOT_APPLIED: Final = (Outcome.REJECTED, Outcome.LOST)
+
+
+def _outcome_of(work: Work, row: RowWrite, refusal: Refusal) -> Outcome:
+    outcome = row.judge(refusal.image, in_doubt=refusal.in_doubt)
+    if outcome is Outcome.APPLIED and refusal.image is None and row is not work.item:
+        return Outcome.UNKNOWN  # that one item is absent says nothing of the others: another writer may have deleted it
+    return outcome
+
+
 def _is_cleared(work: Work, refused: Sequence[tuple[RowWrite, Refusal]], error: Exception, *, is_open: bool) -> bool:
     """Remove what is in the way; tell whether the work may be sent again."""
     if work.replans(refused):
@@ -517,7 +547,8 @@ def _is_cleared(work: Work, refused: Sequence[tuple[RowWrite, Refusal]], error: 
         found = [(row.lock, row.mark_in(refusal.image)) for row, refusal in refused]
         marked = [(lock, mark) for lock, mark in found if lock is not None and mark is not None]
         work.resolver.resolve(*marked)
-    return bool(marked) or (bool(refused) and all([row.clear(refusal) for row, refusal in refused]))  # noqa: C419
+    cleared = [row for row, refusal in refused if row.clear(refusal)]
+    return bool(marked) or (bool(refused) and (len(cleared) == len(refused) or work.item in cleared))
 
 
 def _gravest(errors: Collection[Exception]) -> Exception:
@@ -651,5 +682,5 @@ def send_item(
             return send(work)
         with owns[0].going():
             data = send(work)
-        note_left(owns[0], data.get("Attributes") if finishes else None)
+        note_left(owns[0], data.get("Attributes") if finishes and check is not None else None)
         return data

@@ -252,6 +252,34 @@ def count_requests() -> Iterator[Requests]:
         yield requests
 
 
+@contextmanager
+def unanswered(
+    wanted: str,
+    *,
+    then: Callable[[], object],
+    where: Callable[[Body], bool] = lambda body: True,
+    attempts: int = 4,
+    is_applied: bool = True,
+) -> Iterator[list[str]]:
+    """All attempts that botocore makes of a request stay unanswered; then something happens, and the next one comes."""
+    sent: list[str] = []
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if operation != wanted or not where(_body(request)):
+            return forward()
+        sent.append(operation)
+        if len(sent) > attempts:
+            if len(sent) == attempts + 1:
+                then()
+            return forward()
+        if is_applied:
+            forward()
+        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    with tapped(tap):
+        yield sent
+
+
 _ENDPOINT: Final[Any] = botocore.endpoint.Endpoint
 _ORIGINAL: Final = _ENDPOINT._do_get_response
 _LOCK: Final = threading.Lock()

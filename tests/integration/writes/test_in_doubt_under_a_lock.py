@@ -34,27 +34,6 @@ def account(engine):
     return Account
 
 
-@contextmanager
-def unanswered(operation, *, then, where=lambda body: True, attempts=4, is_applied=True):
-    """All attempts that botocore makes of a request stay unanswered; then something happens, and the next one comes."""
-    sent = []
-
-    def tap(endpoint, request, name, forward):
-        if name != operation or not where(faults._body(request)):
-            return forward()
-        sent.append(name)
-        if len(sent) > attempts:
-            if len(sent) == attempts + 1:
-                then()
-            return forward()
-        if is_applied:
-            forward()
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    with faults.tapped(tap):
-        yield sent
-
-
 # Writing
 
 
@@ -74,7 +53,7 @@ def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lo
     item = lock.item
     item.note = "written"
     with (
-        unanswered(
+        faults.unanswered(
             "UpdateItem",
             then=lambda: broken.append(account.break_lock("a", ticket=lock.ticket)),
             where=lambda body: "#e0" not in body["UpdateExpression"],
@@ -95,7 +74,7 @@ def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
     """The transaction has a token, by which its own copy is known for a while: it is never told as refused."""
     lock = Device.lock("d", heartbeat=False).acquire()
     lock.item.state = "written"
-    with unanswered(
+    with faults.unanswered(
         "TransactWriteItems", then=lambda: Device.break_lock("d", ticket=lock.ticket), is_applied=is_applied
     ) as sent:
         try:
@@ -143,7 +122,7 @@ def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
             assert account.break_lock("a", ticket=lock.ticket)
 
     def write(given):
-        with unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
+        with faults.unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
             if way == "edit":
                 edit.__exit__(None, None, None)
             else:
@@ -247,7 +226,7 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
 
     releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
     with (
-        unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
+        faults.unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
         account.locked("a", heartbeat=False) as lock,
     ):
         pass
