@@ -17,6 +17,7 @@ from pynamo_locking import ConfigurationError, LockLost, TransactWrite
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, lost_requests
 from tests.support.models import APART, Account, Locks
+from tests.support.workers import until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,7 @@ def test_who_resigns_goes_behind_the_others(clock: VirtualClock) -> None:
     heard: list[tuple[str, int]] = []
     with contextlib.ExitStack() as stack:
         campaigns = {name: stack.enter_context(Locks.lead("scheduler", **OPTIONS)) for name in "ab"}
+        until_queued(Locks, "scheduler", 2)  # or the first would resign before the other one has come
         for _ in range(6):
             [(name, campaign)] = leading(campaigns, clock)
             term = campaign.term

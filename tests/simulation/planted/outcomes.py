@@ -23,7 +23,7 @@ from pynamo_locking._models.batch_writes import TransactWrite
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._writes import send, write
 from pynamo_locking._writes.native_transaction import TransactionActions
-from pynamo_locking._writes.send import Check, ItemWork
+from pynamo_locking._writes.send import Check, ItemWork, RowWrite
 from pynamo_locking.exceptions import OutcomeUnknown
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -93,14 +93,19 @@ def loss_not_noted() -> Patches:
 
 @plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
 def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
-    """The last write of an edit that something on the way has repeated is reported as not done."""
+    """The last write of an edit that something on the way has repeated is told as not done, whatever its id says."""
 
     def told(state: Any, *arguments: Any, repeated: bool, **options: Any) -> Outcome:
         outcome = judge(state, *arguments, repeated=repeated, **options)
         is_gone = state.find(arguments[0].id, arguments[0].ticket) is None
         return Outcome.LOST if is_gone and not repeated else outcome
 
-    return [(send, "judge", told)]
+    judge_row = RowWrite.judge
+
+    def by_the_entry_alone(self: Any, image: Any, *, in_doubt: bool) -> Outcome:
+        return (judge_row if self.check is None else Check.judge)(self.check or self, image, in_doubt=in_doubt)
+
+    return [(send, "judge", told), (RowWrite, "judge", by_the_entry_alone)]
 
 
 @plants(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss")
