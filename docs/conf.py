@@ -57,7 +57,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_[MPRT]|GuardedMixin|Mark|Savepoint|Path",
+        r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
     ),
     (r"py:.*", r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|Answer|Heartbeat|Once"),
 ]

@@ -128,7 +128,7 @@ class RowWrite:
     def made(self) -> dict[str, Any]:
         """Make the request anew."""
         if self.write is not None:
-            return {self.write.request.removesuffix("Item"): self.write.kwargs(*self._filled or ())}
+            return {self.write.request.removesuffix("Item"): self.write.kwargs(*(self._filled or (None, None)))}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
         row = self.check.own.row
@@ -242,7 +242,7 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
 # The check of a lock that a writer does not hold, and that it must not write into: of a range, or of a table.
 
 
-#: How often a write looks at a queue that changes before each attempt.
+#: How often a write looks at what changes before each of its attempts: a queue, or unique values.
 _MOST_LOOKS: Final = 8
 
 
@@ -325,7 +325,6 @@ _KINDS: Final = {
     "Put": "put_items",
     "Update": "update_items",
 }
-#: How often a write is sent with other unique values.
 
 
 class Work:
@@ -567,8 +566,6 @@ class ItemWork(Work):
         barriers: of locks in other rows that are not held.
     """
 
-    item: RowWrite
-
     def __init__(
         self,
         write: Write,
@@ -585,7 +582,7 @@ class ItemWork(Work):
         self.policy = RetryPolicy() if is_guarded else _policy(write, connection, once=self.once)
         self.write_id = next((each.own.write_id(each.number) for each in ([check] if check else checks)), None)
         # A holder does not resolve the mark of a transaction that may be its own: it would write past it.
-        self.item = RowWrite(None, None if check else lock, write, check)
+        self.row = self.item = RowWrite(None, None if check else lock, write, check)
         self.others = [*(RowWrite(check=each) for each in checks), *barriers]
         self.values = self._rows_of_values()
         self.looks_left = _MOST_LOOKS
@@ -603,17 +600,17 @@ class ItemWork(Work):
     def rows(self, how: Next | None) -> Sequence[RowWrite]:
         if self.once and how is Next.REPEAT:  # each attempt has an id of its own
             self.write.part.renew(runtime.current.token())
-            self.item.request, self.token = self.item.made(), ""
+            self.row.request, self.token = self.row.made(), ""
         self.values = [row for row in self.values if not row.is_dropped]
-        return [self.item, *self.others, *self.values]
+        return [self.row, *self.others, *self.values]
 
     @override
     def replans(self, refused: Sequence[tuple[RowWrite, Refusal]]) -> bool:
-        images = [refusal.image for row, refusal in refused if row is self.item]
+        images = [refusal.image for row, refusal in refused if row is self.row]
         if not (images and self.looks_left and self.write.expects_other_values(*images)):
             return False
         self.looks_left -= 1
-        self.item.request, self.values, self.token = self.item.made(), self._rows_of_values(), ""
+        self.row.request, self.values, self.token = self.row.made(), self._rows_of_values(), ""
         return True
 
     @override
@@ -633,12 +630,12 @@ class ItemWork(Work):
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:
-        return {"Attributes": image} if row is self.item and image is not None else {}
+        return {"Attributes": image} if row is self.row and image is not None else {}
 
     @override
     def look(self, error: Exception) -> dict[str, Any]:
         """Read the item to find the outcome of a write that must not be sent twice."""
-        [made] = self.item.request.values()
+        [made] = self.row.request.values()
         kwargs = {"TableName": made["TableName"], "Key": made["Key"], "ConsistentRead": True}
         try:
             image = connection_of(self.write.item).connection.dispatch("GetItem", kwargs).get("Item")
