@@ -214,7 +214,7 @@ def test_an_interrupted_block_leaves_no_entry(models: None, run: Callable[[], No
 @pytest.mark.parametrize("run", [by_acquire_and_release, by_acquire_and_release_inside])
 def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], None]) -> None:
     """So it is with `acquire` and `release`, unless the interrupt comes before `release` has begun."""
-    places = each_place(run, none_left((Locks, "a")), LET_BE | {"release", "_leave"})
+    places = each_place(run, none_left((Locks, "a")), LET_BE | {"release", "end_block"})
     assert places > 50
 
 
@@ -226,8 +226,11 @@ def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], Non
         (in_a_block_of_a_task, set()),
         (in_an_edit_of_a_task, set()),
         (in_two_locks_of_a_task, set()),
-        (by_a_task_that_is_cancelled, {"take"}),  # a profiler, unlike a signal, can replace what is thrown into it
-        (by_acquire_and_release_of_a_task, {"arelease", "_aleave"}),  # as for `release`
+        (
+            by_a_task_that_is_cancelled,
+            {"acquire_in_task"},
+        ),  # a profiler can replace what is thrown into it
+        (by_acquire_and_release_of_a_task, {"arelease", "aend_block"}),  # as for `release`
     ],
 )
 def test_an_interrupted_task_leaves_no_entry(models: None, run: Any, let_be: set[str]) -> None:
