@@ -364,7 +364,7 @@ class Work:
         resolver: Resolver | None = None,
     ) -> None:
         self.connection, self.token, self.is_named, self.options = connection, token, is_named, options or {}
-        self.resolver, self.explained = resolver or Resolver(), dict[int, Exception]()
+        self._resolver, self.explained = resolver, dict[int, Exception]()
         self.ask(actions)
 
     def ask(self, actions: Sequence[RowWrite], guards: Sequence[RowWrite] = ()) -> None:
@@ -372,6 +372,13 @@ class Work:
         self.actions, self.all = actions, [*actions, *guards]
         for row in self.all:  # once: copies with the same token must be equal
             expiry.date_now(row.request)
+
+    @property
+    def resolver(self) -> Resolver:
+        """What resolves write intents of other transactions; made when one is met."""
+        if self._resolver is None:
+            self._resolver = Resolver()
+        return self._resolver
 
     @property
     def refusals(self) -> list[Exception | None]:
@@ -482,7 +489,7 @@ def send(work: Work) -> dict[str, Any]:
         rows = work.rows(how)
         if not rows:
             return {}
-        if not work.token or not (work.is_named or sending.in_doubt or how is None):
+        if work.is_transaction and (not work.token or not (work.is_named or sending.in_doubt or how is None)):
             work.renew_token()
         try:
             return work.dispatch(rows)
@@ -667,15 +674,17 @@ def send_item(
         OutcomeUnknown: no response tells whether the item was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
+    if not owns:
+        return send(ItemWork(write, lock, barriers=barriers))
     with contextlib.ExitStack() as held:
         numbers = {each: held.enter_context(each.writing()) for each in in_order(owns)}
         checks = [Check(each, numbers[each], EntryEffect.KEEP if i else write.kind) for i, each in enumerate(owns)]
-        check = checks.pop() if lock is not None and checks else None
+        check = checks.pop() if lock is not None else None
         finishes = write.kind is EntryEffect.FINISH
         if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.own.row)):
             write.return_values = "ALL_NEW"
         work = ItemWork(write, lock, check, checks, barriers)
-        if not owns or write.kind is EntryEffect.KEEP:
+        if write.kind is EntryEffect.KEEP:
             return send(work)
         with owns[0].going():
             data = send(work)
