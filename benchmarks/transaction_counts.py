@@ -97,8 +97,7 @@ class Count:
         path: how it was committed.
         requests: of the commit, counted.
         write_units: of the commit, counted.
-        planned_requests: what `Transaction.plan` had said.
-        planned_write_units: what it had said.
+        planned_requests: what `Transaction.plan` had said of them.
         refused: how many of the requests were refused.
         reads: requests that the transaction made before the commit, to read.
         read_units: of those.
@@ -113,7 +112,6 @@ class Count:
     requests: int
     write_units: float
     planned_requests: int
-    planned_write_units: int
     refused: int
     reads: int
     read_units: float
@@ -168,7 +166,6 @@ def count(kind: str, n: int) -> Count:
         committing.requests,
         committing.write_units,
         plan.requests,
-        plan.write_units,
         committing.refused,
         reading.requests,
         reading.read_units,
@@ -198,10 +195,9 @@ def as_markdown(counts: list[Count]) -> str:
         "reference",
         "of 2013, 7n+4",
         "write units",
-        "plan",
         "reads before",
     )
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" + "---|" + "---:|" * 7]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" + "---|" + "---:|" * 6]
     for each in counts:
         cells = (
             each.kind,
@@ -212,7 +208,6 @@ def as_markdown(counts: list[Count]) -> str:
             f"{each.reference_requests:,}",
             f"{each.old_requests:,}",
             f"{each.write_units:,.0f}",
-            f"{each.planned_write_units:,}",
             f"{each.reads:,}",
         )
         lines.append("| " + " | ".join(cells) + " |")

@@ -235,7 +235,6 @@ LARGE_BYTES: Final = 380_000
 
 #: How much a participant row holds.
 ROW_BYTES: Final = 350_000
-_KB: Final = 1024
 
 
 class CommitPath(str, enum.Enum):
@@ -259,8 +258,7 @@ class MemberFacts:
         wants_direct: whether the deciding transaction should write it itself.
         needs_token: whether a second copy of its write, sent alone, would also be applied, with another result.
         size: of the item as it will be stored.
-        before_size: of the item as it was.
-        mark: the costs of its mark, if it gets one.
+        mark: what the number of requests depends on, if it gets a write intent.
     """
 
     is_write: bool
@@ -269,13 +267,12 @@ class MemberFacts:
     wants_direct: bool = False
     needs_token: bool = False
     size: int = 0
-    before_size: int = 0
     mark: IntentFacts | None = None
 
 
 @dataclass(frozen=True)
 class IntentFacts:
-    """What the costs of a mark depend on.
+    """What the number of requests for a mark depends on.
 
     Attributes:
         size: of the item while it carries the mark.
@@ -297,22 +294,12 @@ class IntentFacts:
 
 
 @dataclass(frozen=True)
-class OwnRows:
-    """How many bytes the rows of a long transaction take: its header, and a row of participants without any."""
-
-    header: int
-    participants: int
-
-
-@dataclass(frozen=True)
 class Plan:
-    """How a transaction would be committed now, and what that costs if no other writer interferes.
+    """How a transaction would be committed now, and in how many requests if no other writer interferes.
 
     Attributes:
         path: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``.
         requests: how many requests the commit makes.
-        write_units: how many write units it takes.
-        read_units: how many read units it takes.
         direct: indexes of the members that the deciding transaction writes itself.
         staged: indexes of the members that are marked before the decision, and finished after it.
         checked: indexes of the members that the deciding transaction checks.
@@ -322,8 +309,6 @@ class Plan:
 
     path: CommitPath
     requests: int = 0
-    write_units: int = 0
-    read_units: int = 0
     direct: tuple[int, ...] = field(default=(), repr=False)
     staged: tuple[int, ...] = field(default=(), repr=False)
     checked: tuple[int, ...] = field(default=(), repr=False)
@@ -341,7 +326,7 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
 
 
 def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> Plan:
-    """Return how a transaction is committed, without its costs.
+    """Return how a transaction is committed, without the number of its requests.
 
     `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
     the idempotency key. A native transaction has one more if it leaves a `record`.
@@ -361,24 +346,15 @@ def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool 
     return _long_path(members, writes, reads, extra)
 
 
-def with_costs(plan: Plan, members: Sequence[MemberFacts], *, rows: OwnRows, extra: int = 0) -> Plan:
-    """Return a plan with what it costs; `extra` are the units of the other actions, written alone."""
+def with_requests(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
+    """Return a plan with the number of its requests."""
     if plan.path is CommitPath.NOTHING:
         return plan
-    reads, read_units = _validations(members, plan.validated)
+    sizes = [members[i].size for i in sorted(plan.validated, key=lambda i: not members[i].is_absent)]
+    reads = len(chunks(sizes))
     if plan.path is CommitPath.LONG:
-        return _with_costs_of_marks(replace(plan, requests=reads, read_units=read_units), members, extra, rows)
-    written = [*plan.direct, *plan.checked]
-    units = sum(_units(members[i]) for i in written) + extra
-    is_alone = plan.path is CommitPath.SINGLE
-    return replace(plan, requests=reads or 1, read_units=read_units, write_units=units if is_alone else 2 * units)
-
-
-def _validations(members: Sequence[MemberFacts], reads: Sequence[int]) -> tuple[int, int]:
-    """Return the requests and the units of the transactional reads that check items."""
-    units = sum(2 * -(-max(1, members[i].size) // (4 * _KB)) for i in reads)
-    sizes = [members[i].size for i in sorted(reads, key=lambda i: not members[i].is_absent)]
-    return len(chunks(sizes)), units
+        return _with_requests_of_marks(replace(plan, requests=reads), members)
+    return replace(plan, requests=reads or 1)
 
 
 def chunks(sizes: Sequence[int]) -> list[range]:
@@ -403,7 +379,7 @@ def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Seq
     stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_be_marked]
     if stuck:
         raise CannotBeStaged(_why_stuck(members, writes, len(reads), room))
-    return Plan(CommitPath.LONG, 0, 0, 0, tuple(direct), tuple(staged), checked, validated)
+    return Plan(CommitPath.LONG, 0, tuple(direct), tuple(staged), checked, validated)
 
 
 def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int, room: int) -> str:
@@ -431,31 +407,18 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
     return sorted(chosen)
 
 
-def _with_costs_of_marks(plan: Plan, members: Sequence[MemberFacts], extra: int, own: OwnRows) -> Plan:
+def _with_requests_of_marks(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
     marks = {i: members[i].mark or IntentFacts() for i in plan.marked}
     rows = keys_in_rows([mark.key_size for mark in marks.values()])
-    keys = [mark.key_size for mark in marks.values()]
     new = {i for i, mark in marks.items() if members[i].is_absent and not mark.is_read_first}
     ghosts = placeholders([mark.size for i, mark in marks.items() if i in new])
     placing = _batches([(marks[i].place, marks[i].is_placed_together) for i in marks if i not in new])
     finishing = _batches([(marks[i].place, marks[i].is_finished_together) for i in plan.staged])
-    spilled = [mark.spill_size for mark in marks.values() if mark.spill_size]
+    spilled = sum(mark.spill_size > 0 for mark in marks.values())
     read = sum(mark.is_read_first for mark in marks.values())
     last = 1 if plan.staged else 0
-    header, decided = kb(own.header), [*plan.direct, *plan.checked]
-    decision = header + extra + sum(max(_units(members[i]), kb(marks[i].size) if i in marks else 0) for i in decided)
-    return replace(
-        plan,
-        requests=plan.requests + 2 + read + len(rows) + 2 * len(spilled) + len(ghosts) + placing + finishing + last,
-        write_units=header * (1 + last)
-        + sum(kb(own.participants + sum(keys[i] for i in row)) for row in rows)
-        + 2 * sum(map(kb, spilled))
-        + 2 * (len(ghosts) * header + decision)
-        + sum(kb(mark.size) * (2 if i in new else 1) for i, mark in marks.items())
-        + sum(kb(max(marks[i].size, members[i].size)) for i in plan.staged),
-        read_units=plan.read_units + read,
-        rows=len(rows),
-    )
+    requests = plan.requests + 2 + read + len(rows) + 2 * spilled + len(ghosts) + placing + finishing + last
+    return replace(plan, requests=requests, rows=len(rows))
 
 
 def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
@@ -472,15 +435,6 @@ def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
             batch = together[start : start + dynamodb.MOST_STATEMENTS]
             count += len(batch) - max(0, sum(batch) - 1)
     return count
-
-
-def _units(member: MemberFacts) -> int:
-    return kb(max(1, member.size, member.before_size))
-
-
-def kb(size: int) -> int:
-    """Return how many write units an item of so many bytes takes."""
-    return -(-size // _KB)
 
 
 def placeholders(sizes: Sequence[int]) -> list[range]:

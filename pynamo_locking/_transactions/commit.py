@@ -32,7 +32,6 @@ from pynamo_locking._core.transactions import (
     CommitPath,
     IntentFacts,
     MemberFacts,
-    OwnRows,
     Plan,
     TransactionRecord,
     TransactionStatus,
@@ -42,7 +41,7 @@ from pynamo_locking._core.transactions import (
     row_of_changes,
     row_of_key,
     row_of_participants,
-    with_costs,
+    with_requests,
 )
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import batch_requests, event_stream, lock_record, runtime, transaction_record, write_intents
@@ -61,7 +60,6 @@ from pynamo_locking._transactions.prepare import (
     can_be_marked,
     needs_read,
     plan_intent,
-    stored_size,
 )
 from pynamo_locking._transactions.transaction_table import TransactionTable
 from pynamo_locking._transactions.validation import size_of_member, validate
@@ -490,13 +488,6 @@ def new_header(options: TransactionOptions, *, is_early: bool) -> TransactionRec
     )
 
 
-def own_rows(header_table: RecordTable, header: TransactionRecord) -> OwnRows:
-    """Return how many bytes a header takes at most, and a row of participants without any."""
-    ends = {header_table.expires: {"N": "9999999999"}}  # a time with zeros at its end is a byte shorter
-    row = transaction_record.row_beside(header_table, row_of_participants(header.id, 0), {"items": {"L": []}})
-    return OwnRows(item_size({**transaction_record.begun(header_table, header), **ends}), item_size({**row, **ends}))
-
-
 def participant(row: LockRow, spill: str) -> dict[str, Any]:
     """Return what a row of participants says of an item."""
     stored = {"table": {"S": row.table}, "key": {"M": row.key}, "lock": {"S": row.attribute}}
@@ -511,7 +502,7 @@ def key_size(stored: dict[str, Any]) -> int:
 
 
 def facts_of(header_table: RecordTable, one: IntentWrite) -> IntentFacts:
-    """Return what the costs of a mark depend on."""
+    """Return what the number of requests for a mark depends on."""
     place = _place(one.member)
     spill = transaction_record.row_beside(header_table, one.mark.spill, lock_record.stored_changes(one.mark))
     return IntentFacts(
@@ -525,10 +516,10 @@ def facts_of(header_table: RecordTable, one: IntentWrite) -> IntentFacts:
     )
 
 
-def facts_if_read(member: TransactionItem, size: int) -> IntentFacts:
+def facts_if_read(member: TransactionItem) -> IntentFacts:
     """Return the same for an item that is read right before it is marked, as far as it is known now."""
     assert member.row is not None  # noqa: S101 - checked when the path was chosen
-    return IntentFacts(size, key_size(participant(member.row, "")), place=_place(member), is_read_first=True)
+    return IntentFacts(key_size=key_size(participant(member.row, "")), place=_place(member), is_read_first=True)
 
 
 def _place(member: TransactionItem) -> Hashable:
@@ -558,27 +549,25 @@ class CommitRun:
         return self._long is not None and self._long.is_decided
 
     def plan(self) -> Plan:
-        """Return the path and its cost; refuse a commit for which no path is possible.
+        """Return the path and the number of requests; refuse a commit for which no path is possible.
 
         This works out all that the commit would store, without a request.
         """
         plan = self._choose()
         facts, staged = self._facts(is_long=True), set(plan.staged)
         with isolation.for_commit():
-            for i in (*plan.direct, *plan.staged):
-                facts[i] = replace(facts[i], size=stored_size(self._members[i], facts[i].size))
             for i in plan.marked:
                 facts[i] = self._marked(facts[i], i, is_staged=i in staged)
-        return with_costs(plan, facts, extra=self._extra_units(plan.path), rows=self._own_rows(plan))
+        return with_requests(plan, facts)
 
     def _marked(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
         """Return the facts of an item that gets a mark."""
         member, table, id_ = self._members[i], self._options.header_table, self._options.id
         assert table is not None  # noqa: S101 - `_choose` checks it
         if needs_read(member):
-            return replace(facts, mark=facts_if_read(member, facts.size + facts.before_size))
+            return replace(facts, mark=facts_if_read(member))
         one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
-        return replace(facts, size=facts.size + one.document_size, mark=facts_of(table, one))
+        return replace(facts, mark=facts_of(table, one))
 
     def _choose(self) -> Plan:
         try:
@@ -616,21 +605,6 @@ class CommitRun:
         writers = [member.writer for member in self._members if member.writer is not None]
         checked_rows = {each.row.identity for writer in writers for each in writer.separate}
         return len(checked_rows) + (self._options.idempotency_key is not None)
-
-    def _extra_units(self, path: CommitPath) -> int:
-        """Return the units of these actions; the row of a lock, whose queue is not known, counts as 1 KB."""
-        has_record = path is CommitPath.NATIVE and self._options.record
-        own = [*key_action(self._options), *(record_action(self._options) if has_record else [])]
-        rows = self._extra_actions() - (self._options.idempotency_key is not None)
-        return rows + sum(transactions.kb(conditions.size_of(action.request["Put"]["Item"])) for action in own)
-
-    def _own_rows(self, plan: Plan) -> OwnRows:
-        table, options, marked = self._options.header_table, self._options, len(plan.marked)
-        if plan.path is not CommitPath.LONG or table is None:
-            return OwnRows(0, 0)
-        header = new_header(options, is_early=bool(plan.validated))
-        header = replace(header, state=TransactionStatus.COMMITTED, items=marked, rows=marked)
-        return own_rows(table, header)
 
     def run(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
@@ -717,7 +691,6 @@ def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> Memb
         is_absent=member.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
         size=measure(after) if write is not None else size_of_member(member),
-        before_size=measure(member.stored),
     )
     if not is_long or write is None:  # only writes are marked
         return facts

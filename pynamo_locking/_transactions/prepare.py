@@ -243,20 +243,6 @@ def _no_place(member: TransactionItem) -> CannotBeStaged:
     return CannotBeStaged(f"{member.final().label} has no place for a mark")
 
 
-def stored_size(member: TransactionItem, otherwise: int) -> int:
-    """Return the size that an item will have, with version and write id; `otherwise` if that is not known."""
-    write = member.final()
-    kwargs = {} if write.operation is DELETE else write.kwargs()
-    if "Item" in kwargs:
-        return conditions.size_of(kwargs["Item"])
-    if not kwargs or (isinstance(member.base, Unread) and not member.is_absent):
-        return otherwise
-    try:
-        return conditions.size_of(conditions.updated(member.stored or member.key, kwargs))
-    except Invalid:  # the commit tells
-        return otherwise
-
-
 def _size_of_base(member: TransactionItem) -> int:
     if member.is_absent:
         return item_size(member.key)

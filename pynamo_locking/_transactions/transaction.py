@@ -355,10 +355,7 @@ class Transaction:
         return self._members.of(item, is_write=is_write, replaces=replaces)
 
     def plan(self) -> Plan:
-        """Return how the transaction would be committed now, and the cost without contention.
-
-        Sizes, and therefore units, are those of what is known: an update of an instance that the transaction
-        has not read counts as 1 KB.
+        """Return how the transaction would be committed now, and in how many requests without contention.
 
         Raises:
             NotUnique: two of its items have the same unique value.

@@ -97,7 +97,6 @@ def test_a_thousand_items_in_less_than_a_hundred_requests(dynoxide: Engine, monk
             tx.save(item)
         plan = tx.plan()
     assert counted.total == 10 + plan.requests == 88
-    assert plan.write_units == pytest.approx(sum(units), rel=0.02)
     assert sum(units) <= 2100
     assert {row["balance"]["N"] for row in rows_of(Purse)} == {"2"}
     assert marked_rows(Purse) == []

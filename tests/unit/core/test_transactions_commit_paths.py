@@ -15,34 +15,28 @@ from pynamo_locking._core.transactions import (
     CommitPath,
     IntentFacts,
     MemberFacts,
-    OwnRows,
     Plan,
     choose_path,
     keys_in_rows,
     placeholders,
-    with_costs,
+    with_requests,
 )
 from tests.unit.helpers import steady
 
 #: What `writes` and `reads` say of marks: each is sent alone.
 MARK = IntentFacts(size=300, key_size=50)
-ROWS = OwnRows(header=500, participants=100)
 
 
 def planned(members: list[MemberFacts], *, extra: int = 0) -> Plan:
-    return with_costs(choose_path(members, extra=extra), members, extra=extra, rows=ROWS)
+    return with_requests(choose_path(members, extra=extra), members)
 
 
 def writes(count: int, **facts: object) -> list[MemberFacts]:
-    return [
-        MemberFacts(is_write=True, **{"size": 100, "before_size": 100, "mark": MARK, **facts}) for _ in range(count)
-    ]  # type: ignore[arg-type]
+    return [MemberFacts(is_write=True, **{"size": 100, "mark": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 def reads(count: int, **facts: object) -> list[MemberFacts]:
-    return [
-        MemberFacts(is_write=False, **{"size": 100, "before_size": 100, "mark": MARK, **facts}) for _ in range(count)
-    ]  # type: ignore[arg-type]
+    return [MemberFacts(is_write=False, **{"size": 100, "mark": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +70,6 @@ MEMBERS = st.lists(
         can_be_marked=st.just(True),
         wants_direct=st.booleans(),
         size=st.integers(0, 400_000),
-        before_size=st.integers(0, 400_000),
         mark=st.builds(IntentFacts, key_size=st.integers(1, 2_000)),
     ),
     max_size=260,
@@ -153,17 +146,14 @@ def test_costs_of_a_long_plan() -> None:
     """250 updates of small items: 99 are written by the decision, 151 staged, each marked and finished."""
     plan = planned(writes(250))
     assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
-    keys = -(-(151 * 50 + 100) // 1024)
-    assert plan.write_units == 1 + keys + 151 + 2 * (1 + 99) + 151 + 1
     assert Plan(CommitPath.NOTHING).marked == ()
 
 
 def test_costs_of_placeholders_and_of_batches() -> None:
     """250 inserts, 99 of them by the decision: 99 and 52 placeholders at once, finishes by 25; a large one alone."""
     mark = IntentFacts(size=1500, key_size=50, place="here")
-    plan = planned(writes(250, is_absent=True, before_size=0, mark=mark))
+    plan = planned(writes(250, is_absent=True, mark=mark))
     assert plan.requests == 1 + 1 + 2 + 1 + 7 + 1
-    assert plan.write_units == 1 + 8 + 2 * 2 + 151 * 2 * 2 + 2 * (1 + 99) + 151 * 2 + 1
     alone = replace(mark, is_placed_together=False, is_finished_together=False)
     plan = planned([*writes(110, mark=mark), *writes(1, mark=alone)])
     assert plan.requests == 1 + 1 + (1 + 1) + 1 + (1 + 1) + 1
@@ -175,7 +165,6 @@ def test_costs_of_rows_of_changes() -> None:
     """What does not fit into a mark is written into a row and deleted there."""
     small, large = writes(110), writes(110, mark=replace(MARK, spill_size=300_000))
     assert planned(large).requests == planned(small).requests + 2 * 11
-    assert planned(large).write_units == planned(small).write_units + 2 * 11 * 293
 
 
 @steady
