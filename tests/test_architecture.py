@@ -104,6 +104,21 @@ def test_private_names_of_pynamodb_are_in_the_adapter() -> None:
     assert wrong == []
 
 
+def test_each_rule_of_transactions_stands_where_it_is_held() -> None:
+    """In a comment at its line, under the number that the page gives it; and no other number."""
+    page = ROOT.parent / "docs" / "explanation" / "transactions.md"
+    rules = re.findall(r"^\*\*R(\d+)\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
+    said = {
+        number
+        for path in MODULES.values()
+        for comment in re.findall(r"#:? .*", path.read_text(encoding="utf-8"))
+        for number in re.findall(r"\bR(\d+): ", comment)
+    }
+
+    assert len(rules) == 13
+    assert said == set(rules)
+
+
 def test_functions_are_short() -> None:
     """Nine of ten have fewer than 30 lines without their docstring, and none more than 60."""
     lengths = functions()

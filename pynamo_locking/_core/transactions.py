@@ -155,6 +155,7 @@ def shows_committed(header: TransactionRecord | None) -> bool:
     """
     if header is None or header.state.is_final:
         return True  # it was aborted, or this mark is a late copy
+    # R13: a transaction that has checked its reads early may come before what a reader has seen.
     return header.state is TransactionStatus.PENDING and not header.is_early
 
 
@@ -318,6 +319,7 @@ class Plan:
     @property
     def marked(self) -> tuple[int, ...]:
         """Indexes of all members that get a mark: also the direct ones if reads are validated before the decision."""
+        # R6: what is written is marked before what was read is checked.
         return tuple(sorted((*self.staged, *self.direct))) if self.validated else self.staged
 
 

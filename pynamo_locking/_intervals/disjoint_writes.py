@@ -1,21 +1,21 @@
 """Writes rows only where no other row is: the conflict row of a hash key, places, the transaction.
 
-A guard names rows that may not be settled yet (see `batch_requests.settle`), which a query may miss.
+A writer that changes which intervals of a hash key are taken increments the version of the *guard* of that hash key in
+the same transaction, on condition that it is still the version that the writer read before its query. So DynamoDB
+refuses one of two concurrent writers. A writer that was refused a few times takes its turn in the queue of a lock. The
+lock only decides the order of writers, the guard what is stored.
 
-A writer that changes which intervals of a hash key are taken increments the version of the guard in the same
-transaction, on condition that it is still the version that the writer read before its query. So DynamoDB refuses one of
-two concurrent writers.
-
-Why a query misses no conflicting row: let *settled* mean that DynamoDB has nothing left to do for a row. Claim: when a
-guard was written, every row written under it before was settled, or is named in it. The next writer has read the guard,
-and either keeps its names and adds its own, or settles the named rows first and leaves only its own names; so the claim
-holds again. A row that was settled before the guard was read shows in a later query. A named row is assumed to be where
-the guard says; if that place conflicts, the row is settled and searched for.
+Why a query misses no conflicting row. A query may miss a row that is not settled yet, that is, for which DynamoDB has
+something left to do (see `batch_requests.settle`). The guard names such rows. Claim: when a guard was written, every
+row that was written under it before was settled, or is named in it. The next writer has read the guard. It keeps the
+names and adds its own, or it settles the named rows first and leaves only its own names. So the claim holds again. A
+row that was settled before the guard was read shows in a later query. A named row is assumed to be where the guard
+says; if that place conflicts, the row is settled and searched for.
 
 Of the rows that the transaction itself writes, what counts is where they will be. The commit ensures that.
 
-How one attempt finds out what is free stands in `staging`. A writer that was refused a few times takes its turn in the
-queue of a lock, so that no writer is refused for long. The lock decides the order of writers, the guard what is stored.
+Rejected: one row for each minute or day of an interval, whose number grows with its length; a lock that is held while
+rows are written, without a guard, which a paused holder would break.
 """
 
 from __future__ import annotations

@@ -288,11 +288,13 @@ def still_pending(header_table: RecordTable, header_id: str) -> dict[str, Any]:
 
     It is an update, since a ConditionCheck needs a permission that no other request for headers needs.
     """
+    # R8: a placeholder is created only in one transaction with this.
     pending = {"S": TransactionStatus.PENDING.value}
     return {"Update": _update(header_table, header_id, protocol.DECIDE, TransactionStatus.PENDING, state=pending)}
 
 
 def _final_expiry(header_table: RecordTable) -> dict[str, Any]:
+    # R10: longer than any request can still be on its way.
     return header_table.ends(header_table.keep.keep_finished_s)
 
 

@@ -90,6 +90,7 @@ def finish_all(
 def drop_all(_: RecordTable, marked: Sequence[tuple[LockRow, WriteIntent]]) -> list[tuple[LockRow, WriteIntent]]:
     """As `finish_all`, of marks to drop; see `drop`."""
     for row, mark in _sent_together(marked, [_dropping(row, mark) for row, mark in marked]):
+        # R4: its record is decided, or gone, which means the same.
         drop(row, mark)
     return []
 

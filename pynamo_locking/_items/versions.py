@@ -178,6 +178,7 @@ class VersionPart:
         same: Condition = path == Stored({NUMBER: str(self.before.version)})
         if self.shape.write_id is None or self.before.write_id is None:
             return same  # an unknown id is not compared: PynamoDB stores none, and a projection has none
+        # R1: a write id never comes again, where a number does after a delete.
         same &= self.shape.write_id == Stored({STRING: self.before.write_id})
         return same
 

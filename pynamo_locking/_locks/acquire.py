@@ -1,4 +1,17 @@
-"""The way to a lock: enqueue, poll, evict, be granted; in a thread or in a task of asyncio."""
+"""The way to a lock: enqueue, poll, evict, be granted; in a thread or in a task of asyncio.
+
+One write enqueues and draws the ticket, so tickets have the order in which DynamoDB applied these writes. The grant
+needs no write: an entry holds the lock once an image shows no conflicting entry ahead of it. An old image is proof as
+well, since entries ahead of ours can leave and never arrive. So waiters poll with eventually consistent reads. Only
+where an image lacks our own entry, a consistent read comes before any conclusion.
+
+An entry ahead is dead if its heartbeat counter has not changed for its lease and 5 % more on this process's own clock.
+The stored end of a lease is a hint for newcomers. An eviction names the counters that were seen, so DynamoDB refuses it
+if an entry was renewed meanwhile.
+
+The steps are one generator, which yields its pauses: a thread sleeps them, a task awaits them. Rejected: the same steps
+written twice, for threads and for tasks; a write that notes the grant, which each waiter would have to make in turn.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""A held lock: its entry, the instances read under it; ensure, renew, downgrade, read, succeed, leave."""
+"""A held lock: its entry, the instances read under it; ensure, renew, downgrade, read, succeed, leave.
+
+A `HeldEntry` lives from the grant until its entry has been released or lost. It numbers the writes under the lock, and
+knows by this process's own clock until when the lease lasts, counted from before the last renewal was sent. A loss is
+noted once, with its reason, by whichever finds out first: the heartbeat, a refused write, or a call of the holder.
+
+The held entries of a context are in a context variable. So threads and tasks that are started under a lock write under
+it, although they do not hold it. An entry belongs to the thread or task that has acquired it, which may acquire the
+lock again without a request.
+"""
 
 from __future__ import annotations
 

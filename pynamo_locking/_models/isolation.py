@@ -1,4 +1,14 @@
-"""Isolation levels of reads outside transactions: committed, or what transactions intend."""
+"""Isolation levels of reads outside transactions: committed, or what transactions intend.
+
+An item with the intent of a transaction is judged by the record of that transaction: committed, then the values of the
+intent are put in place and shown; pending, then the values beside it are shown, or the intended ones with
+``"read_uncommitted"``; aborted or unknown, then the intent is dropped. A record that is pending is believed only for an
+intent that was read before it, so the records are forgotten before each later read. A snapshot looks past a pending
+intent only as R13 allows.
+
+Queries and scans read pages that grow, and count what they show, so a limit costs no read of a whole table. Rejected:
+a filter that leaves items with intents out, and one read more for each of them, which misses rows that come meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Calls that may be made twice: what the first one has returned is kept, and returned again."""
+"""Calls that may be made twice: what the first one has returned is kept, and returned again.
+
+A key is the row of a `NamedLock`: a call in progress is an entry in its queue, so what holds for locks holds for calls.
+The first request expects no row, the usual case, and the image of a refusal brings the kept result. Every later image
+is checked for the result, also in a waiter, which then leaves the queue.
+
+Inside a transaction there is no entry: the commit writes the row, and refuses the second of two transactions. A result
+goes through the serializer before the first caller gets it, or the second caller would get another type. Rejected: an
+entry that says that its process cannot outlive it, as for AWS Lambda: the reader's clock would have to be right.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,22 @@
 """Commit: in one request, or with a record, intents, one decision and roll-forward; and how its outcome is known.
 
-Each is written by the native transaction that decides, and so exists exactly if the transaction was applied. Its place
-can be taken for good instead: then no copy of that transaction, however late, is applied any more.
+Up to 100 actions are one native transaction. More are committed like this:
 
-The row of a suspended transaction is deleted by it instead.
+1. DynamoDB acknowledges the *pending* record before anything else is sent (R3).
+2. Every item except the direct ones gets an intent, which says what the item will be. Its values stay as they are.
+3. What was read is checked, if the decision cannot check it (R5, R6, R7).
+4. One native transaction changes the record to *committed* and writes the direct items. This is the decision.
+5. This process, or the next reader or writer of an item, puts the values of its intent in place (R9).
 
-1. DynamoDB acknowledges the *pending* header before anything else is sent.
-2. Every item except the direct ones gets a mark, which says what the item will be. Its values stay as they are.
-3. One native transaction changes the header to *committed* and writes the direct items. This is the decision.
-4. This process, or the next reader or writer of a marked item, finishes it.
+If anything fails or the process dies before step 4, a compare-and-set changes the record to *aborted*, and the intents
+are dropped (R4). ``explanation/transactions.md`` has the argument, and says what goes wrong without each rule.
 
-If anything fails or the process dies before step 3, a compare-and-set changes the header to *aborted*, and the marks
-are dropped. /docs/explanation/transactions.md has the argument.
+The outcome of a commit without an answer is known by a row that the decision writes: its record, or its idempotency
+key. The row exists exactly if the transaction was applied. Its place can be taken for good instead: then no copy of
+that transaction, however late, is applied any more. The row of a suspended transaction is deleted by the decision.
+
+Rejected: one state in each item in place of the record, which no single write could change for all of them; locks on
+all items before the decision, which wait for each other.
 """
 
 from __future__ import annotations
@@ -243,6 +248,7 @@ class MultiRequestCommit:
         self._renewed = runtime.current.monotonic()
         interrupt: BaseException | None = None
         try:
+            # R3: the record is acknowledged before the first intent is sent.
             transaction_record.begin(self._header_table, self._header)
             self._is_begun = True
             self._write_changes()
@@ -446,6 +452,7 @@ class MultiRequestCommit:
         self._failure = None
         try:
             self._run_in_batches(staged, self._finish_all, self._batches_of(staged))
+            # R9: finished only when each item is known to be in place.
             transaction_record.finish(self._header_table, self._header.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same

@@ -1,6 +1,15 @@
 """Prepare: writes the intent of a transaction beside each item's committed values.
 
-What an item will be is worked out before the transaction is decided: after that DynamoDB must not refuse it.
+An intent says what the item will be; its values stay as they are until the decision. All of it is worked out before the
+transaction is decided, since after that DynamoDB must not refuse it.
+
+An intent is written on condition that the item is the one that was read (R1), that no other transaction has an intent
+there (R2), and that the item's lock is free or ours. A new item gets a placeholder, in a native transaction that also
+asks for the pending record (R8). So a late copy cannot create it again after it was finished and deleted.
+
+A copy of an intent may arrive after an abort. `IntentWrite` counts the copies that had no answer: only without such a
+copy may the record say that nothing of the transaction is left. Rejected: reading all items again before the abort,
+which proves nothing of copies that are still on their way.
 """
 
 from __future__ import annotations

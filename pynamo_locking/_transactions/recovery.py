@@ -1,9 +1,12 @@
 """Reports what became of transactions, completes those whose process has died, replaces broken rows.
 
-No reader or writer waits for it: each completes a marked item that it meets by itself.
+No reader or writer waits for it: each completes an item with an intent that it comes upon. A sweep is for what no
+process comes upon.
 
-The state of a header is the only record of the decision. A header that can be taken for pending becomes an aborted
-one, in the write that also proves that it was not decided meanwhile. If the state is lost, the operator has to name it.
+The state of a record is the only trace of the decision. A pending record whose lease has expired becomes an aborted
+one, in the write that also proves that it was not decided meanwhile (R4). A final record stays longer than any request
+that may still be on its way (R10), so the sweep removes intents that arrive late. If the state itself is lost, the
+operator has to name it: nothing here makes it up.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ def validate(
 
 def in_order(members: Sequence[TransactionItem]) -> list[TransactionItem]:
     """Return the items in the order in which they are checked: the absent ones first."""
+    # R7: an absent item leaves no trace when it comes and goes between two reads.
     return sorted(members, key=lambda member: not member.is_absent)
 
 
@@ -174,4 +175,5 @@ def read_together(members: Sequence[TransactionItem], marks: Sequence[WriteInten
     connection = connection_of(members[0].item).connection
     headers = [(_header_table(members, mark), mark.id) for mark in marks]
     gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in headers]
+    # R5: a plain read may show an item as it was before a decided transaction.
     return transact_get(connection, gets)

@@ -1,11 +1,20 @@
 """Sends writes of rows: one alone, or several together, all or none; and tells what became of them.
 
-A `RowWrite` knows what it asks of one row, and what a refusal means. A `Work` is what is sent together: how often,
-under which token, and what its caller is told. `send` does the rest.
+A `RowWrite` knows what it asks of one row, and what a refusal means for it: applied, rejected, lost, unknown. A `Work`
+is what is sent together, and what its caller is told. `send` is the only loop, and `_settle` alone answers what became
+of a work after a refusal.
 
-A write of a model with ``Meta.enforce`` is a native transaction with a `Barrier`. DynamoDB evaluates it with the write:
-no entry is in the queue, or none has come since an image in which no entry was in the way. Entries leave and never
-grow, so those that are left are not in the way either.
+The rule of doubt (R11): after an attempt without an answer, a refusal is believed only if no copy of the work can be
+applied any more. Of a work with several rows one proof is enough, since all of them are written or none: a stored id or
+number that is ours, a row whose write id is gone for good, or a row that was not refused although DynamoDB would have
+refused a second copy of it. That an item is absent proves nothing of other rows: another writer may have deleted it.
+
+A row for a lock that the caller does not hold (`ForeignLockCheck`, by ``Meta.enforce``) asks that no entry is in the
+queue, or that none has come since an image in which no entry was in the way. Entries leave and never grow, so those
+that are left are not in the way either.
+
+Rejected: a sender for each place of a lock, each with its own differences in doubt; trusting the token of a native
+transaction alone, which DynamoDB forgets after ten minutes.
 """
 
 from __future__ import annotations
@@ -525,7 +534,7 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
         if not copied and not any(row.is_traced for row in shown):
             raise work.unknown(error) from error
     is_final = Outcome.LOST in outcomes or any(row.is_final(refusal.image) for row, refusal in refused)
-    is_open = in_doubt and not is_final
+    is_open = in_doubt and not is_final  # R11: a copy may still be applied
     if Outcome.LOST not in outcomes and _is_cleared(work, refused, error, is_open=is_open):
         return None
     if is_open or not refused:
