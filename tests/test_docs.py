@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -230,6 +231,20 @@ def test_every_promise_names_its_tests(part: str) -> None:
     quotes = [quote for quote, _ in ROWS[part]]
     assert [each for each in promised if not any(quote in each for quote in quotes)] == []
     assert [quote for quote in quotes if not any(quote in each for each in promised)] == []
+
+
+@pytest.mark.parametrize(
+    ("part", "call"), [("save", "item.save()"), ("edit", "with Model.edit"), ("commit", "A trans")]
+)
+def test_the_life_of_a_write_is_as_it_runs(part: str, call: str) -> None:
+    """The page names the modules that each call enters, in their order; a process of its own has no warm caches."""
+    text = (DOCS / "explanation" / "life-of-a-write.md").read_text()
+    [section] = [each for each in text.split("\n## ") if each.removeprefix("`").startswith(call)]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.walks"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    walked = [f"{module.replace('.', '/')}.py" for module in json.loads(run.stdout)[part]]
+    assert re.findall(r"^\| `(\S+\.py)` \|", section, re.MULTILINE) == walked
 
 
 #: The tests that are made of what `python -m certify` asks.
