@@ -13,7 +13,7 @@ from tests.support.models import declare
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Account = declare("Account", numbers="balance", version=True, lock=True)
+Account: Any = declare("Account", numbers="balance", version=True, lock=True)
 
 #: The engine, and the language that it evaluates.
 _ENGINE = ("testing", "_expressions")
