@@ -322,9 +322,11 @@ class _Line:
 
     numbers: Iterator[int] = field(default_factory=itertools.count)
     gate: threading.Event = field(default_factory=threading.Event)
+    has_stopped: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
     done: list[Increment] = field(default_factory=list)
     lost: list[int | None] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
 
 
 class Actions:
@@ -490,15 +492,22 @@ class Actions:
                         if number == 0 <= stops_at:
                             until_in_line(model, key, count - 1)
                         if number == stops_at:
+                            line.has_stopped.set()
                             line.gate.wait(PATIENCE)
                         item.value += 1
                     line.done.append(Increment(key, edit.lock.ticket, int(item.value)))
                 except LockLost as loss:
                     line.lost.append(loss.ticket)
+                except Exception as error:  # noqa: BLE001 - raised where the line is over
+                    line.failed.append(error)
 
         line.threads += [threading.Thread(target=work, daemon=True) for _ in range(count)]
         for thread in line.threads:
             thread.start()
+
+    def until_one_stops(self) -> None:
+        """Wait until a thread stands in its block with the lock."""
+        assert self._line.has_stopped.wait(PATIENCE), "no thread has come to the place where it stops"
 
     def line_is_over(self) -> tuple[list[Increment], list[int | None]]:
         """Let the thread that stopped go on; return what was done, and which tickets were lost."""
@@ -506,6 +515,8 @@ class Actions:
         for thread in self._line.threads:
             thread.join(PATIENCE)
             assert not thread.is_alive()
+        if self._line.failed:
+            raise self._line.failed[0]
         return sorted(self._line.done, key=lambda done: done.ticket), self._line.lost
 
     def fork(self) -> int:

@@ -183,6 +183,7 @@ def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engin
         for worker, key in ((killed, "a"), (paused, "b")):
             worker.call("line_up", Plain, key, 4, stops_at=1, settings=SHARED)
             tickets[key] = until_in_the_middle(Plain, key)
+            worker.call("until_one_stops")  # the entry is stored before the caller has heard of it
         killed.kill()
         paused.pause()
         for key, ticket in tickets.items():
