@@ -528,7 +528,8 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
         if outcome is Outcome.APPLIED and (in_doubt or not work.is_named):
             return work.answer(row, refusal.image)
     if Outcome.UNKNOWN in outcomes:
-        # All or none: one row that was not written proves that none was.
+        # All or none: one row that was not written proves that none was. A row that is not named has met its condition:
+        # engines name all that have not, and DynamoDB knows the token of an applied copy for ten minutes.
         shown = [row for outcome, (row, _) in zip(outcomes, refused, strict=True) if outcome in _NOT_APPLIED]
         copied = [row for row in work.passed(rows, error) if row.refuses_a_copy]
         if not copied and not any(row.is_traced for row in shown):
