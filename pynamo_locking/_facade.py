@@ -7,7 +7,13 @@ from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.lock_queue import LockState, WriteIntent
 from pynamo_locking._core.row_keys import plain, text_of_ms
 from pynamo_locking._io import lock_record, runtime, transaction_record
-from pynamo_locking._io.stored_rows import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import (
+    has_lock_place,
+    lock_attribute_of,
+    lock_table_of,
+    lock_target_of,
+    own_keys_of,
+)
 from pynamo_locking._items import keys, versions
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import handle_of
@@ -30,11 +36,14 @@ __all__ = [
     "connection_of",
     "handle_of",
     "has_connection",
+    "has_lock_place",
     "inspection",
     "invariants",
     "keys",
     "lock_attribute_of",
     "lock_record",
+    "lock_table_of",
+    "lock_target_of",
     "own_keys_of",
     "plain",
     "recovery",

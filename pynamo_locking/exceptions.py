@@ -334,6 +334,11 @@ def as_model(model: type[Any], image: dict[str, Any]) -> Any:
     return (class_of(model, image) or model).from_raw_data(copy.deepcopy(image))
 
 
+def ask_by(error: OutcomeUnknown, question: Question) -> None:
+    """Let `OutcomeUnknown.resolve` ask this question."""
+    error._question = question
+
+
 def gave_up(error: Any, what: str, attempts: int) -> None:
     """Add the number of attempts to the message of the last error."""
     message = f"{what} gave up after attempt {attempts} of {attempts}: {error}"

@@ -24,6 +24,8 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 PROTOCOL = "_io.protocol"
 #: The one module with PynamoDB's private names.
 ADAPTER = "_pynamodb"
+#: What the package asks of a model of its own.
+DOORS = "_io.model_doors"
 #: It loads a module when it is first needed: transactions evaluate expressions.
 LAZY = {"__init__": 1}
 
@@ -102,6 +104,24 @@ def test_private_names_of_pynamodb_are_in_the_adapter() -> None:
     ]
 
     assert wrong == []
+
+
+def test_no_folder_uses_a_private_name_of_another() -> None:
+    """But the doors, and PynamoDB's adapter. A name is private to the folders whose classes and modules define it."""
+    homes: dict[str, set[str]] = {}
+    used = list[tuple[str, str]]()
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            name = getattr(node, "name", None) or getattr(node, "attr", None) or getattr(node, "id", None)
+            if not isinstance(name, str) or not re.match("_[a-z]", name) or name == "_replace":  # of named tuples
+                continue
+            is_own = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "super()")
+            if not isinstance(node, ast.Attribute) or is_own:
+                homes.setdefault(name, set()).add(module.split(".")[0])
+            elif module not in (DOORS, ADAPTER):
+                used.append((module, name))
+
+    assert [each for each in used if each[1] in homes and each[0].split(".")[0] not in homes[each[1]]] == []
 
 
 def test_each_rule_of_transactions_stands_where_it_is_held() -> None:

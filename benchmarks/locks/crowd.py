@@ -135,7 +135,7 @@ class _Run:
 
     def in_line(self) -> int:
         """How many wait, with the one that waits in the queue for all."""
-        cohort = local_queue._cohorts.get(self.model.lock("a")._handle.target.row.identity)
+        cohort = local_queue.local_queues.get(self.model.lock("a")._handle.target.row.identity)
         return 0 if cohort is None else len(cohort.waiting) + 1
 
 

@@ -44,7 +44,7 @@ from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joine
 from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.batch_requests import settle
-from pynamo_locking._io.stored_rows import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import enforcement_of, lock_attribute_of, own_keys_of
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
+    from pynamo_locking._transactions.items import TransactionItems
 
 
 # The row that guards a hash key: each transaction that changes an interval there increments the guard's version.
@@ -473,6 +474,11 @@ class Staged:
     placings: list[Placing]
     range_locks: Callable[[], list[Lock[Any]]]
 
+    @property
+    def items(self) -> TransactionItems:
+        """The items of the transaction."""
+        return items_of(self.tx)
+
     def locks(self) -> Iterator[Lock[Any]]:
         """Yield the range locks, in one canonical order."""
         return in_order(self.range_locks())
@@ -732,7 +738,7 @@ class Disjoint:
         """Refuse too many rows before any request: guards and locks are part of the deciding transaction."""
         model: Any = self._axis.model
         is_embedded = lock_attribute_of(model) is not None
-        is_checked = (is_locked and not is_embedded) or model._enforces() is not None
+        is_checked = (is_locked and not is_embedded) or enforcement_of(model) is not None
         besides = len(self._groups) * (2 if is_checked else 1)
         can_be_long = is_embedded and getattr(model.Meta, "transaction_table", None) is not None
         most = f"the {dynamodb.MOST_ACTIONS} actions of a native transaction"

@@ -15,7 +15,8 @@ from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, Loc
 from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, Success, WriteIntent
 from pynamo_locking._core.row_keys import plain, row_name, shown_owner, text_of_ms
 from pynamo_locking._io import runtime, stored_rows
-from pynamo_locking._io.stored_rows import ADVICE, FORMAT, FORMAT_NAME, Image, corrupt, format_of, number, own_keys_of
+from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io.stored_rows import ADVICE, FORMAT, FORMAT_NAME, Image, corrupt, format_of, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

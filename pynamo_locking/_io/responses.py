@@ -29,7 +29,7 @@ from pynamo_locking._core.dynamodb import (
 )
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._io import lock_record
-from pynamo_locking._io.stored_rows import creates_item, lock_attribute_of
+from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

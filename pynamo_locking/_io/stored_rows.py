@@ -17,27 +17,6 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.condition import Condition
 
-    from pynamo_locking._core.row_keys import OwnKeys
-
-
-# What other parts of the package ask a model of ours.
-
-
-def lock_attribute_of(model: Any) -> Any:
-    """Return the `LockAttribute` of a model, or of an item's; None if it has none."""
-    return model._lock_attribute()
-
-
-def own_keys_of(model: Any) -> OwnKeys:
-    """Return how the rows of a class of ours are named."""
-    keys: OwnKeys = model._own_keys
-    return keys
-
-
-def creates_item(model: Any) -> bool:
-    """Tell whether the items of a model are there for locks alone, so that a lock creates its item."""
-    return bool(getattr(model, "_lock_creates_item", False))
-
 
 # Values in DynamoDB's form.
 

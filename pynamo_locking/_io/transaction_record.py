@@ -13,8 +13,9 @@ from pynamo_locking._core.row_keys import OwnKeys, shown_owner
 from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
 from pynamo_locking._io import client, protocol, responses, runtime, stored_rows
 from pynamo_locking._io.client import Refused, persistently
+from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.responses import foreign_row_error, of_transactions
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number, own_keys_of
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
 from pynamo_locking._pynamodb import connection_of, ttl_attribute_of
 
 if TYPE_CHECKING:

@@ -511,17 +511,17 @@ runtime.at_exit(_leave_at_exit)
 #: A context keeps its entries in so many parts, and a change copies one part: after n takes, a 256th of n.
 _PARTS: Final = 256
 _Held = Mapping[int, tuple["HeldEntry", ...]]
-_held: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
+held_by_context: ContextVar[_Held] = ContextVar("pynamo_locking_held", default={})  # noqa: B039 - never mutated
 
 
 def add_to_context(held: HeldEntry) -> None:
     parts, number = _parts_without(held), _number(held.row)
-    _held.set({**parts, number: (*parts.get(number, ()), held)})
+    held_by_context.set({**parts, number: (*parts.get(number, ()), held)})
 
 
 def remove_from_context(held: HeldEntry) -> None:
-    if held in _held.get().get(_number(held.row), ()):
-        _held.set(_parts_without(held))
+    if held in held_by_context.get().get(_number(held.row), ()):
+        held_by_context.set(_parts_without(held))
 
 
 def _number(row: LockRow) -> int:
@@ -530,7 +530,7 @@ def _number(row: LockRow) -> int:
 
 def _parts_without(held: HeldEntry) -> dict[int, tuple[HeldEntry, ...]]:
     """Return what this context holds, except one entry and those in its part and in the oldest part that have ended."""
-    parts, number = dict(_held.get()), _number(held.row)
+    parts, number = dict(held_by_context.get()), _number(held.row)
     for part in (next(iter(parts), number), number):
         kept = tuple(each for each in parts.pop(part, ()) if each is not held and not each.possession.is_over)
         if kept:
@@ -540,20 +540,20 @@ def _parts_without(held: HeldEntry) -> dict[int, tuple[HeldEntry, ...]]:
 
 def all_held_in_context(row: LockRow) -> tuple[HeldEntry, ...]:
     """Return our entries in that lock that this context has not released, the last one first."""
-    part = reversed(_held.get().get(_number(row), ()))
+    part = reversed(held_by_context.get().get(_number(row), ()))
     return tuple(held for held in part if held.row.identity == row.identity and not held.possession.is_over)
 
 
 def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | None:
     """Return our entry in that lock that this context has not released: of all of it, or of a range with `bound`."""
-    mine = all_held_in_context(row) if _held.get() else ()
+    mine = all_held_in_context(row) if held_by_context.get() else ()
     return next(
         (held for held in mine if (held.entry.claim.contains(bound) if bound else not held.entry.claim.is_ranged)), None
     )
 
 
 def holds_nothing() -> bool:
-    return not _held.get()
+    return not held_by_context.get()
 
 
 # Which locks this context holds, and under which entry an item is written.

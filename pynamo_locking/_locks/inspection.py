@@ -13,7 +13,8 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.row_keys import text_of_ms
 from pynamo_locking._io import client, event_stream, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
-from pynamo_locking._io.stored_rows import Place, Stored, creates_item, known_format, lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import creates_item, lock_attribute_of, lock_table_of, own_keys_of
+from pynamo_locking._io.stored_rows import Place, Stored, known_format
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.keys import is_base_64, key_attributes
 from pynamo_locking._locks import held_lock, local_queue
@@ -91,7 +92,7 @@ def listed(
     Cost: a scan of the table that carries the locks.
     """
     is_inside = lock_attribute_of(model) is not None
-    carrier = model if is_inside else model._lock_table()
+    carrier = model if is_inside else lock_table_of(model)
     lock, names = lock_attribute_of(carrier).attr_name, [key.attr_name for key in item_keys.stored_keys(carrier)]
     condition, queue = Place(lock, lock_record.NEXT).exists(), Place(lock, lock_record.QUEUE)
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
@@ -264,7 +265,7 @@ Held = dict["HeldEntry", int]
 
 
 def held() -> Held:
-    context = held_lock._held.get().values()
+    context = held_lock.held_by_context.get().values()
     return {each: each.depth for entries in context for each in entries if not each.possession.is_over}
 
 

@@ -153,7 +153,7 @@ class LocalQueue:
             self.watcher = self.asleep = next(reversed(self.waiting), called)
 
 
-_cohorts: dict[tuple[Any, ...], LocalQueue] = {}
+local_queues: dict[tuple[Any, ...], LocalQueue] = {}
 _mutex = runtime.current.mutex()
 
 
@@ -170,10 +170,10 @@ def _wake(cohort: LocalQueue | None, *others: LocalWaiter | None) -> None:
 def enqueue_locally(caller: LocalWaiter) -> bool:
     """Let a caller lead, or line up behind the callers that came before it; tell whether it leads."""
     with _mutex:
-        cohort = _cohorts.get(caller.row.identity)
+        cohort = local_queues.get(caller.row.identity)
         if cohort is None or not (cohort.is_led or cohort.following):
             caller.has_come = True
-            _cohorts[caller.row.identity] = LocalQueue(caller)
+            local_queues[caller.row.identity] = LocalQueue(caller)
             return True
         cohort.line_up(caller)
         return False
@@ -183,7 +183,7 @@ def is_leading(caller: LocalWaiter) -> bool:
     """Tell whether it is the caller's turn to act for the cohort; wake a caller that does not know of its own."""
     gone = sleeping = None
     with _mutex:
-        cohort = _cohorts.get(caller.row.identity)
+        cohort = local_queues.get(caller.row.identity)
         if cohort is not None and not cohort.is_led:
             if cohort.called is not None and cohort.called.has_left:
                 gone, cohort.called = cohort.called, None
@@ -202,14 +202,14 @@ def is_leading(caller: LocalWaiter) -> bool:
 
 def is_watching(caller: LocalWaiter) -> bool:
     """Tell whether the caller has to look from time to time whether the leader of its cohort still acts."""
-    cohort = _cohorts.get(caller.row.identity)
+    cohort = local_queues.get(caller.row.identity)
     return cohort is None or cohort.watcher is caller
 
 
 def seen_ahead(caller: LocalWaiter) -> tuple[LockState, int]:
     """Return the queue as the leader of a caller last saw it, and how many callers were in line before the last."""
     with _mutex:
-        cohort = _cohorts.get(caller.row.identity)
+        cohort = local_queues.get(caller.row.identity)
         leader = None if cohort is None else cohort.leader
         return (FREE, 0) if cohort is None or leader is None else (leader.state, max(0, len(cohort.waiting) - 1))
 
@@ -239,7 +239,7 @@ def leave_local_queue(caller: LocalWaiter) -> bool:
 def tickets_to_reserve(caller: LocalWaiter | None) -> int:
     """Return how many tickets the caller draws: one for each caller in line, and its own."""
     with _mutex:
-        cohort = None if caller is None else _cohorts.get(caller.row.identity)
+        cohort = None if caller is None else local_queues.get(caller.row.identity)
         if caller is None or cohort is None or not cohort.is_led_by(caller):
             return 1
         return _drawing(caller, cohort)
@@ -258,7 +258,7 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     if caller is None or entry is None or entry.claim != WHOLE:
         return None
     with _mutex:
-        cohort = _cohorts.get(caller.row.identity)
+        cohort = local_queues.get(caller.row.identity)
         following = cohort.call() if cohort is not None and cohort.is_led_by(caller) else None
         drawn = 1 if cohort is None or following is None else _drawing(following, cohort)
     _wake(cohort)
@@ -273,12 +273,12 @@ def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> Non
     """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
     while caller is not None:
         with _mutex:
-            cohort = _cohorts.get(caller.row.identity)
+            cohort = local_queues.get(caller.row.identity)
             if cohort is None or not cohort.is_led_by(caller):
                 return
             following = cohort.following
             if following is None:
-                del _cohorts[caller.row.identity]
+                del local_queues[caller.row.identity]
             else:
                 following.image = image
                 cohort.lead(following)
@@ -298,7 +298,7 @@ def abandon(caller: LocalWaiter | None) -> None:
     if caller is None:
         return
     with _mutex:
-        cohort = _cohorts.get(caller.row.identity)
+        cohort = local_queues.get(caller.row.identity)
         caller.has_left = True
         if caller.stage is WaiterStage.WAITING:
             caller.stage = WaiterStage.OVER
@@ -320,7 +320,7 @@ def _remove_handed_over(caller: LocalWaiter) -> None:
 def _forget_after_fork() -> None:
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
-    _cohorts.clear()
+    local_queues.clear()
 
 
 runtime.after_fork(_forget_after_fork)

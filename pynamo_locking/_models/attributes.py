@@ -22,7 +22,7 @@ from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.client import is_sent_again, lock_connection
 from pynamo_locking._io.lock_record import LockRow, state_of
-from pynamo_locking._io.stored_rows import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.options import LockTarget, checked_settings

@@ -107,6 +107,7 @@ class TransactWrite(PynamoTransactWrite):
             },
         )
         self._placed: Any = None  # a `Transaction` of the rows with intervals, whose writes the commit takes over
+        self._placed_items: Any = None
 
     @override
     def condition_check(
@@ -239,10 +240,10 @@ class TransactWrite(PynamoTransactWrite):
                 "leave the token out, or use Transaction with an idempotency_key."
             )
         placed = made(self._placed)
-        self._placed = placed.tx
+        self._placed, self._placed_items = placed.tx, placed.items
         self._placed._check_open()
         actions = self._assembly.by_key.items()
-        self._placed._members.gone = {
+        self._placed_items.gone = {
             key: each.request["Delete"]["Key"] for key, each in actions if "Delete" in each.request
         }
         placed.stage()
@@ -250,8 +251,8 @@ class TransactWrite(PynamoTransactWrite):
     def _take_over(self) -> None:
         """Add the actions of the rows that were placed, and of their guards."""
         self._placed._check_open()
-        self._placed._members.claim_values()
-        for member in list(self._placed._members.by_key.values()):
+        self._placed_items.claim_values()
+        for member in list(self._placed_items.by_key.values()):
             if member.write is not None:
                 self._add_write(member.writer, member.final())
             elif member.is_read:
@@ -264,7 +265,7 @@ class TransactWrite(PynamoTransactWrite):
             super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             if self._placed is not None and not self._is_done:
-                self._placed._members.undo_from(0)
+                self._placed_items.undo_from(0)
 
     def _writer_of(self, model: Model) -> Writer | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None

@@ -24,7 +24,8 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import IntentResolution, resolution_of_intent, shows_committed
 from pynamo_locking._io import client, lock_record, responses, transaction_record, write_intents
 from pynamo_locking._io.batch_requests import get_batch
-from pynamo_locking._io.stored_rows import Image, Place, lock_attribute_of
+from pynamo_locking._io.model_doors import lock_attribute_of
+from pynamo_locking._io.stored_rows import Image, Place
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.keys import ItemKey, key_attributes

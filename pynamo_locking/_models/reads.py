@@ -9,7 +9,8 @@ from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import lock_record, responses
-from pynamo_locking._io.stored_rows import Place, lock_attribute_of
+from pynamo_locking._io.model_doors import lock_attribute_of
+from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of

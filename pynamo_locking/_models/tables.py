@@ -15,8 +15,9 @@ from pynamo_locking._core.dynamodb import TABLE_EXISTS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import GUARD_PREFIX, OwnKeys
 from pynamo_locking._io import client, lock_record, responses, runtime, transaction_record
+from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._io.responses import has_foreign
-from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored, lock_attribute_of, own_keys_of
+from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items import keys as keys_module
 from pynamo_locking._items.keys import check_place

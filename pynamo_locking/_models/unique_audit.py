@@ -13,7 +13,8 @@ from pynamodb.pagination import PageIterator
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import protocol, runtime
 from pynamo_locking._io.batch_requests import transact_get
-from pynamo_locking._io.stored_rows import Place, Stored, own_keys_of
+from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions as conditions_module
 from pynamo_locking._items import expiry, unique_values, versions

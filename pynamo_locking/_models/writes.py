@@ -12,7 +12,7 @@ from typing_extensions import Self, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._io import concurrency
-from pynamo_locking._io.stored_rows import creates_item, lock_attribute_of
+from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import unique_values, versions
 from pynamo_locking._locks import held_lock
 from pynamo_locking._models.attributes import LockAttribute
@@ -116,6 +116,10 @@ class Placed(Protocol):
 
     @property
     def tx(self) -> Any: ...
+
+    @property
+    def items(self) -> Any:
+        """The items of `tx`."""
 
     def locks(self) -> Iterator[Lock[Any]]:
         """Yield the locks to hold before, if the caller wants any."""

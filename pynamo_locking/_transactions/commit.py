@@ -53,7 +53,7 @@ from pynamo_locking._io import batch_requests, event_stream, lock_record, runtim
 from pynamo_locking._io.batch_requests import StatementWrite, transact_get
 from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool
-from pynamo_locking._io.stored_rows import own_keys_of
+from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
 from pynamo_locking._items import conditions
 from pynamo_locking._models import isolation
@@ -80,6 +80,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
     UnknownFormat,
     also,
+    ask_by,
 )
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def ask_later(options: TransactionOptions, path: CommitPath, error: Exception) -
     if is_told and isinstance(error, OutcomeUnknown):
         error.write_id = options.id  # as in the rows; a native transaction may have been sent under other tokens
         ask = _by_key if has_key else _by_record
-        error._question = OutcomeQuery(partial(ask, options, check_table(options), runtime.current.monotonic()))
+        ask_by(error, OutcomeQuery(partial(ask, options, check_table(options), runtime.current.monotonic())))
 
 
 def _may_have_expired(since: float, keep_s: int) -> bool:

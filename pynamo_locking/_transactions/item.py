@@ -14,7 +14,8 @@ from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._expressions import values as values_module
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import responses
-from pynamo_locking._io.stored_rows import Place, Stored, lock_attribute_of
+from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key, writer_of
+from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
@@ -217,7 +218,7 @@ class TransactionItem:
     def row(self) -> LockRow | None:
         """The item as one that can carry a mark, if its model has a lock attribute; with the key it was given with."""
         if self._row is None or self._row.model is not self.model:
-            self._row = self.model._row_of_key(self.key)
+            self._row = lock_row_of_key(self.model, self.key)
         return self._row
 
     @property
@@ -488,7 +489,7 @@ class TransactionItem:
     # Planning: several operations become one write
 
     def _new_writer(self) -> Writer:
-        writer = self.item._writer()
+        writer: Writer | None = writer_of(self.item)
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
         writer.token = self._token

@@ -21,8 +21,9 @@ from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io import stored_rows as stored_rows_module
 from pynamo_locking._io.batch_requests import settle
+from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
-from pynamo_locking._io.stored_rows import Place, Stored, own_keys_of
+from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.conditions import size_of
 from pynamo_locking._items.expiry import unexpired
@@ -170,7 +171,7 @@ def lock_of_name(lock: Lock[Any]) -> Lock[Any] | None:
     model: type[LockableMixin] = target.model
     if target.is_elsewhere or target.row.may_create or getattr(model.Meta, "lock_table", None) is None:
         return None
-    return Lock(model._target_elsewhere(target.row.key, options.settings, target.read), options, None)
+    return Lock(lock_target_by_name(model, target.row.key, options.settings, target.read), options, None)
 
 
 def no_lock_of_absent(lock: Lock[Any], wanted: Locking) -> ConfigurationError:

@@ -34,9 +34,9 @@ from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import batch_requests, lock_record, protocol, responses, runtime, transaction_record
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.batch_requests import StatementWrite as Request
+from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._io.responses import has_foreign
-from pynamo_locking._io.stored_rows import lock_attribute_of
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, release

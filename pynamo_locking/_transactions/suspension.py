@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime, stored_rows
-from pynamo_locking._io.stored_rows import Place, Stored, lock_attribute_of, number, own_keys_of
+from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
+from pynamo_locking._io.stored_rows import Place, Stored, number
 from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._models.writes import GuardedMixin

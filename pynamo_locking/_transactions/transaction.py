@@ -16,6 +16,7 @@ from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.row_keys import checked_owner
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.event_stream import harmless
+from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.isolation import IsolatedReader
@@ -228,7 +229,7 @@ class Transaction:
         Cost: none here. In a long commit 1 read, if the item gets a mark and its version is not checked.
         """
         member = self._member_of(item, replaces=True)
-        member.save(item._kept(condition, member=member), checks=add_version_condition)
+        member.save(kept_condition(item, condition, member=member), checks=add_version_condition)
         self._count_in_guard(member)
 
     def update(
@@ -252,7 +253,7 @@ class Transaction:
         version check or a lock, an `add` is a native transaction of 2 write units, so that no second copy is applied.
         """
         member = self._member_of(item)
-        member.update(actions, item._kept(condition, actions, member=member), checks=add_version_condition)
+        member.update(actions, kept_condition(item, condition, actions, member=member), checks=add_version_condition)
         self._count_in_guard(member)
 
     def delete(

@@ -16,6 +16,7 @@ from pynamodb.expressions.update import RemoveAction, SetAction
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._expressions.values import canonical_item
+from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
@@ -63,7 +64,7 @@ class UniqueRow:
         """Return the writer of the row, and its write. A row that another item has is taken once it has expired."""
         row = self.table(self.name)
         self.fill(row)
-        writer, condition = row._writer(), self.condition()
+        writer, condition = writer_of(row), self.condition()
         writer.token = token
         if self.to is None:
             write = writer.plan_delete(condition, checks_version=False)

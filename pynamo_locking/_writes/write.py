@@ -21,6 +21,7 @@ from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_
 from pynamo_locking._io import client, concurrency, protocol, responses
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
+from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._pynamodb import (
@@ -149,7 +150,7 @@ def _outcome(write: Sent) -> Outcome:
         if outcome is not None or image is None:
             return outcome or Outcome.UNKNOWN
         try:
-            as_model(write.model, image)._writer().touch(None, checks_version=True)
+            writer_of(as_model(write.model, image)).touch(None, checks_version=True)
         except (StaleVersion, OutcomeUnknown):  # the next read tells by whom
             continue
         except (Conflict, LockLost):  # the item is locked, or has expired

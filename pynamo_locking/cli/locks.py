@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pynamo_locking import ConfigurationError, OutcomeUnknown
-from pynamo_locking._facade import inspection, keys, plain, text_of_ms
+from pynamo_locking._facade import inspection, keys, lock_target_of, plain, text_of_ms
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import argument, command, flag, group, option
 from pynamo_locking.cli.terminal import EXPECTED, Exit, Problem, explain, usage
@@ -366,7 +366,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
         raise usage(f"the items of {model.Meta.table_name} have a range key: name it after the KEY.")
     try:
         hash_value, range_value = (*inspection.keys_from_text(model, texts), None)[:2]
-        model._target_of(hash_value, range_value)  # refuses values that cannot be a key
+        lock_target_of(model, hash_value, range_value)  # refuses values that cannot be a key
     except ConfigurationError as error:
         raise usage(str(error)) from error
     return hash_value, range_value
@@ -374,7 +374,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
 
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
     keys = _keys(model, key, range_key)
-    name, table = model._target_of(*keys).row.name, model.Meta.table_name
+    name, table = lock_target_of(model, *keys).row.name, model.Meta.table_name
     return {"table": table, **inspection.shown(name, [key, *filter(None, [range_key])], model.lock_state(*keys))}
 
 

@@ -20,7 +20,7 @@ from pynamodb.models import Model
 from typing_extensions import Self
 
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLock, TransactionTable
-from pynamo_locking._facade import inspection, set_connection, tables
+from pynamo_locking._facade import has_lock_place, inspection, set_connection, tables
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.terminal import Exit, Problem, usage
 
@@ -296,7 +296,7 @@ def _set(model: type[Model], values: Mapping[str, Any]) -> None:
 
 def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:
     """Return the model, whose items can be locked; else raise a `Problem`."""
-    if not issubclass(model, LockableMixin) or not model._has_lock_place():
+    if not issubclass(model, LockableMixin) or not has_lock_place(model):
         raise usage(
             f"the items of {spec} cannot be locked: it is no LockableModel with a LockAttribute or a Meta.lock_table."
         )

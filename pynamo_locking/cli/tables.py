@@ -15,9 +15,11 @@ from pynamo_locking import IntervalMixin, LockableMixin, NamedLock, TransactionT
 from pynamo_locking._facade import (
     NO_TABLE,
     connection_of,
+    has_lock_place,
     inspection,
     keys,
     lock_attribute_of,
+    lock_table_of,
     tables,
     ttl_attribute_of,
 )
@@ -306,12 +308,12 @@ def _placement(model: type[Model]) -> Iterator[Finding]:
     """Say where the locks of an application's model are."""
     if role_of(model) != "items":
         return
-    if not issubclass(model, LockableMixin) or not model._has_lock_place():
+    if not issubclass(model, LockableMixin) or not has_lock_place(model):
         yield Finding("locks", NOTE, "the model has none")
     elif lock_attribute_of(model) is not None:
         yield Finding("locks", OK, f"in the items, attribute {lock_attribute_of(model).attr_name}")
     else:
-        yield Finding("locks", OK, f"in the table {model._lock_table().Meta.table_name}")
+        yield Finding("locks", OK, f"in the table {lock_table_of(model).Meta.table_name}")
 
 
 # ``tables create`` and ``tables check``.

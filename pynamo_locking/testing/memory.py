@@ -153,10 +153,10 @@ class MemoryDynamoDB:
             )
         self._patch.enter_context(connections_use(self.client_for))
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
-        self._patch.callback(held_lock._held.set, held_lock._held.get())
-        held_lock._held.set({})
-        self._patch.callback(setattr, local_queue, "_cohorts", local_queue._cohorts)
-        local_queue._cohorts = {}
+        self._patch.callback(held_lock.held_by_context.set, held_lock.held_by_context.get())
+        held_lock.held_by_context.set({})
+        self._patch.callback(setattr, local_queue, "local_queues", local_queue.local_queues)
+        local_queue.local_queues = {}
         _in_use.append(self)
         return self
 

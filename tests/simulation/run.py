@@ -272,7 +272,7 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
     replaced: list[tuple[Any, str, Any]] = [
         (runtime, "current", world),
         (wakeups, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
-        (local_queue, "_cohorts", _OfProcess(world, "cohorts", dict)),
+        (local_queue, "local_queues", _OfProcess(world, "cohorts", dict)),
         (edit, "_lines", _OfProcess(world, "lines", dict)),
         (local_queue, "enqueue_locally", workload.history.lining_up(local_queue.enqueue_locally)),
         (concurrency, "blocking_threads", _OfProcess(world, "crew", concurrency.BlockingThreads)),

@@ -25,9 +25,9 @@ def none_left(*rows: tuple[Any, str]) -> Callable[[str], None]:
         left = {f"{model.__name__} {key}": model.lock_state(key).entries for model, key in rows}
         left = {name: entries for name, entries in left.items() if entries}
         assert left == {}, f"{where}: {left}"
-        led = [cohort for cohort in local_queue._cohorts.values() if cohort.is_led]
+        led = [cohort for cohort in local_queue.local_queues.values() if cohort.is_led]
         assert not led, f"{where}: the next caller of this process would wait behind the interrupted one"
-        mine = [own for mine in held_lock._held.get().values() for own in mine if not own.possession.is_over]
+        mine = [own for mine in held_lock.held_by_context.get().values() for own in mine if not own.possession.is_over]
         assert mine == [], f"{where}: an entry is still noted as held here"
         due = [own for _, _, own in heartbeat.heartbeat_thread._due if not own.possession.is_over]
         assert due == [], f"{where}: the heartbeat would renew an entry that nothing releases"

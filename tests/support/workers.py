@@ -126,7 +126,7 @@ def until_queued(model: Any, key: str, count: int) -> list[int]:
 
 def in_line(model: Any, key: str) -> list[local_queue.LocalWaiter]:
     """Return the callers of this process that wait behind the one that acts for them, and have no entry."""
-    cohort = local_queue._cohorts.get(model._target_of(key, None).row.identity)
+    cohort = local_queue.local_queues.get(model._target_of(key, None).row.identity)
     return [] if cohort is None else list(cohort.waiting)
 
 

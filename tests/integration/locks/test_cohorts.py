@@ -33,7 +33,7 @@ ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_time
 @pytest.fixture(autouse=True)
 def _no_lock_of_another_test() -> None:
     """An example of the documentation may have left one held in this process."""
-    local_queue._cohorts.clear()
+    local_queue.local_queues.clear()
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_in_order_of_arrival(model: Any) -> None:
     assert [value for _, value in served] == [1, 2, 3, 4]
     assert [ticket for ticket, _ in served] == sorted({ticket for ticket, _ in served})
     assert model.lock_state("a").entries == ()
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
@@ -214,7 +214,7 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
         patch.setattr(local_queue, "tickets_to_reserve", two)
         leader = pool.submit(edit(model, wait=1))
-        until(lambda: bool(local_queue._cohorts), "a leader")
+        until(lambda: bool(local_queue.local_queues), "a leader")
         with lined_up(model, "a", edit(model)) as (behind,):
             gate.set()
             until_queued(model, "a", 2)
@@ -282,7 +282,7 @@ def test_an_item_deleted_in_the_block(dynoxide: Engine) -> None:
         for future in futures:
             with pytest.raises(ItemNotFound):
                 future.result()
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("lost", [lost_requests, lost_responses])
@@ -336,7 +336,7 @@ def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
     asyncio.run(play())
     assert Plain.get("a", consistent_read=True).value == 2
     assert Plain.lock_state("a").entries == ()
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
@@ -374,7 +374,7 @@ def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.
     asyncio.run(play())
     lock.release()
     assert Plain.lock_state("a").entries == ()
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_who_can_leave_the_line(memory: Engine) -> None:
@@ -394,7 +394,7 @@ def test_who_can_leave_the_line(memory: Engine) -> None:
     local_queue.accept_handover(second)
     local_queue.let_next_lead(second)
     assert local_queue.leave_local_queue(third), "it leads, and has not begun to"
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
@@ -403,7 +403,7 @@ def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
     with ThreadPoolExecutor(2) as pool, Plain.locked("a", settings=ALONE):
         futures = [pool.submit(edit(Plain, ALONE)) for _ in range(2)]
         assert len(until_queued(Plain, "a", 3)) == 3
-        assert not local_queue._cohorts
+        assert not local_queue.local_queues
     assert sorted(future.result()[1] for future in futures) == [1, 2]
 
 
@@ -418,7 +418,7 @@ def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
     with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
         del caller
         assert future.result()[1] == 1
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
@@ -433,7 +433,7 @@ def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine
             futures[0].result()
         del caller
         assert [future.result()[1] for future in futures[1:]] == [1, 2]
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
@@ -451,7 +451,7 @@ def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
     with pytest.raises(LockLost):
         lock.release()
     assert model.lock_state("a").entries == ()
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
@@ -486,7 +486,7 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
         futures[0].result()
         assert futures[1].result()[1] == 1
     until(lambda: Plain.lock_state("a").entries == (), "an empty queue")
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
@@ -508,7 +508,7 @@ def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
         del first
         assert future.result()[1] == 1
     assert removed == ["of the second"]
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 #: A lease that ends while a test waits.
@@ -525,7 +525,7 @@ def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engin
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
         assert sorted(future.result()[1] for future in futures) == [1, 2]
     assert local_queue.tickets_to_reserve(caller) == 1
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
@@ -550,7 +550,7 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
         return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
 
     assert asyncio.run(play()) == [1, 2]
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,7 +572,7 @@ def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, m
     first.acts_until = 0  # its lease is over; else it would have to be collected
     assert local_queue.is_leading(second)
     local_queue.abandon(second)
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
@@ -592,5 +592,5 @@ def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
         for future in futures[1:]:
             with pytest.raises((ItemNotFound, model.DoesNotExist)):
                 future.result()
-    assert not local_queue._cohorts
+    assert not local_queue.local_queues
     assert model.lock_state("a").entries == ()

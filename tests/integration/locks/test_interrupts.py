@@ -423,7 +423,7 @@ class Line:
         self.threads[-1].start()
 
     def waits(self) -> int:
-        return sum(len(cohort.waiting) for cohort in list(local_queue._cohorts.values()))
+        return sum(len(cohort.waiting) for cohort in list(local_queue.local_queues.values()))
 
     def as_holder(self) -> None:
         """Hand over to the next caller."""
@@ -461,7 +461,7 @@ class Line:
         self.threads.clear()
         until_at_rest()
         none_left((workers.Plain, "a"))(where)
-        until(lambda: not local_queue._cohorts or gc.collect() < 0, where)
+        until(lambda: not local_queue.local_queues or gc.collect() < 0, where)
 
 
 # As above, of `holders_in`, which its caller does not read to the end.

@@ -129,7 +129,7 @@ def the_last_comer_is_next() -> Patches:
 
     def push_in(caller: Any) -> bool:
         leads = join(caller)
-        cohort = local_queue._cohorts.get(caller.row.identity)
+        cohort = local_queue.local_queues.get(caller.row.identity)
         if cohort is not None and caller in cohort.waiting:
             cohort.waiting.move_to_end(caller, last=False)
         return leads
@@ -172,7 +172,7 @@ def what_is_not_collected_stays() -> Patches:
 
 
 def _remember(after: Any, caller: Any, _: Any) -> Any:
-    following: Any = local_queue._cohorts[caller.row.identity].called
+    following: Any = local_queue.local_queues[caller.row.identity].called
     following.after = after
     return after
 

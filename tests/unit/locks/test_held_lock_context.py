@@ -17,10 +17,10 @@ IMAGE = {"account_id": {"S": "a-1"}}
 @pytest.fixture(autouse=True)
 def _in_a_context_of_its_own(monkeypatch):
     """Nothing is held and no thread waits when a test begins."""
-    token = held_lock._held.set({})
+    token = held_lock.held_by_context.set({})
     monkeypatch.setattr(wakeups, "_mailboxes", {})
     yield
-    held_lock._held.reset(token)
+    held_lock.held_by_context.reset(token)
 
 
 def in_a_thread(call):
@@ -207,7 +207,7 @@ def test_a_context_does_not_collect_what_ended_elsewhere():
         own.end()  # as a release in another context does
     held_lock.add_to_context(own_entry("last"))
 
-    assert len(held_lock._held.get()) == 1
+    assert len(held_lock.held_by_context.get()) == 1
 
 
 def test_a_forked_child_has_no_waiters(monkeypatch):

@@ -82,23 +82,23 @@ def test_clients_can_be_told_apart():
 
 def test_locks_stay_within_its_block():
     """A lock that a test forgot guards nothing in the next database, nor a lock from before in this one."""
-    before = held_lock._held.get()
+    before = held_lock.held_by_context.get()
     for _ in range(2):
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
             Lockable.locked("a", heartbeat=False).acquire()
-            forgotten = held_lock._held.get()
-        assert held_lock._held.get() == before
-    held_lock._held.set(forgotten)
+            forgotten = held_lock.held_by_context.get()
+        assert held_lock.held_by_context.get() == before
+    held_lock.held_by_context.set(forgotten)
     try:
         with MemoryDynamoDB():
             Lockable.create_table()
             Lockable("a").save()
             assert not Lockable.lock_state("a").holders
-        assert held_lock._held.get() == forgotten
+        assert held_lock.held_by_context.get() == forgotten
     finally:
-        held_lock._held.set(before)
+        held_lock.held_by_context.set(before)
 
 
 FORK = """
