@@ -159,8 +159,8 @@ MISTAKES: Final = (
     Mistake(
         "only the first item of a transaction meets a locked range",
         "_writes/native_transaction.py",
-        "setdefault(barrier.row.identity, barrier).join(barrier)",
-        "setdefault(barrier.row.identity, barrier)",
+        "setdefault(foreign_check.row.identity, foreign_check).join(foreign_check)",
+        "setdefault(foreign_check.row.identity, foreign_check)",
         "intervals/test_enforced_ranges.py::test_each_item_of_a_transaction_meets_a_locked_range",
     ),
     Mistake(

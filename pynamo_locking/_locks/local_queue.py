@@ -38,7 +38,7 @@ class WaiterStage(Enum):
 
     WAITING = "in line"
     CALLED = "a write that stores its entry may be under way"
-    LEADING = "it acts for the cohort: it enters the queue, waits there, or holds the lock"
+    LEADING = "it acts for the others: it enters the queue of the lock, waits there, or holds the lock"
     OVER = "it has left"
 
 
@@ -157,10 +157,10 @@ local_queues: dict[tuple[Any, ...], LocalQueue] = {}
 _mutex = runtime.current.mutex()
 
 
-def _wake(cohort: LocalQueue | None, *others: LocalWaiter | None) -> None:
+def _wake(queue: LocalQueue | None, *others: LocalWaiter | None) -> None:
     """Wake a new watcher, and other callers. Not under the mutex: a mailbox has one of its own."""
-    if cohort is not None:
-        asleep, cohort.asleep = cohort.asleep, None
+    if queue is not None:
+        asleep, queue.asleep = queue.asleep, None
         others = (*others, asleep)
     for caller in others:
         if caller is not None:
@@ -170,30 +170,30 @@ def _wake(cohort: LocalQueue | None, *others: LocalWaiter | None) -> None:
 def enqueue_locally(caller: LocalWaiter) -> bool:
     """Let a caller lead, or line up behind the callers that came before it; tell whether it leads."""
     with _mutex:
-        cohort = local_queues.get(caller.row.identity)
-        if cohort is None or not (cohort.is_led or cohort.following):
+        queue = local_queues.get(caller.row.identity)
+        if queue is None or not (queue.is_led or queue.following):
             caller.has_come = True
             local_queues[caller.row.identity] = LocalQueue(caller)
             return True
-        cohort.line_up(caller)
+        queue.line_up(caller)
         return False
 
 
 def is_leading(caller: LocalWaiter) -> bool:
-    """Tell whether it is the caller's turn to act for the cohort; wake a caller that does not know of its own."""
+    """Tell whether it is the turn of the caller to act for the others; wake a caller that does not know of its own."""
     gone = sleeping = None
     with _mutex:
-        cohort = local_queues.get(caller.row.identity)
-        if cohort is not None and not cohort.is_led:
-            if cohort.called is not None and cohort.called.has_left:
-                gone, cohort.called = cohort.called, None
-            sleeping = cohort.following
+        queue = local_queues.get(caller.row.identity)
+        if queue is not None and not queue.is_led:
+            if queue.called is not None and queue.called.has_left:
+                gone, queue.called = queue.called, None
+            sleeping = queue.following
             if sleeping is caller:
-                cohort.lead(caller)
+                queue.lead(caller)
                 sleeping = None
-        elif cohort is not None and (leader := cohort.leader) is not caller and leader is not None:
+        elif queue is not None and (leader := queue.leader) is not caller and leader is not None:
             sleeping = None if leader.has_come else leader  # an interrupt may have kept the caller before it from that
-    _wake(cohort, sleeping)
+    _wake(queue, sleeping)
     if gone is not None:
         _remove_handed_over(gone)
     caller.has_come = caller.stage is WaiterStage.LEADING
@@ -201,17 +201,17 @@ def is_leading(caller: LocalWaiter) -> bool:
 
 
 def is_watching(caller: LocalWaiter) -> bool:
-    """Tell whether the caller has to look from time to time whether the leader of its cohort still acts."""
-    cohort = local_queues.get(caller.row.identity)
-    return cohort is None or cohort.watcher is caller
+    """Tell whether the caller has to look from time to time whether the leader still acts."""
+    queue = local_queues.get(caller.row.identity)
+    return queue is None or queue.watcher is caller
 
 
 def seen_ahead(caller: LocalWaiter) -> tuple[LockState, int]:
     """Return the queue as the leader of a caller last saw it, and how many callers were in line before the last."""
     with _mutex:
-        cohort = local_queues.get(caller.row.identity)
-        leader = None if cohort is None else cohort.leader
-        return (FREE, 0) if cohort is None or leader is None else (leader.state, max(0, len(cohort.waiting) - 1))
+        queue = local_queues.get(caller.row.identity)
+        leader = None if queue is None else queue.leader
+        return (FREE, 0) if queue is None or leader is None else (leader.state, max(0, len(queue.waiting) - 1))
 
 
 def accept_handover(caller: LocalWaiter) -> tuple[float, Image | None] | None:
@@ -239,14 +239,14 @@ def leave_local_queue(caller: LocalWaiter) -> bool:
 def tickets_to_reserve(caller: LocalWaiter | None) -> int:
     """Return how many tickets the caller draws: one for each caller in line, and its own."""
     with _mutex:
-        cohort = None if caller is None else local_queues.get(caller.row.identity)
-        if caller is None or cohort is None or not cohort.is_led_by(caller):
+        queue = None if caller is None else local_queues.get(caller.row.identity)
+        if caller is None or queue is None or not queue.is_led_by(caller):
             return 1
-        return _drawing(caller, cohort)
+        return _drawing(caller, queue)
 
 
-def _drawing(caller: LocalWaiter, cohort: LocalQueue) -> int:
-    return min(len(cohort.waiting) + 1, caller.most)
+def _drawing(caller: LocalWaiter, queue: LocalQueue) -> int:
+    return min(len(queue.waiting) + 1, caller.most)
 
 
 def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Handover | None:
@@ -258,10 +258,10 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     if caller is None or entry is None or entry.claim != WHOLE:
         return None
     with _mutex:
-        cohort = local_queues.get(caller.row.identity)
-        following = cohort.call() if cohort is not None and cohort.is_led_by(caller) else None
-        drawn = 1 if cohort is None or following is None else _drawing(following, cohort)
-    _wake(cohort)
+        queue = local_queues.get(caller.row.identity)
+        following = queue.call() if queue is not None and queue.is_led_by(caller) else None
+        drawn = 1 if queue is None or following is None else _drawing(following, queue)
+    _wake(queue)
     if following is None:
         return None
     if entry.members > 1:
@@ -273,17 +273,17 @@ def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> Non
     """Let the next caller lead, with the image that the leader's last write left. Without effect the second time."""
     while caller is not None:
         with _mutex:
-            cohort = local_queues.get(caller.row.identity)
-            if cohort is None or not cohort.is_led_by(caller):
+            queue = local_queues.get(caller.row.identity)
+            if queue is None or not queue.is_led_by(caller):
                 return
-            following = cohort.following
+            following = queue.following
             if following is None:
                 del local_queues[caller.row.identity]
             else:
                 following.image = image
-                cohort.lead(following)
+                queue.lead(following)
             caller.stage = WaiterStage.OVER
-        _wake(cohort)
+        _wake(queue)
         if following is None:
             return
         if not following.has_left:
@@ -294,18 +294,18 @@ def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> Non
 
 
 def abandon(caller: LocalWaiter | None) -> None:
-    """Leave the cohort, wherever the caller is in it."""
+    """Leave the local queue, wherever the caller is in it."""
     if caller is None:
         return
     with _mutex:
-        cohort = local_queues.get(caller.row.identity)
+        queue = local_queues.get(caller.row.identity)
         caller.has_left = True
         if caller.stage is WaiterStage.WAITING:
             caller.stage = WaiterStage.OVER
-        if cohort is not None:
-            cohort.leave_line(caller)
+        if queue is not None:
+            queue.leave_line(caller)
         is_leading = caller.stage is WaiterStage.LEADING
-    _wake(cohort)
+    _wake(queue)
     if is_leading:
         _remove_handed_over(caller)
         let_next_lead(caller)

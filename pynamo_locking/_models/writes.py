@@ -173,9 +173,9 @@ class GuardedMixin(AsyncMixin):
             own = self._own_entry(row)
             return Writer(self, [] if own is None else [own], lock=attribute, row=row)
         owns = self._own_entries_elsewhere()
-        barriers = [] if enforced is None else self._barriers(owns)
-        if owns or barriers:
-            return Writer(self, owns, barriers=barriers)
+        foreign_checks = [] if enforced is None else self._foreign_checks(owns)
+        if owns or foreign_checks:
+            return Writer(self, owns, foreign_checks=foreign_checks)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return Writer(self) if has_parts else None
@@ -187,7 +187,7 @@ class GuardedMixin(AsyncMixin):
         own = self._own_entry(self._lock_row_of_item())
         return [each for each in (own, self._range_entry(), self._table_entry()) if each is not None]
 
-    def _barriers(self, owns: Sequence[HeldEntry]) -> list[ForeignLockCheck]:
+    def _foreign_checks(self, owns: Sequence[HeldEntry]) -> list[ForeignLockCheck]:
         """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
         held, settings = {own.row.identity for own in owns}, self.lock_settings()
         rows = self._enforced_rows()

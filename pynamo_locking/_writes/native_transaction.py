@@ -35,7 +35,7 @@ class TransactionActions(Work):
     Attributes:
         by_key: the caller's actions, by the key of their item, in the caller's order.
         entries: the held entries in lock rows that the transaction must also check.
-        barriers: of locks that are not held and must not be in the way, by the identity of their row.
+        foreign_checks: of locks that are not held and must not be in the way, by the identity of their row.
         deleted_locks: the held entries in embedded locks of deleted items, which DynamoDB deletes with them.
     """
 
@@ -43,7 +43,7 @@ class TransactionActions(Work):
         super().__init__(connection, token=token, **options)
         self.by_key: dict[Any, RowWrite] = {}
         self.entries: list[HeldEntry] = []
-        self.barriers: dict[Any, ForeignLockCheck] = {}
+        self.foreign_checks: dict[Any, ForeignLockCheck] = {}
         self._writers: dict[Any, Writer] = {}
         self._written_items: dict[HeldEntry, bool] = {}  # items locked in another row; whether they are deleted
         self.deleted_locks: list[HeldEntry] = []
@@ -58,13 +58,13 @@ class TransactionActions(Work):
             self.deleted_locks.append(writer.own)
         elif writer.own is not None and not writer.is_embedded and write.operation in (SAVE, DELETE):
             self._written_items[writer.own] = write.operation is DELETE
-        for barrier in writer.barriers:
-            self.barriers.setdefault(barrier.row.identity, barrier).join(barrier)
+        for foreign_check in writer.foreign_checks:
+            self.foreign_checks.setdefault(foreign_check.row.identity, foreign_check).join(foreign_check)
 
     @property
     def separate(self) -> list[HeldEntry | ForeignLockCheck]:
         """What the transaction checks in other rows than those of its items."""
-        return [*self.entries, *self.barriers.values()]
+        return [*self.entries, *self.foreign_checks.values()]
 
     @property
     def size(self) -> int:
@@ -76,14 +76,21 @@ class TransactionActions(Work):
         if not writer.separate:
             return []
         held = {own.row.identity for own in (*self.entries, *writer.owns)}
-        barred = {*self.barriers, *(barrier.row.identity for barrier in writer.barriers)}
+        barred = {*self.foreign_checks, *(foreign_check.row.identity for foreign_check in writer.foreign_checks)}
         if held & barred:
             raise ConfigurationError(
                 "one transaction cannot write inside and outside of a range that is locked here, if all writes are "
                 "checked (Meta.enforce): lock one range that spans both."
             )
         owns = [own for own in writer.owns if not self.guards_row_of(own)]
-        return [*owns, *(barrier for barrier in writer.barriers if barrier.row.identity not in self.barriers)]
+        return [
+            *owns,
+            *(
+                foreign_check
+                for foreign_check in writer.foreign_checks
+                if foreign_check.row.identity not in self.foreign_checks
+            ),
+        ]
 
     @contextlib.contextmanager
     def _last_under_locks(self) -> Iterator[list[RowWrite]]:
@@ -100,7 +107,7 @@ class TransactionActions(Work):
             values = self._rows_of_values()
             for row, own in embedded:
                 row.renumber(numbers[own])
-            yield [*held_rows, *self.barriers.values(), *values]
+            yield [*held_rows, *self.foreign_checks.values(), *values]
 
     @property
     def claims(self) -> list[UniqueRows]:

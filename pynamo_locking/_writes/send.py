@@ -272,7 +272,7 @@ class ForeignLockCheck(RowWrite):
         super().__init__(self._asking(FREE))
 
     def join(self, other: ForeignLockCheck) -> None:
-        """Check the positions of another barrier in the same row as well."""
+        """Check the positions of another foreign_check in the same row as well."""
         self._positions |= other._positions
 
     @override
@@ -580,7 +580,7 @@ class ItemWork(Work):
         lock: its embedded lock, if it carries one.
         check: of the held entry in that lock.
         checks: of those in other rows: of the item's own lock, then of a range, then of the table.
-        barriers: of locks in other rows that are not held.
+        foreign_checks: of locks in other rows that are not held.
     """
 
     def __init__(
@@ -589,10 +589,10 @@ class ItemWork(Work):
         lock: LockRow | None = None,
         check: Check | None = None,
         checks: Sequence[Check] = (),
-        barriers: Sequence[ForeignLockCheck] = (),
+        foreign_checks: Sequence[ForeignLockCheck] = (),
     ) -> None:
         connection = connection_of(write.item).connection
-        is_guarded = bool(check or checks or barriers)
+        is_guarded = bool(check or checks or foreign_checks)
         self.write, self.kind, self.told = write, write.operation.error, f"Failed to {write.operation.verb} item: "
         self.once = write.is_tried_once and not is_guarded
         super().__init__(client.single_attempt(connection) if self.once else connection)
@@ -600,7 +600,7 @@ class ItemWork(Work):
         self.write_id = next((each.own.write_id(each.number) for each in ([check] if check else checks)), None)
         # A holder does not resolve the mark of a transaction that may be its own: it would write past it.
         self.row = self.item = RowWrite(None, None if check else lock, write, check)
-        self.others = [*(RowWrite(check=each) for each in checks), *barriers]
+        self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
         self.values = self._rows_of_values()
         self.looks_left = _MOST_LOOKS
 
@@ -670,7 +670,10 @@ def _policy(write: Write, connection: Any, *, once: bool) -> RetryPolicy:
 
 
 def send_item(
-    write: Write, owns: Sequence[HeldEntry] = (), lock: LockRow | None = None, barriers: Sequence[ForeignLockCheck] = ()
+    write: Write,
+    owns: Sequence[HeldEntry] = (),
+    lock: LockRow | None = None,
+    foreign_checks: Sequence[ForeignLockCheck] = (),
 ) -> dict[str, Any]:
     """Write one item, under the entries that are held here: in its embedded lock, or in separate rows.
 
@@ -685,7 +688,7 @@ def send_item(
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
     if not owns:
-        return send(ItemWork(write, lock, barriers=barriers))
+        return send(ItemWork(write, lock, foreign_checks=foreign_checks))
     with contextlib.ExitStack() as held:
         numbers = {each: held.enter_context(each.writing()) for each in in_order(owns)}
         checks = [Check(each, numbers[each], EntryEffect.KEEP if i else write.kind) for i, each in enumerate(owns)]
@@ -693,7 +696,7 @@ def send_item(
         finishes = write.kind is EntryEffect.FINISH
         if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.own.row)):
             write.return_values = "ALL_NEW"
-        work = ItemWork(write, lock, check, checks, barriers)
+        work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)
         with owns[0].going():

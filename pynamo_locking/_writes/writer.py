@@ -66,7 +66,7 @@ class Writer:
         owns: the held entries: in the embedded lock, or of its own lock, of a range, and of the table.
         lock: the attribute of the embedded lock.
         row: the row of the embedded lock.
-        barriers: of locks that this context does not hold, and that must not be in the way.
+        foreign_checks: of locks that this context does not hold, and that must not be in the way.
 
     Attributes:
         own: the held entry of its own lock; None from outside a lock.
@@ -86,9 +86,9 @@ class Writer:
         *,
         lock: Attribute[Any] | None = None,
         row: LockRow | None = None,
-        barriers: Sequence[ForeignLockCheck] = (),
+        foreign_checks: Sequence[ForeignLockCheck] = (),
     ) -> None:
-        self.item, self.owns, self.lock, self.row, self.barriers = item, owns, lock, row, barriers
+        self.item, self.owns, self.lock, self.row, self.foreign_checks = item, owns, lock, row, foreign_checks
         self.own = next(iter(owns), None)
         self.protected = None if lock is None else lock.attr_name
         self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
@@ -106,7 +106,7 @@ class Writer:
     @property
     def separate(self) -> tuple[HeldEntry | ForeignLockCheck, ...]:
         """What a write checks in other rows."""
-        return () if self.is_embedded else (*self.owns, *self.barriers)
+        return () if self.is_embedded else (*self.owns, *self.foreign_checks)
 
     def plan_save(
         self,
@@ -161,7 +161,7 @@ class Writer:
         if write.operation is DELETE and self.is_locked and not self.is_embedded:
             write.kind = EntryEffect.KEEP
         try:
-            data = send.send_item(write, self.owns, self.row, self.barriers)
+            data = send.send_item(write, self.owns, self.row, self.foreign_checks)
         except (Conflict, OutcomeUnknown) as error:
             if self.is_locked and isinstance(error, OutcomeUnknown):
                 write.note_doubt()

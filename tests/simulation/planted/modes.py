@@ -78,21 +78,21 @@ def ranges_behind_locks_of_items() -> Patches:
 @plants(Plan("enforced ranges"), "Fence")
 def writers_meet_no_ranges() -> Patches:
     """A writer without a lock does not check the ranges of others."""
-    return [(GuardedMixin, "_barriers", lambda self, owns: [])]
+    return [(GuardedMixin, "_foreign_checks", lambda self, owns: [])]
 
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
 def ranges_looked_at_before() -> Patches:
     """A writer looks at the ranges of others, then writes without the check, as if no holder could come meanwhile."""
-    barriers = GuardedMixin._barriers
+    foreign_checks = GuardedMixin._foreign_checks
 
     def looked_at(self: Any, owns: Any) -> list[Any]:
-        for barrier in barriers(self, owns):
+        for foreign_check in foreign_checks(self, owns):
             work: Any = SimpleNamespace(kind=PutError, is_named=False)
-            barrier.clear(Refusal(work, lock_requests.look(barrier.row, consistent=True), ValueError()))
+            foreign_check.clear(Refusal(work, lock_requests.look(foreign_check.row, consistent=True), ValueError()))
         return []
 
-    return [(GuardedMixin, "_barriers", looked_at)]
+    return [(GuardedMixin, "_foreign_checks", looked_at)]
 
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
