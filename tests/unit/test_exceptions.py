@@ -288,3 +288,9 @@ def test_what_a_retry_catches():
     """`except Conflict` takes what can be tried again, and neither an unknown outcome nor a failed batch."""
     for kind in FACTS:
         assert issubclass(kind, Conflict) == (kind in (*CARRIERS, TransactionConflict))
+
+
+def test_a_fact_that_an_error_does_not_know_is_refused() -> None:
+    """A misspelt one is found where the error is made."""
+    with pytest.raises(TypeError, match="LockLost has no attribute 'tikcet'"):
+        LockLost("lost", tikcet=1)
