@@ -172,6 +172,17 @@ def new_token_for_the_same_transaction() -> Patches:
     return another_token_for_each_attempt()
 
 
+@plants(Plan("either", parties=4, processes=4, faults={Fault.LOST_REQUEST: 2}), "Truth", limit=100)
+def absence_told_as_applied() -> Patches:
+    """A transaction counts as applied if an item that it deletes is absent, though another one has deleted it."""
+
+    def believe(work: Any, row: Any, refusal: Any) -> Outcome:
+        told: Outcome = row.judge(refusal.image, in_doubt=refusal.in_doubt)
+        return told
+
+    return [(send, "_outcome_of", believe)]
+
+
 # Writes that meet one of another Region
 
 _REPLICATED = "ReplicatedWriteConflictException"
