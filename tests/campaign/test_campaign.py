@@ -54,14 +54,19 @@ PLANTED = (
     Planted("transaction in parts", {"G1a", "dirty-update"}, CALM, ("transaction", "transact_write")),
     Planted("read set not checked", {"G2-item"}, CALM, ("transact_write",)),
     Planted("r2 writers do not look for marks", {"lost-update"}, CALM, ("transaction", "modify", "save")),
-    Planted("r11 another token for each attempt", {"duplicate-elements"}, STORM, ("transaction", "modify")),
+    Planted("r11 another token for each attempt", {"G1a", "dirty-update"}, STORM, ("transaction", "modify")),
     Planted("half of a batch is dropped", {"lost-update", "cyclic-versions"}, STORM, ("transaction", "save")),
     Planted("a refused statement counts as applied", {"G-single-item", "lost-update"}, STORM, ("transaction", "save")),
     Planted("write known by its version", {"lost-update"}, STORM, ("modify", "save")),
     Planted("unknown told as refused", {"G1a", "duplicate-elements"}, STORM, ("modify", "save", "transaction")),
     Planted("nobody is ahead", {"lost-update"}, CALM, ("edit", "locked_save")),
     Planted("order of insertion", {"lost-update"}, CALM, ("edit", "locked_save")),
-    Planted("embedded save without guard", {"G1a", "lost-update", "dirty-update"}, ROUGH, ("locked_save", "edit")),
+    Planted(
+        "embedded save without guard",
+        {"G1a", "lost-update", "dirty-update", "incompatible-order"},
+        ROUGH,
+        ("locked_save", "edit"),
+    ),
 )
 ROUNDS = 10
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PutError
 
-from pynamo_locking._core.write_outcome import EntryEffect
+from pynamo_locking._core.write_outcome import EntryEffect, Outcome
 from pynamo_locking._io import protocol
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._locks import fencing
@@ -28,7 +28,29 @@ if TYPE_CHECKING:
 _ANYTHING = Clause("attribute_not_exists(#pynamo_locking_nothing)")
 
 
-def clause_of(kind: EntryEffect, change: Callable[[Filled], Filled | None]) -> Patches:
+def without_the_lock(kind: EntryEffect) -> Patches:
+    """Say nothing of the lock in the item, in writes that have this effect on the held entry."""
+    made = RowWrite.made
+
+    def unguarded(self: Any) -> Any:
+        if self.write is None or self.check is None or self.check.kind is not kind:
+            return made(self)
+        return {self.write.request.removesuffix("Item"): self.write.kwargs()}
+
+    return [(RowWrite, "made", unguarded)]
+
+
+def judged_by_the_entry_alone() -> Patches:
+    """Ask the held entry what became of a write, and never the write id in the item."""
+    judge = RowWrite.judge
+
+    def by_the_entry(self: Any, image: Any, *, in_doubt: bool) -> Outcome:
+        return (judge if self.check is None else Check.judge)(self.check or self, image, in_doubt=in_doubt)
+
+    return [(RowWrite, "judge", by_the_entry)]
+
+
+def clause_of(kind: EntryEffect, change: Callable[[Filled], Filled]) -> Patches:
     """Ask something else of the held entry in writes that have this effect on it."""
     clause = Check.clause
     return [(Check, "clause", lambda self: change(clause(self)) if self.kind is kind else clause(self))]
@@ -42,8 +64,8 @@ def unconditional(filled: Filled) -> Filled:
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
 def embedded_save_without_guard() -> Patches:
-    """A save under an embedded lock does not name our entry."""
-    return clause_of(EntryEffect.KEEP, lambda _: None)
+    """A save under an embedded lock does not name our entry; the number in the entry, which it leaves, tells of it."""
+    return [*without_the_lock(EntryEffect.KEEP), *judged_by_the_entry_alone()]
 
 
 @plants(Plan("separate row", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
@@ -69,7 +91,7 @@ def last_write_of_edit_without_guard() -> Patches:
 @plants(Plan("lives", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing", limit=150)
 def delete_without_guard() -> Patches:
     """A delete under an embedded lock does not name our entry."""
-    return clause_of(EntryEffect.DELETE, lambda _: None)
+    return without_the_lock(EntryEffect.DELETE)
 
 
 @plants(Plan("outsiders"), "Fence")

@@ -23,10 +23,11 @@ from pynamo_locking._models.batch_writes import TransactWrite
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._writes import send, write
 from pynamo_locking._writes.native_transaction import TransactionActions
-from pynamo_locking._writes.send import Check, ItemWork, RowWrite
+from pynamo_locking._writes.send import Check, ItemWork
 from pynamo_locking.exceptions import OutcomeUnknown
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
+from tests.simulation.planted.guards import judged_by_the_entry_alone
 from tests.simulation.planted.machinery import Patches, plants
 
 # Outcomes
@@ -100,12 +101,7 @@ def unseen_copy_of_the_last_write_told_as_lost() -> Patches:
         is_gone = state.find(arguments[0].id, arguments[0].ticket) is None
         return Outcome.LOST if is_gone and not repeated else outcome
 
-    judge_row = RowWrite.judge
-
-    def by_the_entry_alone(self: Any, image: Any, *, in_doubt: bool) -> Outcome:
-        return (judge_row if self.check is None else Check.judge)(self.check or self, image, in_doubt=in_doubt)
-
-    return [(send, "judge", told), (RowWrite, "judge", by_the_entry_alone)]
+    return [(send, "judge", told), *judged_by_the_entry_alone()]
 
 
 @plants(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss")
