@@ -206,6 +206,13 @@ MISTAKES: Final = (
         "unique/test_faults.py::test_a_refused_row_says_nothing_of_an_earlier_copy",
     ),
     Mistake(
+        "a token that was used before tells of another call",
+        "_writes/send.py",
+        "if outcome is Outcome.APPLIED and (in_doubt or not work.is_named):",
+        "if outcome is Outcome.APPLIED:",
+        "writes/test_rows_together.py::test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call",
+    ),
+    Mistake(
         "an absent item tells that a transaction was applied",
         "_writes/send.py",
         "if outcome is Outcome.APPLIED and refusal.image is None and row is not work.item:",

@@ -236,3 +236,19 @@ def test_a_taken_value_is_told_once_the_dead_holder_is_evicted(models: None) -> 
         item.name = "y"
         with pytest.raises(NotUnique):
             item.save()
+
+
+def test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call(without_tokens: None) -> None:
+    """Both calls have the same write ids; the second, of an old copy, is refused, and not taken for the first."""
+    Versioned("a").save()
+    first, second = Versioned.get("a"), Versioned.get("a")
+    first.n, second.n = 1, 5
+
+    def write(item: Any) -> None:
+        with TransactWrite("chosen by the caller", connection=Versioned._get_connection().connection) as tx:
+            tx.save(item)
+
+    write(first)
+    with pytest.raises(StaleVersion):
+        write(second)
+    assert Versioned.get("a").n == 1
