@@ -213,6 +213,13 @@ MISTAKES: Final = (
         "writes/test_rows_together.py::test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call",
     ),
     Mistake(
+        "any row that was not refused tells that nothing was written",
+        "_writes/send.py",
+        "return self.check is not None or (self.is_traced and is_checked)",
+        "return True",
+        "writes/test_rows_together.py::test_a_check_that_is_met_again_does_not_tell_that_nothing_was_written",
+    ),
+    Mistake(
         "an absent item tells that a transaction was applied",
         "_writes/send.py",
         "if outcome is Outcome.APPLIED and refusal.image is None and row is not work.item:",

@@ -14,6 +14,7 @@ from pynamo_locking import (
     LockLost,
     NamedLock,
     NotUnique,
+    OutcomeUnknown,
     StaleVersion,
     TransactionTable,
     TransactWrite,
@@ -252,3 +253,20 @@ def test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call(w
     with pytest.raises(StaleVersion):
         write(second)
     assert Versioned.get("a").n == 1
+
+
+def test_a_check_that_is_met_again_does_not_tell_that_nothing_was_written(without_tokens: None) -> None:
+    """The first copy was applied, and the item has changed so often that only the check is as it was."""
+    Versioned("a").save()
+    Versioned("b").save()
+    read, saved = Versioned.get("a"), Versioned.get("b")
+    saved.n = 3
+
+    def write() -> None:
+        with TransactWrite(connection=Versioned._get_connection().connection) as tx:
+            tx.read(read)
+            tx.save(saved)
+
+    with lost(lambda: add(Versioned, "b", times=2), is_applied=True), pytest.raises(OutcomeUnknown):
+        write()
+    assert Versioned.get("b").n == 5
