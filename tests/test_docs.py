@@ -233,17 +233,23 @@ def test_every_promise_names_its_tests(part: str) -> None:
     assert [quote for quote in quotes if not any(quote in each for each in promised)] == []
 
 
+@functools.cache
+def walks() -> dict[str, list[str]]:
+    """Return the modules that each call enters: in a process of its own, which has no warm caches."""
+    command = [sys.executable, "-m", "tests.support.walks"]
+    run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    found: dict[str, list[str]] = json.loads(run.stdout)
+    return found
+
+
 @pytest.mark.parametrize(
     ("part", "call"), [("save", "item.save()"), ("edit", "with Model.edit"), ("commit", "A trans")]
 )
 def test_the_life_of_a_write_is_as_it_runs(part: str, call: str) -> None:
-    """The page names the modules that each call enters, in their order; a process of its own has no warm caches."""
+    """The page names the modules that each call enters, in their order."""
     text = (DOCS / "explanation" / "life-of-a-write.md").read_text()
     [section] = [each for each in text.split("\n## ") if each.removeprefix("`").startswith(call)]
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.support.walks"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    walked = [f"{module.replace('.', '/')}.py" for module in json.loads(run.stdout)[part]]
+    walked = [f"{module.replace('.', '/')}.py" for module in walks()[part]]
     assert re.findall(r"^\| `(\S+\.py)` \|", section, re.MULTILINE) == walked
 
 

@@ -161,7 +161,7 @@ class GuardedMixin(AsyncMixin):
         return writer
 
     def _was_written(self) -> None:
-        """Mark other instances of the item under the same lock as stale. See `Copies`."""
+        """Mark other instances of the item under the same lock as stale. See `SharedInstances`."""
         own: HeldEntry | None = vars(self).pop(_WRITES_UNDER, None)
         if own is not None:
             own.copies.note_write(self)

@@ -217,7 +217,7 @@ class MultiRequestCommit:
     def __init__(
         self, members: Sequence[TransactionItem], plan: Plan, options: TransactionOptions, extra: Sequence[RowWrite]
     ) -> None:
-        assert options.header_table is not None  # noqa: S101 - `Committing.plan` checks it
+        assert options.header_table is not None  # noqa: S101 - `CommitRun.plan` checks it
         self._members = members
         self._plan = plan
         self._options = options

@@ -176,7 +176,7 @@ def plan_intent(
 
 
 def needs_read(member: TransactionItem) -> bool:
-    """Tell whether `plan_mark` would read the stored item."""
+    """Tell whether `plan_intent` would read the stored item."""
     assert member.write is not None  # noqa: S101 - only writes are marked
     is_update, is_unread = member.write.operation is UPDATE, isinstance(member.base, Unread)
     return (is_unread and is_update) or not (member.is_checked or is_update)
@@ -488,7 +488,7 @@ class _IntentWork(Work):
     @override
     def unknown(self, error: Exception) -> Exception:
         if responses.answer_in(error) is Answer.DENIED:
-            return TransactWriteError("Failed to mark an item", responses.readable(error))
+            return self.failed(error)
         return also(TransactionConflict, TransactWriteError)(
             f"no response came for {self.label}: {error}; nothing was written.", cause=error
         )

@@ -272,7 +272,7 @@ class ForeignLockCheck(RowWrite):
         super().__init__(self._asking(FREE))
 
     def join(self, other: ForeignLockCheck) -> None:
-        """Check the positions of another foreign_check in the same row as well."""
+        """Check the positions of another check of the same row, too."""
         self._positions |= other._positions
 
     @override

@@ -247,6 +247,28 @@ def test_a_mark_that_is_forbidden_leaves_nothing_to_sweep(
     assert sweep(Transactions, dry_run=True).examined == 0
 
 
+def test_a_mark_that_is_forbidden_after_an_attempt_without_an_answer(
+    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal is told, and not that other transactions were in the way: to run it again would not help."""
+    tx, original, lost = doomed(late), Connection.dispatch, list[str]()
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        if not _is_mark(operation, kwargs):
+            return original(connection, operation, kwargs, *args)
+        lost.append(operation)
+        if len(lost) == 1:
+            raise ConnectionClosedError(endpoint_url="memory")
+        raise _refusal(operation, "AccessDeniedException")
+
+    with monkeypatch.context() as patch, pytest.raises(TransactWriteError) as caught:
+        patch.setattr(Connection, "dispatch", dispatch)
+        tx.commit()
+    assert len(lost) > 1
+    assert not isinstance(caught.value, Conflict)
+    assert caught.value.cause_response_code == "AccessDeniedException"
+
+
 def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
     error = {
         "Error": {"Code": code, "Message": "for now"},

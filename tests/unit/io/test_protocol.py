@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,7 @@ def of_the_table(name: str) -> dict[str, str]:
     return {verb: text for verb, text in (said if name in SAID_ONCE else without_formats(said)).items() if text}
 
 
+@functools.cache
 def of_the_pages() -> dict[str, dict[str, str]]:
     """Each clause on its page: a line with its name, then indented lines, of which the first words are verbs."""
     found: dict[str, dict[str, str]] = {}
