@@ -184,9 +184,6 @@ def note_touched(guard: ConflictRow, touched: Sequence[Touched]) -> None:
 # New places of rows, how a transaction writes each row, and what an instance remembers of unknown outcomes.
 
 
-#: Where an instance notes its writes with an unknown outcome.
-_NAME: Final = "_pynamo_locking_unsure"
-
 #: The kinds of writes. A save stores all values of the instance. A move does too, with another interval, which the
 #: instance shows only afterwards. An update applies actions, whose result the instance does not show before.
 SAVE: Final = "save"
@@ -211,20 +208,25 @@ class UnknownPlacement:
         return self.kind in _FOLLOWS[kind]
 
 
-def unsure_of(item: GuardedMixin) -> tuple[UnknownPlacement, ...]:
+class UnknownPlacements(tuple[UnknownPlacement, ...]):
+    """The writes of an instance with an unknown outcome."""
+
+    __slots__ = ()
+
+
+def unsure_of(item: GuardedMixin) -> UnknownPlacements:
     """Return the writes of an instance with an unknown outcome."""
-    known: tuple[UnknownPlacement, ...] = vars(item).get(_NAME, ())
-    return known
+    return versions.noted(item, UnknownPlacements) or UnknownPlacements()
 
 
 def note_unsure(item: GuardedMixin, unsure: UnknownPlacement) -> None:
     """Remember a write with an unknown outcome."""
-    vars(item)[_NAME] = (*unsure_of(item), unsure)
+    versions.note(item, UnknownPlacements((*unsure_of(item), unsure)))
 
 
 def forget_unsure(item: GuardedMixin) -> None:
     """Forget the writes, whose outcome is known now."""
-    vars(item).pop(_NAME, None)
+    versions.drop_note(item, UnknownPlacements)
 
 
 class Memory:
@@ -242,7 +244,7 @@ class Memory:
         self._item.attribute_values.clear()
         self._item.attribute_values.update(self._values)
         if unsure:
-            state[_NAME] = unsure
+            versions.note(self._item, unsure)
 
 
 @dataclass

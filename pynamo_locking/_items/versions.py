@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pynamodb.constants import NUMBER, STRING
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from pynamodb.expressions.operand import Path
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
+
+T = TypeVar("T")
 
 
 # Where a model keeps its versions, and the version's part of a write.
@@ -204,29 +205,79 @@ class VersionPart:
 # What an instance knows of its stored item, and whether it is stale.
 
 
-#: Where an instance keeps its version, the id of the write that stored it, and the names of what a save may have to
-#: remove; no attribute of the model.
-WRITE_ID: Final = "_pynamo_locking_write_id"
+#: The one attribute that this package sets on an instance: its `ItemState`.
+_SLOT: Final = "_pynamo_locking"
 
-_UNKNOWN: Final = (None, None, None)
 
-#: Where it keeps the effect of its write until the write is applied.
-_EXPECTED: Final = "_pynamo_locking_expected"
+class WrittenBy(NamedTuple):
+    """The write that stored an item.
 
-#: Where it keeps its `Freshness`, if known.
-_FRESHNESS: Final = "_pynamo_locking_freshness"
+    Attributes:
+        version: that it stored.
+        write_id: of the write.
+        removable: the names in the stored item that a save may have to remove; None if they are not known.
+    """
 
-_FRESH: Final = Freshness()
+    version: int | None = None
+    write_id: str | None = None
+    removable: frozenset[str] | None = None
 
-#: Where it keeps the values of which rows are kept, and the version and write id of the item that has them.
-_VALUES: Final = "_pynamo_locking_values"
+
+class ItemState(NamedTuple):
+    """What an instance knows of its stored item. A value, so a copy has its own, and an old one can be put back.
+
+    Attributes:
+        written_by: the write that stored the item.
+        freshness: whether the instance is known to be stale.
+        values: what the rows of its unique values depend on, and the version and write id of the item that has them.
+        notes: what upper floors keep with the instance, by its class.
+    """
+
+    written_by: WrittenBy = WrittenBy()
+    freshness: Freshness = Freshness()
+    values: tuple[Known, Mapping[str, Any]] = (Known(), {})
+    notes: Mapping[type, Any] = {}
+
+    def __deepcopy__(self, memo: object) -> ItemState:
+        """Nothing in it is changed."""
+        return self
+
+
+_NOTHING: Final = ItemState()
+
+
+def _state_of(item: Model) -> ItemState:
+    state: ItemState = vars(item).get(_SLOT, _NOTHING)
+    return state
+
+
+def noted(item: Model, kind: type[T]) -> T | None:
+    """Return the note of that class that an upper floor keeps with an instance, if there is one."""
+    found: T | None = _state_of(item).notes.get(kind)
+    return found
+
+
+def note(item: Model, what: object) -> None:
+    """Keep a note with an instance, in place of the last one of its class."""
+    state = _state_of(item)
+    vars(item)[_SLOT] = state._replace(notes={**state.notes, type(what): what})
+
+
+def drop_note(item: Model, kind: type[T]) -> T | None:
+    """Return the note of that class, if there is one, and keep it no longer."""
+    found = noted(item, kind)
+    if found is not None:
+        state = _state_of(item)
+        left = {other: what for other, what in state.notes.items() if other is not kind}
+        vars(item)[_SLOT] = state._replace(notes=left)
+    return found
 
 
 def known_state(item: Model) -> Known:
     """Return what an instance knows of its stored item."""
-    version, (of_version, write_id) = _version_of(item), vars(item).get(WRITE_ID, _UNKNOWN)[:2]
+    version, by = _version_of(item), _state_of(item).written_by
     # If the caller has assigned another version, the id does not belong to it.
-    return Known(version, write_id if version == of_version else None)
+    return Known(version, by.write_id if version == by.version else None)
 
 
 def _version_of(item: Model) -> int | None:
@@ -240,49 +291,45 @@ def removable(item: Model) -> frozenset[str] | None:
 
     They are those of the item with the write id that the instance knows.
     """
-    names: frozenset[str] | None = vars(item).get(WRITE_ID, _UNKNOWN)[2]
-    return names
+    return _state_of(item).written_by.removable
 
 
-def _set_write_id(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
-    """Note a write id, and the names of all attributes that the item has since that write, if they are known."""
-    vars(item).pop(WRITE_ID, None)
-    if write_id is not None:
-        left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
-        vars(item)[WRITE_ID] = (_version_of(item), write_id, left)
+def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> WrittenBy:
+    """Return the write that has stored the version of an instance, and all those names, if they are known."""
+    if write_id is None:
+        return WrittenBy()
+    left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
+    return WrittenBy(_version_of(item), write_id, left)
+
+
+def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
+    """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
+    vars(item)[_SLOT] = _state_of(item)._replace(written_by=_written_by(item, write_id, names))
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
-    """Note the write id of the image that an instance was loaded from."""
+    """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
-    vars(item).pop(_FRESHNESS, None)
-    _set_write_id(item, None if name is None else image.get(name, {}).get(STRING), image)
+    by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
+    vars(item)[_SLOT] = _state_of(item)._replace(written_by=by, freshness=_NOTHING.freshness)
     note_values(item, image)
 
 
 def note_values(item: Model, image: Mapping[str, Any]) -> None:
     """Note what of a stored item the rows of its unique values depend on."""
     if unique_values.unique_of(type(item)) is not None:
-        vars(item)[_VALUES] = (known_state(item), unique_values.watched(type(item), image))
+        values = (known_state(item), unique_values.watched(type(item), image))
+        vars(item)[_SLOT] = _state_of(item)._replace(values=values)
 
 
 def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
     """Return what was noted, and of which stored item."""
-    found: tuple[Known, Mapping[str, Any]] = vars(item).get(_VALUES, (Known(), {}))
-    return found
-
-
-def forget(item: Model) -> None:
-    """Note that the next writer of the item stores no write id."""
-    _set_write_id(item, None)
+    return _state_of(item).values
 
 
 def copy_knowledge(source: Model, target: Model) -> None:
     """Copy what one instance knows of the stored item to another instance."""
-    for name in (WRITE_ID, _FRESHNESS, _VALUES):
-        vars(target).pop(name, None)
-        if name in vars(source):
-            vars(target)[name] = vars(source)[name]
+    vars(target)[_SLOT] = _state_of(source)._replace(notes=_state_of(target).notes)
 
 
 def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
@@ -291,7 +338,7 @@ def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
     name = version_name_of(item)
     if version is not None and name is not None:
         setattr(item, name, version)
-        _set_write_id(item, write_id)
+        note_written(item, write_id)
 
 
 def set_known(item: Model, before: Known) -> None:
@@ -302,17 +349,16 @@ def set_known(item: Model, before: Known) -> None:
             item.attribute_values.pop(name, None)  # PynamoDB's own version attribute does not take None
         else:
             setattr(item, name, before.version)
-        _set_write_id(item, before.write_id)
+        note_written(item, before.write_id)
 
 
 @contextlib.contextmanager
 def planned_as(item: Model, before: Known) -> Iterator[None]:
     """Plan the write of an instance as if it had been loaded from that stored version; restore it afterwards."""
-    name, state = str(version_name_of(item)), vars(item)
     if known_state(item) == before:
         yield
         return
-    values, noted = dict(item.attribute_values), state.get(WRITE_ID)
+    name, values, by = str(version_name_of(item)), dict(item.attribute_values), _state_of(item).written_by
     set_known(item, before)
     try:
         yield
@@ -320,9 +366,7 @@ def planned_as(item: Model, before: Known) -> Iterator[None]:
         item.attribute_values.pop(name, None)
         if name in values:
             item.attribute_values[name] = values[name]
-        state.pop(WRITE_ID, None)
-        if noted is not None:
-            state[WRITE_ID] = noted
+        vars(item)[_SLOT] = _state_of(item)._replace(written_by=by)
 
 
 def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
@@ -344,58 +388,22 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-@dataclass(frozen=True)
-class _Expected:
-    write_id: str | None
-    outdates: bool
-    names: Iterable[str] | None
-
-
-def expect(
-    item: Model,
-    part: VersionPart,
-    *,
-    outdates: bool = False,
-    is_handed_out: bool = False,
-    names: Iterable[str] | None = None,
-) -> None:
-    """Note what PynamoDB's call of `update_local_version_attribute` will mean for an instance.
-
-    Args:
-        item: the instance.
-        part: of the write that was applied when PynamoDB makes the call.
-        outdates: whether the stored item will have attributes that the instance does not show.
-        is_handed_out: whether PynamoDB sends the write. If it has two writes of the instance, the call does not say
-            which of them was applied.
-        names: of all attributes that the stored item will have; None if they are not known.
-    """
-    is_second = is_handed_out and _EXPECTED in vars(item)
-    vars(item)[_EXPECTED] = _Expected(None if is_second else part.write_id, outdates, names)
-
-
-def take_expected(item: Model) -> None:
-    """Note that the expected write was applied."""
-    made: _Expected | None = vars(item).pop(_EXPECTED, None)
-    if made is None:
-        forget(item)
-        return
-    _set_write_id(item, made.write_id, made.names)
-    if made.outdates:
-        mark_old(item, is_locked=False)
+def note_accepted(item: Model) -> None:
+    """Note that DynamoDB has accepted an instance which another write had made stale."""
+    if freshness(item).why is Why.WRITTEN:
+        vars(item)[_SLOT] = _state_of(item)._replace(freshness=_NOTHING.freshness)
 
 
 def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
     """Mark an instance as stale: the stored item may differ from it."""
     has_version = version_name_of(item) is not None
-    vars(item)[_FRESHNESS] = freshness(item).marked(
-        why, known_state(item), has_version=has_version, is_locked=is_locked
-    )
+    marked = freshness(item).marked(why, known_state(item), has_version=has_version, is_locked=is_locked)
+    vars(item)[_SLOT] = _state_of(item)._replace(freshness=marked)
 
 
 def freshness(item: Model) -> Freshness:
     """Return whether an instance is known to be stale, and why."""
-    found: Freshness = vars(item).get(_FRESHNESS, _FRESH)
-    return found
+    return _state_of(item).freshness
 
 
 def is_old(item: Model) -> bool:

@@ -94,7 +94,7 @@ class Acquisition:
                 row, self._new, self._mailbox, options.settings.block, release.remove_entry_later
             )
         self._patience = Deadline(self._deadline)
-        self._resolver = Resolver(deadline=self._patience)
+        self._resolver: Resolver | None = None
         self._entry: QueueEntry | None = None
         self._started, self._beat = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
@@ -336,7 +336,8 @@ class Acquisition:
 
     def _resolve(self, mark: WriteIntent) -> Steps[None]:
         try:
-            wait = self._resolver.begin(self._resolver.header(self._row, mark), [(self._row, mark)])
+            resolver = self._resolver = self._resolver or Resolver(deadline=self._patience)
+            wait = resolver.begin(resolver.header(self._row, mark), [(self._row, mark)])
         except StillPending as pending:
             self._time_out(str(pending))
         if wait is not None:

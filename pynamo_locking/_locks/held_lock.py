@@ -92,8 +92,7 @@ class SharedInstances:
         if not any(isinstance(writer, type(item)) or isinstance(item, type(writer)) for item in self._given):
             return  # the lock has handed out instances of another model, or none
         self.writes += 1
-        if versions.freshness(writer).why is Why.WRITTEN:  # DynamoDB has accepted an old instance
-            del vars(writer)[versions._FRESHNESS]
+        versions.note_accepted(writer)
         for item in self._given:
             if item is not writer:
                 versions.mark_old(item, Why.WRITTEN)
@@ -559,8 +558,9 @@ def holds_nothing() -> bool:
 # Which locks this context holds, and under which entry an item is written.
 
 
-#: Where an item that came out of a lock remembers the entry it was read under.
-OWN_ENTRY: Final = "_pynamo_locking_own_entry"
+def read_under(item: Model) -> HeldEntry | None:
+    """Return the entry under which an instance was read; None if it was read outside of a lock."""
+    return versions.noted(item, HeldEntry)
 
 
 def held_entry_for_write(item: Model, row: LockRow) -> HeldEntry | None:
@@ -569,7 +569,7 @@ def held_entry_for_write(item: Model, row: LockRow) -> HeldEntry | None:
     Raises:
         LockLost: that entry is known to be lost.
     """
-    held: HeldEntry | None = vars(item).get(OWN_ENTRY)
+    held = read_under(item)
     if held is not None and held.row is not row and held.row.identity != row.identity:
         held = None  # the item got another key since it was read
     if held is None or (held.possession.is_over and not held.possession.reason):
@@ -744,7 +744,7 @@ def item_of(held: HeldEntry, target: LockTarget[M]) -> M:
             return known
         assert held.image is not None  # noqa: S101 - else it must be read
         found = target.model.from_raw_data(held.image)
-    vars(expiry.present(found))[OWN_ENTRY] = held
+    versions.note(expiry.present(found), held)
     given: M = held.copies.hand_out(found)
     return given
 

@@ -393,14 +393,14 @@ class PlacedMixin(_Base):
         if lock is None or self._lock_creates_item:
             return self._lock_target(*values, self.lock_settings()).row
         key = keys.key_of(type(self), *values)
-        own: HeldEntry | None = vars(self).get(held_lock.OWN_ENTRY)
+        own = held_lock.read_under(self)
         if own is not None and own.row.model is type(self) and own.row.key == key:
             return own.row
         return self._lock_row(key, lock, self.lock_settings(), "")
 
     def _own_entry(self, row: LockRow) -> HeldEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
-        if held_lock.OWN_ENTRY not in self.__dict__ and held_lock.holds_nothing():
+        if held_lock.read_under(self) is None and held_lock.holds_nothing():
             return None
         return held_lock.held_entry_for_write(self, row)
 
@@ -424,7 +424,8 @@ class PlacedMixin(_Base):
         return held_lock.usable(held_lock.held_in_context(self._table_target(self.lock_settings()).row))
 
     def _may_be_held_elsewhere(self) -> bool:
-        return held_lock.OWN_ENTRY in self.__dict__ or (not held_lock.holds_nothing() and self._has_lock_place())
+        was_read_under = held_lock.read_under(self) is not None
+        return was_read_under or (not held_lock.holds_nothing() and self._has_lock_place())
 
     @classmethod
     def _has_lock_place(cls) -> bool:

@@ -15,12 +15,11 @@ from pynamo_locking._io import concurrency
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import unique_values, versions
 from pynamo_locking._locks import held_lock
-from pynamo_locking._models.attributes import LockAttribute
+from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._pynamodb import version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
-from pynamo_locking._writes.write import DELETE
-from pynamo_locking._writes.writer import Writer, put_document
+from pynamo_locking._writes.writer import Writer, note_committed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.lock import Lock
-    from pynamo_locking._writes.write import Write
 
 
 # What a model does, for tasks of asyncio: PynamoDB blocks, so each call takes place in a thread.
@@ -97,14 +94,11 @@ def _take(found: Any, count: int) -> list[Any]:
 
 _M = TypeVar("_M", bound="GuardedMixin")
 
-#: Where an instance that is being written keeps the held entry.
-_WRITES_UNDER: Final = "_pynamo_locking_writes_under"
-
 
 class _Unguarded(BatchWrite[_M]):
     @override
     def save(self, put_item: _M) -> None:
-        versions.forget(put_item)  # the stored item will have no write id
+        versions.note_written(put_item, None)  # the stored item will have no write id
         lock = lock_attribute_of(put_item)
         if creates_item(put_item) and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
             lock.__set__(put_item, LockState(raw={}))  # which identifies the row
@@ -153,20 +147,7 @@ class GuardedMixin(AsyncMixin):
     _hides_expired: ClassVar[bool] = False
 
     def _writer(self) -> Writer | None:
-        """Return the writer of this item, and note its held entry; None if PynamoDB writes the item."""
-        writer = self._find_writer()
-        vars(self).pop(_WRITES_UNDER, None)
-        if writer is not None and writer.own is not None:
-            vars(self)[_WRITES_UNDER] = writer.own
-        return writer
-
-    def _was_written(self) -> None:
-        """Mark other instances of the item under the same lock as stale. See `SharedInstances`."""
-        own: HeldEntry | None = vars(self).pop(_WRITES_UNDER, None)
-        if own is not None:
-            own.copies.note_write(self)
-
-    def _find_writer(self) -> Writer | None:
+        """Return the writer of this item; None if PynamoDB writes the item."""
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
             row = self._lock_row_of_item()
@@ -305,10 +286,9 @@ class GuardedMixin(AsyncMixin):
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
         """
-        vars(self).pop(_WRITES_UNDER, None)  # left by a failed write
-        own: HeldEntry | None = vars(self).get(held_lock.OWN_ENTRY)
+        own = held_lock.read_under(self)
         if own is not None and not own.possession.is_held:
-            del vars(self)[held_lock.OWN_ENTRY]
+            versions.drop_note(self, HeldEntry)
         super().refresh(consistent_read, include_expired=include_expired)
 
     @override
@@ -346,22 +326,6 @@ class GuardedMixin(AsyncMixin):
             )
         return writer
 
-    def _handed_out(
-        self, write: Write, kwargs: dict[str, Any], return_values_on_condition_failure: str | None
-    ) -> dict[str, Any]:
-        """Return a request that PynamoDB will send, before it calls `update_local_version_attribute`."""
-        if write.claims is not None and write.claims.rows:
-            raise ConfigurationError(
-                f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
-                f"pynamo_locking.TransactWrite."
-            )
-        if write.operation is not DELETE:  # for which PynamoDB makes no such call
-            versions.expect(self, write.part, outdates=bool(write.actions), is_handed_out=True)
-        del kwargs["ReturnValuesOnConditionCheckFailure"]
-        if return_values_on_condition_failure is not None:
-            kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
-        return kwargs
-
     @override
     def get_save_kwargs_from_instance(
         self, condition: Condition | None = None, return_values_on_condition_failure: str | None = None
@@ -370,7 +334,7 @@ class GuardedMixin(AsyncMixin):
         writer = self._writer_without_row()
         if writer is None:
             return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
-        return self._handed_out(*writer.put(condition), return_values_on_condition_failure)
+        return _sent_by_pynamodb(writer.put(condition), return_values_on_condition_failure)
 
     @override
     def get_update_kwargs_from_instance(
@@ -388,7 +352,7 @@ class GuardedMixin(AsyncMixin):
                 [*actions], condition, return_values_on_condition_failure, add_version_condition=add_version_condition
             )
         write = writer.plan_update(actions, condition, checks_version=add_version_condition)
-        return self._handed_out(write, writer.request(write), return_values_on_condition_failure)
+        return _sent_by_pynamodb(writer.hand_out(write), return_values_on_condition_failure)
 
     @override
     def get_delete_kwargs_from_instance(
@@ -407,24 +371,13 @@ class GuardedMixin(AsyncMixin):
         write = writer.plan_delete(condition, checks_version=add_version_condition)
         if writer.is_embedded and writer.own is not None:
             writer.own.expect_delete(expected=True)  # PynamoDB does not report when it sends the delete
-        return self._handed_out(write, writer.request(write), return_values_on_condition_failure)
+        return _sent_by_pynamodb(writer.hand_out(write), return_values_on_condition_failure)
 
     @override
     def update_local_version_attribute(self) -> None:
         """Note that a write was applied. PynamoDB calls this after a save and after a commit."""
         super().update_local_version_attribute()  # type: ignore[no-untyped-call]
-        versions.take_expected(self)
-        state = put_document(self)
-        if state is not None:
-            name = next(name for name, a in self.get_attributes().items() if isinstance(a, LockAttribute))
-            self.attribute_values[name] = state
-        self._was_written()
-
-    @override
-    def deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
-        """Load the response to an update. See PynamoDB's `Model.deserialize`."""
-        super().deserialize(attribute_values)
-        self._was_written()
+        note_committed(self)
 
     @override
     @classmethod
@@ -438,3 +391,11 @@ class GuardedMixin(AsyncMixin):
     def _container_deserialize(self, attribute_values: dict[str, dict[str, Any]]) -> None:
         super()._container_deserialize(attribute_values)
         versions.remember(self, attribute_values)
+
+
+def _sent_by_pynamodb(kwargs: dict[str, Any], return_values_on_condition_failure: str | None) -> dict[str, Any]:
+    """Return a request with the attributes that PynamoDB's caller wants of a refused item."""
+    del kwargs["ReturnValuesOnConditionCheckFailure"]
+    if return_values_on_condition_failure is not None:
+        kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()
+    return kwargs

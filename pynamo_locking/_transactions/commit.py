@@ -470,8 +470,8 @@ class MultiRequestCommit:
     def _note_commit(self) -> None:
         self._assembly.note_commit()
         for one in self._marked:
-            if one.is_staged:
-                note_applied(one.member.final())
+            if one.is_staged and one.member.writer is not None:
+                note_applied(one.member.writer, one.member.final())
 
 
 def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> None:

@@ -167,20 +167,19 @@ class TransactionActions(Work):
 
     def note_commit(self) -> None:
         """Update the instances, and note deleted items, which `edit` must not save again."""
-        for action in self.by_key.values():
-            if action.write is not None:
-                note_applied(action.write)
+        for key, writer in self._writers.items():
+            note_applied(writer, self.by_key[key].write)
         for own, is_deleted in self._written_items.items():
             own.is_item_deleted = is_deleted
         for own in self.deleted_locks:
             held_lock.note_left(own, None)
 
 
-def note_applied(write: Write) -> None:
+def note_applied(writer: Writer, write: Write | None) -> None:
     """Update an instance after a transaction has applied its write."""
-    if write.operation not in (SAVE, UPDATE):
+    if write is None or write.operation not in (SAVE, UPDATE):
         return
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
-    write.note_stored()
+    write.note_stored(writer.own)
     if not write.is_shown and (write.is_strict or not is_known):
-        versions.mark_old(write.item, is_locked=held_lock.OWN_ENTRY in vars(write.item))
+        versions.mark_old(write.item, is_locked=held_lock.read_under(write.item) is not None)

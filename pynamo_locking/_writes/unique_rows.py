@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._io.stored_rows import Image
-
-
-#: Where the instance of a row keeps its `Row`.
-_ROW: Final = "_pynamo_locking_unique_row"
 
 
 class Holder(NamedTuple):
@@ -75,7 +71,7 @@ class UniqueRow:
 
     def fill(self, row: Any) -> None:
         """Make an instance the row as it will be."""
-        vars(row)[_ROW] = self
+        versions.note(row, self)
         if self.to is not None:
             row.give_to(self.to)
 
@@ -219,7 +215,7 @@ def _applied(image: Mapping[str, Any], action: Action) -> Mapping[str, Any]:
 
 def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], cause: Exception | None) -> Exception:
     """Return the error for the write of a row that another item has."""
-    row: UniqueRow | None = vars(write.item).get(_ROW)
+    row = versions.noted(write.item, UniqueRow)
     holder, table = unique_values.holder_of(image), write.item.Meta.table_name
     if write.is_optional or row is None or holder in row.holders():
         return also(TransactionConflict, kind)(

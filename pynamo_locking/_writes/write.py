@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.protocol import Clause
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
+    from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._writes.unique_rows import UniqueRows
 
 
@@ -177,6 +178,22 @@ DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
 CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
 
 
+class HandedOut(NamedTuple):
+    """A write that PynamoDB's own TransactWrite sends: noted with the instance, which learns of the commit only.
+
+    Attributes:
+        write_id: of the write; None if PynamoDB has two of the instance, since it does not say which it has committed.
+        outdates: whether the stored item will have attributes that the instance does not show.
+        document: the lock document that it stores, if it stores one.
+        own: the held entry under which the item is written, if there is one.
+    """
+
+    write_id: str | None
+    outdates: bool
+    document: dict[str, Any] | None
+    own: HeldEntry | None
+
+
 @dataclass
 class Write:
     """One write of one item, before the lock's part is added.
@@ -280,24 +297,29 @@ class Write:
         current = versions.known_of(model, expiry.unexpired(model, image) or {})
         return (not part.is_checked or part.before.may_be(current)) and self.claims.learns(image)
 
-    def done(self, data: Mapping[str, Any]) -> None:
+    def done(self, data: Mapping[str, Any], own: HeldEntry | None) -> None:
         """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
         if self.operation is UPDATE:
             self.item.deserialize(data["Attributes"])
+            if own is not None:
+                own.copies.note_write(self.item)
         elif self.operation is SAVE:
-            self.note_stored()
+            self.note_stored(own)
             if not self.part.is_checked:
                 versions.take_version(self.item, data.get("Attributes", {}))
             elif self.is_strict and not self.is_shown:
                 versions.mark_old(self.item)
 
-    def note_stored(self) -> None:
-        """Give the instance the version and the write id that are stored now."""
+    def note_stored(self, own: HeldEntry | None) -> None:
+        """Give the instance the version and the write id that are stored now, by a write under that held entry."""
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
-        versions.expect(self.item, self.part, names=self.stored() if is_known else None)
+        versions.drop_note(self.item, HandedOut)  # of another write
         self.item.update_local_version_attribute()
+        versions.note_written(self.item, self.part.write_id, self.stored() if is_known else None)
+        if own is not None:
+            own.copies.note_write(self.item)
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
 

@@ -21,6 +21,7 @@ from pynamo_locking._core.write_outcome import EntryEffect
 from pynamo_locking._io import batch_requests, client, event_stream, lock_record, responses
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.client import Unavailable
+from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, held_lock
@@ -28,7 +29,7 @@ from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite
-from pynamo_locking._writes.write import DELETE, UPDATE, check_actions, plan_delete, plan_save, plan_update
+from pynamo_locking._writes.write import DELETE, UPDATE, HandedOut, check_actions, plan_delete, plan_save, plan_update
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -49,10 +50,6 @@ logger = logging.getLogger("pynamo_locking")
 
 
 # The writer of an item: plans, sends, and tells the instance what became of it.
-
-
-#: Where an instance keeps the lock document that PynamoDB's own TransactWrite will store.
-_PUT_DOCUMENT = "_pynamo_locking_put_document"
 
 
 class Writer:
@@ -173,16 +170,17 @@ class Writer:
     def _done(self, write: Write, data: dict[str, Any]) -> dict[str, Any]:
         """Read the item if needed: a transaction returns no attributes."""
         if "Attributes" in data or not (write.operation is UPDATE or write.return_values == "UPDATED_NEW"):
-            write.done(data)
+            write.done(data, self.own)
             return data
         try:
             client.patiently(self._read_back)
         except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
-            versions.expect(self.item, write.part)
-            self.item.update_local_version_attribute()
+            write.note_stored(self.own)
             versions.mark_old(self.item)
             return {}
+        if self.own is not None:
+            self.own.copies.note_write(self.item)
         return {"Attributes": self.item.serialize()}
 
     def _read_back(self) -> None:
@@ -207,8 +205,14 @@ class Writer:
         kwargs.pop("ReturnValues", None)
         return kwargs  # type: ignore[no-any-return]
 
-    def put(self, condition: Condition | None) -> tuple[Write, dict[str, Any]]:
-        """Return the save of PynamoDB's own TransactWrite, which is always a Put, and its request.
+    def hand_out(self, write: Write) -> dict[str, Any]:
+        """Return the request of a write that PynamoDB's own TransactWrite will send."""
+        kwargs = self.request(write)
+        self._note_handed_out(write, None)
+        return kwargs
+
+    def put(self, condition: Condition | None) -> dict[str, Any]:
+        """Return the request of a save that PynamoDB's own TransactWrite will send, which is always a Put.
 
         A Put writes the whole lock document, so the stored document must be the loaded one.
 
@@ -216,20 +220,36 @@ class Writer:
             ItemLocked: the loaded document shows another holder in the queue.
             ConfigurationError: the item was loaded before the lock was acquired.
         """
-        if self.lock is None or self.row is None:
-            write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
-            return write, write.kwargs()
-        state: LockState = self.lock.__get__(self.item, type(self.item))
-        document = self._next_document(self.row, state)
+        state = document = None
+        if self.lock is not None and self.row is not None:
+            state = self.lock.__get__(self.item, type(self.item))
+            document = self._next_document(self.row, state)
         write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
-        vars(self.item).pop(_PUT_DOCUMENT, None)
-        assert write.attributes is not None  # noqa: S101 - it is a Put
+        kwargs = write.kwargs() if state is None else self._with_document(write, state, document)
+        self._note_handed_out(write, document)
+        return kwargs
+
+    def _with_document(self, write: Write, state: LockState, document: dict[str, Any] | None) -> dict[str, Any]:
+        """Return a Put that stores a lock document, if the stored one is the loaded one."""
+        assert self.row is not None and write.attributes is not None  # noqa: S101, PT018 - it is a Put
         if document is not None:
-            vars(self.item)[_PUT_DOCUMENT] = document
-            write.attributes[self.lock.attr_name] = {"M": document}
+            write.attributes[self.row.attribute] = {"M": document}
         elif self.row.may_create and not state.raw:
-            write.attributes[self.lock.attr_name] = lock_record.EMPTY
-        return write, write.kwargs(*fencing.lock_record_unchanged(self.row, state.raw))
+            write.attributes[self.row.attribute] = lock_record.EMPTY
+        return write.kwargs(*fencing.lock_record_unchanged(self.row, state.raw))
+
+    def _note_handed_out(self, write: Write, document: dict[str, Any] | None) -> None:
+        """Note a write that PynamoDB will send, with the lock document that it stores."""
+        if write.claims is not None and write.claims.rows:
+            raise ConfigurationError(
+                f"{write.called} changes a unique value, and PynamoDB's TransactWrite would leave out its row. Use "
+                f"pynamo_locking.TransactWrite."
+            )
+        if write.operation is DELETE:  # for which PynamoDB does not tell the instance of the commit
+            return
+        is_second = versions.noted(self.item, HandedOut) is not None
+        write_id = None if is_second else write.part.write_id
+        versions.note(self.item, HandedOut(write_id, bool(write.actions), document, self.own))
 
     def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with this write's number in it; None outside the lock."""
@@ -251,15 +271,25 @@ class Writer:
         return lock_record.with_write_counted(state.raw, self.own.entry.id, self.own.next_write())
 
 
-def put_document(item: Model) -> LockState | None:
-    """Return and forget the lock document that a committed Put has stored."""
-    document = vars(item).pop(_PUT_DOCUMENT, None)
-    return None if document is None else lock_record.state_of(document)
+def note_committed(item: Model) -> None:
+    """Note that PynamoDB has written an instance: in its TransactWrite what was handed out, else without an id."""
+    handed = versions.drop_note(item, HandedOut)
+    versions.note_written(item, None if handed is None else handed.write_id)
+    if handed is None:
+        return
+    if handed.outdates:
+        versions.mark_old(item, is_locked=False)
+    if handed.document is not None:
+        lock = lock_attribute_of(item)
+        [name] = [name for name, attribute in item.get_attributes().items() if attribute is lock]
+        item.attribute_values[name] = lock_record.state_of(handed.document)
+    if handed.own is not None:
+        handed.own.copies.note_write(item)
 
 
 def check_copy(item: Model, own: HeldEntry | None) -> None:
     """Refuse to save a whole item that was read under an earlier lock: another holder may have changed it since."""
-    before: HeldEntry | None = vars(item).get(held_lock.OWN_ENTRY)
+    before = held_lock.read_under(item)
     if own is None or before is None or before is own:
         return
     if before.row.identity == own.row.identity:

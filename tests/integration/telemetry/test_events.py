@@ -29,7 +29,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, lock_requests
-from pynamo_locking._locks import lock_events
+from pynamo_locking._locks import held_lock, lock_events
 from pynamo_locking._locks.release import evict_dead
 from pynamo_locking._writes import write
 from pynamo_locking.events import (
@@ -829,7 +829,7 @@ def test_no_mutex_is_held_when_an_edit_ends(tables: None) -> None:
         free.append(in_thread(lambda: taken_and_given_back(owns[0]._writing)))
 
     with subscribe(try_all, Released), Account.edit("a") as account:
-        owns.append(vars(account)["_pynamo_locking_own_entry"])
+        owns.append(held_lock.read_under(account))
     assert free == [True]
 
 
