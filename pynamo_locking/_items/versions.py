@@ -253,7 +253,7 @@ def _state_of(item: Model) -> ItemState:
 
 def noted(item: Model, kind: type[T]) -> T | None:
     """Return the note of that class that an upper floor keeps with an instance, if there is one."""
-    found: T | None = _state_of(item).notes.get(kind)
+    found: T | None = vars(item).get(_SLOT, _NOTHING).notes.get(kind)
     return found
 
 
@@ -297,14 +297,15 @@ def removable(item: Model) -> frozenset[str] | None:
 def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> WrittenBy:
     """Return the write that has stored the version of an instance, and all those names, if they are known."""
     if write_id is None:
-        return WrittenBy()
+        return _NOTHING.written_by
     left = None if names is None else frozenset(names) - shape_of(type(item)).lasting
     return WrittenBy(_version_of(item), write_id, left)
 
 
 def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    vars(item)[_SLOT] = _state_of(item)._replace(written_by=_written_by(item, write_id, names))
+    _, *others = _state_of(item)
+    vars(item)[_SLOT] = ItemState(_written_by(item, write_id, names), *others)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:

@@ -289,7 +289,7 @@ def note_committed(item: Model) -> None:
 
 def check_copy(item: Model, own: HeldEntry | None) -> None:
     """Refuse to save a whole item that was read under an earlier lock: another holder may have changed it since."""
-    before = held_lock.read_under(item)
+    before = None if own is None else held_lock.read_under(item)
     if own is None or before is None or before is own:
         return
     if before.row.identity == own.row.identity:
