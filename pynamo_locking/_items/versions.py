@@ -304,8 +304,8 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
 
 def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    _, *others = _state_of(item)
-    vars(item)[_SLOT] = ItemState(_written_by(item, write_id, names), *others)
+    state, by = _state_of(item), _written_by(item, write_id, names)
+    vars(item)[_SLOT] = ItemState(by, state.freshness, state.values, state.notes)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:

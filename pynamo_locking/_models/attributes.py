@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from datetime import datetime, timedelta, timezone
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from pynamodb.attributes import Attribute
@@ -234,6 +235,12 @@ class PlacedMixin(_Base):
                 f"{cls.__name__} names Model before the mixins of pynamo_locking, so their methods would not be used: "
                 f"write Model last, as in `class {cls.__name__}(VersionedMixin, Model)`."
             )
+        replaced = _replaced_internals(cls)
+        if replaced:
+            raise ConfigurationError(
+                f"{cls.__name__} has a member called {replaced[0]!r}, a name that pynamo_locking uses for itself in "
+                f"models: rename it."
+            )
         # All base classes count, also those whose attribute another class hides.
         attributes = [
             (name, value) for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Attribute)
@@ -446,6 +453,26 @@ class PlacedMixin(_Base):
         except ConfigurationError:  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None
+
+
+def _replaced_internals(model: type[PlacedMixin]) -> list[str]:
+    """Return the names of our private methods that another class replaces in a model."""
+    owners: dict[str, str] = {}  # the module of the class whose member counts
+    ours = set[str]()
+    for base in model.__mro__:
+        for name, value in vars(base).items():
+            owners.setdefault(name, base.__module__)
+            if _is_ours(base.__module__) and _is_method(value) and name.startswith("_") and not hasattr(Model, name):
+                ours.add(name)
+    return sorted(name for name in ours if not _is_ours(owners[name]))
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("pynamo_locking.")
+
+
+def _is_method(value: object) -> bool:
+    return isinstance(value, (FunctionType, classmethod, staticmethod, property))
 
 
 def join_places(model: type[Model], row: LockRow) -> None:

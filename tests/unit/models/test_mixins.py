@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -599,3 +600,22 @@ def test_states_read_from_instances():
 
     assert account.lock is state
     assert [holder.owner for holder in account.lock.holders] == ["owner1"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"_writer": lambda self: None},
+        {"_kept": classmethod(lambda cls: [])},
+        {"_lock_row_of_item": property(lambda self: 1)},
+        {"_writer": UnicodeAttribute(null=True)},
+    ],
+    ids=["method", "class method", "property", "attribute"],
+)
+@pytest.mark.parametrize("is_inherited", [False, True])
+def test_a_member_that_would_replace_a_private_method(members: dict[str, Any], *, is_inherited: bool) -> None:
+    """A model that worked before the method came, or a mixin of the user's, breaks nothing silently."""
+    bases = (type("Theirs", (), members), LockableMixin, Model) if is_inherited else (LockableMixin, Model)
+    own = {} if is_inherited else members
+    with pytest.raises(ConfigurationError, match="a name that pynamo_locking uses for itself"):
+        type("Desk", bases, {"Meta": meta("desks"), "key": UnicodeAttribute(hash_key=True), **own})
