@@ -551,7 +551,7 @@ class GuardedBatch(Generic[M]):
         self._at_rest |= {number for number in batch if not self._is_unanswered(number)}
 
     def _is_unanswered(self, number: int) -> bool:
-        return number in self._planned and self._planned[number].write.is_unanswered
+        return number in self._planned and self._planned[number].is_unanswered
 
     def _plan(self, number: int) -> None:
         planned = self._jobs[number].plan()

@@ -223,8 +223,8 @@ class _Audit:
             ]
             row.to = Holder(table, key, image.get(str(self._expires)))
         writer, write = row.plan(TransactWriteError)
-        write.is_optional = False
-        rows = [*(self._unchanged(key, image) for key, image in seen.items.values()), writer.row_write(write)]
+        needed = writer.row_write(replace(write, is_optional=False))
+        rows = [*(self._unchanged(key, image) for key, image in seen.items.values()), needed]
         send.send(send.Work(self._to_table.connection, rows, runtime.current.token()))
 
     def _unchanged(self, key: Image, image: Image | None) -> RowWrite:

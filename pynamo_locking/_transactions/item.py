@@ -90,8 +90,8 @@ def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
     return actions or [conditions.nothing()]
 
 
-def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces: bool) -> Image:
-    """Make a save keep or set undeclared attributes; return the item after it, apart from its version.
+def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces: bool) -> tuple[Write, Image]:
+    """Return a save that keeps or sets undeclared attributes too, and the item after it, apart from its version.
 
     `extra` are the undeclared attributes after the save, None for those of the `stored` item as far as it was read. If
     it `replaces` the item, a Put removes them.
@@ -100,25 +100,24 @@ def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces:
     if write.attributes is None:
         old = undeclared(item, stored)
         extra = old if extra is None else extra
-        write.actions = [*([] if extra == old else changes(old, extra, ())), *write.actions]
+        write = replace(write, actions=[*([] if extra == old else changes(old, extra, ())), *write.actions])
         write_id = versions.shape_of(type(item)).write_id_name
         kept = {name: value for name, value in stored.items() if name == write_id}
     else:
         extra = {} if replaces or extra is None else extra
-        write.attributes |= extra
-    return kept | extra | write.values
+        write = replace(write, attributes=write.attributes | extra)
+    return write, kept | extra | write.values
 
 
 def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
     """Return the same save with another `VersionPart`."""
     condition = expiry.for_save(type(old.item), conditions.both(condition, part.condition()))
-    write = replace(old, part=part, condition=condition, return_values=None)
-    if old.attributes is not None:
-        write.attributes = dict(old.attributes)
-        part.complete_put(write.attributes)
-    else:
-        write.actions = [*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()]
-    return write
+    again = replace(old, part=part, condition=condition, return_values=None)
+    if old.attributes is None:
+        return replace(again, actions=[*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()])
+    attributes = dict(old.attributes)
+    part.complete_put(attributes)
+    return replace(again, attributes=attributes)
 
 
 def strict(
@@ -512,7 +511,7 @@ class TransactionItem:
                 error=TransactWriteError,
                 stored=self.stored if self.is_checked else None,
             )
-        self.write, self.after = write, complete_save(write, self.stored, extra, replaces=replaces)
+        self.write, self.after = complete_save(write, self.stored, extra, replaces=replaces)
         self._values = self.item.attribute_values
 
     def _plan_update(self, actions: list[Action]) -> None:
@@ -552,11 +551,13 @@ class TransactionItem:
                 part = versions.part_of(self.item, is_checked=True)
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
             return Write(self.item, CHECK, part, conditions.both(self.condition, condition))
-        final = write.copied()
-        final.condition = conditions.both(self._strict(write.condition, write.part), self.expected)
-        final.claims = None  # the rows are items of the transaction: see `Members.claim_values`
-        final.is_shown, final.is_strict = self.is_checked and self.is_current, True
-        return final
+        return replace(
+            write,
+            condition=conditions.both(self._strict(write.condition, write.part), self.expected),
+            claims=None,  # the rows are items of the transaction: see `TransactionItems.claim_values`
+            is_shown=self.is_checked and self.is_current,
+            is_strict=True,
+        )
 
     def _strict(self, condition: Condition | None, part: VersionPart) -> Condition | None:
         may_be_expired = self.base is None and expiry.attribute_name(self.model) is not None

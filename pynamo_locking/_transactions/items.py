@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -420,7 +420,7 @@ class TransactionItems:
                 continue
             member.delete(row.condition(), checks=bool(member.stored))
             if member.write is not None:
-                member.write.is_optional = True
+                member.write = replace(member.write, is_optional=True)
 
     def forget_values(self) -> None:
         """Take back `claim_values`: what the items will be may change until the commit."""

@@ -20,6 +20,7 @@ transaction alone, which DynamoDB forgets after ten minutes.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
@@ -110,13 +111,14 @@ class RowWrite:
         write: of a model: its id tells whether it was applied.
         check: of a held entry in the row, whose number tells. It is a row of its own if there is no write.
         filled: the clause in place of that of the lock or the check.
+        second: the time for its conditions about expiry, if the same was sent before.
 
     Attributes:
         is_dropped: whether the work goes on without it.
     """
 
     is_dropped = False
-    _may_evict = True
+    _may_evict = _may_delete_expired = True
 
     def __init__(
         self,
@@ -125,8 +127,10 @@ class RowWrite:
         write: Write | None = None,
         check: Check | None = None,
         filled: Filled | None = None,
+        *,
+        second: int | None = None,
     ) -> None:
-        self.lock, self.write, self.check = lock, write, check
+        self.lock, self.write, self.check, self._second = lock, write, check, second
         if check is not None:
             filled = check.clause()
         elif lock is not None and filled is None:
@@ -137,7 +141,9 @@ class RowWrite:
     def made(self) -> dict[str, Any]:
         """Make the request anew."""
         if self.write is not None:
-            return {self.write.request.removesuffix("Item"): self.write.kwargs(*(self._filled or (None, None)))}
+            kwargs = self.write.kwargs(*(self._filled or (None, None)))
+            self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
+            return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
         row = self.check.own.row
@@ -208,9 +214,9 @@ class RowWrite:
         """Delete an expired item that has refused an update, once, so that the update finds no item."""
         write, image = self.write, refusal.image
         assert write is not None  # noqa: S101 - it is the item of a work
-        if not write.creates or image is None or not expiry.is_expired(type(write.item), image):
+        may_delete, self._may_delete_expired = self._may_delete_expired, False
+        if not (may_delete and write.creates) or image is None or not expiry.is_expired(type(write.item), image):
             return False
-        write.creates = False
         try:
             remove_expired(write.item, image, self._filled)
         except responses.BOTOCORE_EXCEPTIONS as error:
@@ -572,6 +578,12 @@ def _gravest(errors: Collection[Exception]) -> Exception:
     return next(error for kind in (LockLost, ItemLocked, Exception) for error in errors if isinstance(error, kind))
 
 
+class Statement(NamedTuple):
+    """An attempt that was a statement of a batch; `second` is the time in its conditions about expiry."""
+
+    second: int | None
+
+
 class ItemWork(Work):
     """The write of one item.
 
@@ -581,6 +593,7 @@ class ItemWork(Work):
         check: of the held entry in that lock.
         checks: of those in other rows: of the item's own lock, then of a range, then of the table.
         foreign_checks: of locks in other rows that are not held.
+        unanswered: the first attempt, if it was a statement of a batch to which no answer came.
     """
 
     def __init__(
@@ -590,6 +603,8 @@ class ItemWork(Work):
         check: Check | None = None,
         checks: Sequence[Check] = (),
         foreign_checks: Sequence[ForeignLockCheck] = (),
+        *,
+        unanswered: Statement | None = None,
     ) -> None:
         connection = connection_of(write.item).connection
         is_guarded = bool(check or checks or foreign_checks)
@@ -599,7 +614,9 @@ class ItemWork(Work):
         self.policy = RetryPolicy() if is_guarded else _policy(write, connection, once=self.once)
         self.write_id = next((each.own.write_id(each.number) for each in ([check] if check else checks)), None)
         # A holder does not resolve the mark of a transaction that may be its own: it would write past it.
-        self.row = self.item = RowWrite(None, None if check else lock, write, check)
+        second = None if unanswered is None else unanswered.second
+        self.row = self.item = RowWrite(None, None if check else lock, write, check, second=second)
+        self._unanswered = unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
         self.values = self._rows_of_values()
         self.looks_left = _MOST_LOOKS
@@ -632,8 +649,8 @@ class ItemWork(Work):
 
     @override
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
-        if self.write.is_unanswered:  # its first attempt was in a batch
-            self.write.is_unanswered = False
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None:
             raise responses.unanswered("BatchExecuteStatement")
         return super().dispatch(rows)
 
@@ -643,7 +660,8 @@ class ItemWork(Work):
 
     @override
     def unknown(self, error: Exception) -> Exception:
-        return self.write.unknown(error, self.write_id)
+        [made] = self.row.request.values()
+        return self.write.unknown(error, made, self.write_id)
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:
@@ -674,6 +692,7 @@ def send_item(
     owns: Sequence[HeldEntry] = (),
     lock: LockRow | None = None,
     foreign_checks: Sequence[ForeignLockCheck] = (),
+    unanswered: Statement | None = None,
 ) -> dict[str, Any]:
     """Write one item, under the entries that are held here: in its embedded lock, or in separate rows.
 
@@ -688,14 +707,14 @@ def send_item(
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
     if not owns:
-        return send(ItemWork(write, lock, foreign_checks=foreign_checks))
+        return send(ItemWork(write, lock, foreign_checks=foreign_checks, unanswered=unanswered))
     with contextlib.ExitStack() as held:
         numbers = {each: held.enter_context(each.writing()) for each in in_order(owns)}
         checks = [Check(each, numbers[each], EntryEffect.KEEP if i else write.kind) for i, each in enumerate(owns)]
         check = checks.pop() if lock is not None else None
         finishes = write.kind is EntryEffect.FINISH
         if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.own.row)):
-            write.return_values = "ALL_NEW"
+            write = replace(write, return_values="ALL_NEW")
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)

@@ -194,9 +194,9 @@ class HandedOut(NamedTuple):
     own: HeldEntry | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Write:
-    """One write of one item, before the lock's part is added.
+    """One write of one item, before the lock's part is added. A value, but for the ids in `part`: one each attempt.
 
     Attributes:
         part: the version's part of the write.
@@ -209,11 +209,8 @@ class Write:
         kind: its effect on the held entry.
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
-        is_unanswered: whether its first attempt was in a batch to which no answer came.
         is_optional: whether a transaction goes on without it if its condition is not met.
         claims: what it does to the rows of unique values, if its model has such.
-        second: the time for its conditions about expiry: the second in which the request is first made.
-        made: the last request that was made of it.
     """
 
     item: Model
@@ -229,17 +226,8 @@ class Write:
     return_values: str | None = None
     is_shown: bool = False
     is_strict: bool = False
-    is_unanswered: bool = False
     is_optional: bool = False
     claims: UniqueRows | None = None
-    second: int | None = field(default=None, init=False)
-    made: dict[str, Any] = field(default_factory=dict, init=False)
-
-    def copied(self) -> Write:
-        """Return a copy, to be changed."""
-        copy = Write.__new__(Write)
-        vars(copy).update(vars(self))
-        return copy
 
     @property
     def label(self) -> str:
@@ -285,8 +273,7 @@ class Write:
         if clause is not None:
             protocol.merge(kwargs, clause, given or {}, is_update=self.request == "UpdateItem")
         conditions.check_size(self.item, kwargs)
-        self.second = expiry.date(kwargs, self.second)
-        self.made = kwargs
+        expiry.date(kwargs)
         return kwargs
 
     def expects_other_values(self, image: Image | None) -> bool:
@@ -357,10 +344,10 @@ class Write:
             return busy  # type: ignore[no-any-return]
         return self.operation.error(message, responses.readable(error))
 
-    def unknown(self, error: Exception, write_id: str | None = None) -> OutcomeUnknown:
-        """Return the error for a write that may have been applied."""
+    def unknown(self, error: Exception, made: dict[str, Any], write_id: str | None) -> OutcomeUnknown:
+        """Return the error for a write that may have been applied, by the request that was made of it last."""
         write_id = write_id or self.part.write_id
-        sent = Sent.of(type(self.item), self.made, self.part, is_delete=self.operation is DELETE)
+        sent = Sent.of(type(self.item), made, self.part, is_delete=self.operation is DELETE)
         return also(OutcomeUnknown, self.operation.error)(
             f"{self.called} (write {write_id or 'without an id'}) may or may not have "
             f"been applied: {error}. Read the item again before you decide what to do.",
@@ -382,6 +369,7 @@ def plan_save(
     error: type[PynamoDBException] = PutError,
     token: str | None = None,
     stored: Image | None = None,
+    kind: EntryEffect = EntryEffect.KEEP,
 ) -> Write:
     """Return the save of an item: a Put, as in PynamoDB, or an update that increments an unknown stored version.
 
@@ -393,23 +381,24 @@ def plan_save(
         error: what PynamoDB raises when a save of this kind fails.
         token: the caller's name of the transaction, if the save is part of one.
         stored: see `conditions.save_actions`.
+        kind: its effect on the held entry.
     """
     if checks_version:
         versions.check_current(item, error)
     part = versions.part_of(item, is_checked=checks_version, token=token)
     whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
-    write = Write(item, SAVE, part, whole, values=item.serialize(null_check=True))
+    values = item.serialize(null_check=True)
+    claims = claims_of_save(item, values, error)
     if kept or (not checks_version and part.shape.attribute is not None):
-        write.actions = conditions.save_actions(item, write.values, kept, part, stored or {})
-        write.return_values = None if checks_version else "UPDATED_NEW"
-    else:
-        write.attributes = dict(write.values)
-        for attribute in (hash_attribute_of(item), range_attribute_of(item)):
-            if attribute is not None:
-                write.attributes.pop(attribute.attr_name, None)
-        part.complete_put(write.attributes)
-    write.claims = claims_of_save(item, write.values, error)
-    return write
+        actions = conditions.save_actions(item, values, kept, part, stored or {})
+        returned = None if checks_version else "UPDATED_NEW"
+        return Write(item, SAVE, part, whole, actions, values=values, kind=kind, return_values=returned, claims=claims)
+    attributes = dict(values)
+    for attribute in (hash_attribute_of(item), range_attribute_of(item)):
+        if attribute is not None:
+            attributes.pop(attribute.attr_name, None)
+    part.complete_put(attributes)
+    return Write(item, SAVE, part, whole, attributes=attributes, values=values, kind=kind, claims=claims)
 
 
 def plan_update(

@@ -8,9 +8,9 @@ be said, or was not applied, is sent alone.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
 from pynamodb.models import Model
@@ -28,7 +28,7 @@ from pynamo_locking._locks import fencing, held_lock
 from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
-from pynamo_locking._writes.send import Check, RowWrite
+from pynamo_locking._writes.send import Check, RowWrite, Statement
 from pynamo_locking._writes.write import DELETE, UPDATE, HandedOut, check_actions, plan_delete, plan_save, plan_update
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
@@ -112,10 +112,11 @@ class Writer:
         checks_version: bool,
         error: type[PynamoDBException] = PutError,
         stored: Image | None = None,
+        kind: EntryEffect = EntryEffect.KEEP,
     ) -> Write:
         """Return the save without the lock's part; for `stored` see `conditions.save_actions`."""
         check_copy(self.item, self.own)
-        options: Any = {"kept": self.surviving, "error": error, "token": self.token, "stored": stored}
+        options: Any = {"kept": self.surviving, "error": error, "token": self.token, "stored": stored, "kind": kind}
         return plan_save(self.item, condition, checks_version=checks_version, **options)
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
@@ -130,9 +131,7 @@ class Writer:
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Save the item."""
         kept = None if self.kept is None else self.kept()
-        write = self.plan_save(conditions.both(condition, kept), checks_version=checks_version)
-        write.kind = kind
-        data = self._write(write)
+        data = self._write(self.plan_save(conditions.both(condition, kept), checks_version=checks_version, kind=kind))
         self._note_deleted(is_deleted=False)
         return data
 
@@ -142,7 +141,10 @@ class Writer:
 
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; a separate lock stays."""
-        data = self._write(self.plan_delete(condition, checks_version=checks_version))
+        write = self.plan_delete(condition, checks_version=checks_version)
+        if self.is_locked and not self.is_embedded:
+            write = replace(write, kind=EntryEffect.KEEP)
+        data = self._write(write)
         self._note_deleted(is_deleted=True)
         return data
 
@@ -154,11 +156,9 @@ class Writer:
         """Increment the version."""
         return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
 
-    def _write(self, write: Write) -> dict[str, Any]:
-        if write.operation is DELETE and self.is_locked and not self.is_embedded:
-            write.kind = EntryEffect.KEEP
+    def _write(self, write: Write, unanswered: Statement | None = None) -> dict[str, Any]:
         try:
-            data = send.send_item(write, self.owns, self.row, self.foreign_checks)
+            data = send.send_item(write, self.owns, self.row, self.foreign_checks, unanswered)
         except (Conflict, OutcomeUnknown) as error:
             if self.is_locked and isinstance(error, OutcomeUnknown):
                 write.note_doubt()
@@ -302,12 +302,20 @@ def check_copy(item: Model, own: HeldEntry | None) -> None:
 # Sends saves and deletes of many items as statements, 25 in a request, each with the conditions of its single write.
 
 
-class BatchedWrite(NamedTuple):
-    """A write, and the statement for it."""
+@dataclass
+class BatchedWrite:
+    """A write, and the statement for it.
+
+    Attributes:
+        said: the statement, once it is sent.
+        is_unanswered: whether it may have been applied.
+    """
 
     writer: Writer
     write: Write
     request: batch_requests.StatementWrite
+    said: Statement
+    is_unanswered: bool = False
 
     def done(self) -> None:
         """Update the instance after the write was applied."""
@@ -315,7 +323,7 @@ class BatchedWrite(NamedTuple):
 
     def send_alone(self) -> None:
         """Send what is not known to be applied."""
-        self.writer._write(self.write)
+        self.writer._write(self.write, self.said if self.is_unanswered else None)
 
 
 def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
@@ -330,9 +338,10 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
     if request is None or (write.claims is not None and write.claims.rows):
         return None
     operation, kwargs = request
+    said = Statement(expiry.date(kwargs))
     # No hidden retries: a repeated INSERT could create again what was deleted since.
     connection = client.single_attempt(connection_of(write.item).connection)
-    return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs))
+    return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs), said)
 
 
 def _deleting(writer: Writer, write: Write) -> tuple[str, dict[str, Any]]:
@@ -365,15 +374,13 @@ def _updating(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None
     actions += [Place(name).remove() for name in removed]
     still = (Place(name).does_not_exist() for name in sorted(absent - removed))
     said = replace(write, attributes=None, actions=actions, condition=reduce(conditions.both, still, write.condition))
-    kwargs = writer.request(said)
-    write.second = said.second
-    return "UpdateItem", kwargs
+    return "UpdateItem", writer.request(said)
 
 
 def send_batch(batch: Sequence[BatchedWrite]) -> list[bool]:
     """Send up to 25 writes of one table, and again while DynamoDB is too busy; tell which are known to be applied."""
     for each in batch:
-        each.write.is_unanswered = True
+        each.is_unanswered = True
     results = batch_requests.send([each.request for each in batch])
     sending = RetryState(RetryPolicy(is_single=True))
     while StatementResult.BUSY in results and client.is_sent_again(sending, Answer.BUSY):
@@ -381,5 +388,5 @@ def send_batch(batch: Sequence[BatchedWrite]) -> list[bool]:
         for i, result in zip(again, batch_requests.send([batch[i].request for i in again]), strict=True):
             results[i] = result
     for each, result in zip(batch, results, strict=True):
-        each.write.is_unanswered = result is StatementResult.UNKNOWN
+        each.is_unanswered = result is StatementResult.UNKNOWN
     return [result is StatementResult.APPLIED for result in results]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -185,11 +184,14 @@ def test_copies_of_one_write_are_of_one_second(
     memory.bind(Token)
     write = plan(Token("a"))
     clock.jump(20)
-    first, second = write.kwargs(), expiry.now_s()
+    row, second = RowWrite(None, None, write), expiry.now_s()
+    [first] = row.request.values()
     assert second_of(first) == {str(second)}
     clock.jump(20)
-    assert second_of(write.kwargs()) == {str(second)}
-    assert second_of(replace(write).kwargs()) == {str(second + 20)}
+    [copy] = row.made().values()
+    [another] = RowWrite(None, None, write).request.values()
+    assert second_of(copy) == {str(second)}
+    assert second_of(another) == {str(second + 20)}
     assert second_of(first) == {str(second)}
 
 
@@ -199,7 +201,7 @@ def test_an_action_can_be_dated_anew(memory: Engine, clock: VirtualClock, plan: 
     memory.bind(Token)
     write = plan(Token("a", number=5))
     now = expiry.now_s()
-    write.condition = write.condition & (Token.number != now)
+    write = replace(write, condition=write.condition & (Token.number != now))
     action = RowWrite(write=write).request
     [kwargs] = action.values()
     before = {name: dict(value) for name, value in kwargs["ExpressionAttributeValues"].items()}
