@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import TransactWriteError
 
@@ -141,8 +141,42 @@ def strict(
 # One item of a transaction: as it is stored, as the transaction sees it, and the one write that results.
 
 
-#: What a failed operation restores. What was read stays read.
-_UNDONE: Final = ("condition", "is_checked", "write", "writer", "after", "_pending", "_is_changed")
+class Change(NamedTuple):
+    """What a transaction does to an item, and the item as it sees it since. A value: a savepoint keeps an old one.
+
+    Attributes:
+        after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
+        write: what the commit will do; None if the item is only read.
+        writer: of that write.
+        condition: the callers' conditions.
+        is_checked: whether the stored item must be the one that is known.
+        pending: the actions of an update that was not evaluated yet.
+        has_values: whether the transaction has changed values of the item.
+    """
+
+    after: Image | Unread | None
+    write: Write | None = None
+    writer: Writer | None = None
+    condition: Condition | None = None
+    is_checked: bool = False
+    pending: Sequence[Action] = ()
+    has_values: bool = False
+
+
+class SavedItem(NamedTuple):
+    """An item of a transaction at a savepoint; `values` are those of the instance."""
+
+    change: Change
+    item: GuardedMixin
+    values: dict[str, Any]
+    is_current: bool
+    is_shown: bool
+    is_unread: bool
+    is_read: bool
+    first: GuardedMixin
+    version: int | None
+    is_key: bool
+    expected: Condition | None
 
 
 class TransactionItem:
@@ -160,12 +194,9 @@ class TransactionItem:
 
     Attributes:
         before: what is known of the stored item.
-        write: what the commit will do; None if the item is only read.
-        after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
-        condition: the callers' conditions.
+        change: what the transaction does to it. What was read stays read, whatever becomes of the change.
         expected: the condition that an item which was not read has the unique values that its instance has noted.
         is_read: whether the transaction relies on the item beyond its own write.
-        is_checked: whether the stored item must be the one that is known.
     """
 
     def __init__(
@@ -181,26 +212,43 @@ class TransactionItem:
         self.identity = ItemKey.of(self.table, key)
         self.base = base
         self.before: Known = versions.known_state(item)
-        self.write: Write | None = None
-        self.writer: Writer | None = None
-        self.after: Image | Unread | None = base
-        self.condition: Condition | None = None
+        self.change = Change(base)
         self.expected: Condition | None = None
         self.is_read: bool = False
-        self.is_checked: bool = False
         self._row: LockRow | None = None
         self._read = read
         self._token = token
         self._first, self._given = item, self.before  # at the beginning
         self._version: int | None = self.before.version  # of the instance when the caller passed it
         self._is_key = False  # whether the caller passed the last instance only to name the item
-        self._is_changed = False  # whether the transaction has changed values of the item
-        self._pending: list[Action] = []  # an update that was not evaluated yet
         # The values of the instance, while it shows what the transaction sees and what its user has changed since.
         self._values: dict[str, Any] | None = None if isinstance(base, Unread) else item.attribute_values
         # Instances that show uncommitted values, which a save of the instance alone would write. `refresh` replaces the
         # dict of values, so an instance with another dict shows nothing of it. All savepoints share this list.
         self._shown: list[tuple[GuardedMixin, dict[str, Any]]] = []
+
+    @property
+    def after(self) -> Image | Unread | None:
+        """The item as the transaction sees it; None if the transaction deleted it, or it never existed."""
+        return self.change.after
+
+    @property
+    def write(self) -> Write | None:
+        """What the commit will do; None if the item is only read."""
+        return self.change.write
+
+    @property
+    def writer(self) -> Writer | None:
+        """The writer of that write."""
+        return self.change.writer
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the stored item must be the one that is known."""
+        return self.change.is_checked
+
+    def _set(self, **changed: Any) -> None:
+        self.change = self.change._replace(**changed)
 
     @property
     def model(self) -> type[GuardedMixin]:
@@ -271,7 +319,7 @@ class TransactionItem:
             return  # the instance only names the item; `_operation` refuses it if the operation checks its version
         if is_other and not is_made_anew:
             self.compare(item, is_old=replaces and self.write is not None)
-        if is_made_anew or not self._is_changed or self.is_deleted:
+        if is_made_anew or not self.change.has_values or self.is_deleted:
             self.item, self._version, self._is_key = item, known.version, False
 
     def compare(self, item: GuardedMixin, *, is_old: bool = False) -> None:
@@ -305,8 +353,8 @@ class TransactionItem:
         """Return the item as the transaction sees it, reading it if necessary; make the instance show it."""
         if isinstance(self.after, Unread):
             self.load()
-            self.after = self.base
-            pending, self._pending = self._pending, []
+            pending = self.change.pending
+            self._set(after=self.base, pending=())
             if pending:
                 self._evaluate(pending)
             elif isinstance(self.after, dict):
@@ -317,7 +365,7 @@ class TransactionItem:
             and versions.known_state(self.item).version == self._version
         ):
             # The instance was replaced or refreshed. With another version, old values could be saved under it.
-            self._show(self.after, is_committed=not self._is_changed)
+            self._show(self.after, is_committed=not self.change.has_values)
         assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
         return self.after
 
@@ -334,10 +382,11 @@ class TransactionItem:
         """Apply actions to the instance and to `after`."""
         current = self.look()
         try:
-            self.after = conditions.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
+            after = conditions.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
         except values_module.Refusal as refused:
             raise TransactWriteError(f"Failed to update item: {refused}", refused) from refused
-        self._show(self.after, is_committed=False)
+        self._set(after=after)
+        self._show(after, is_committed=False)
 
     def load(self) -> None:
         """Read the stored item; `StaleVersion` if it is not the known one and that is checked."""
@@ -364,7 +413,7 @@ class TransactionItem:
         if was_unread:
             self._keep_undeclared()
         self.before = versions.known_of(self.model, self.stored)
-        self.is_checked = True
+        self._set(is_checked=True)
         if self.write.operation is UPDATE:
             self.look()
         self._plan_again()
@@ -373,7 +422,7 @@ class TransactionItem:
         """Keep undeclared attributes of an item that was read after a save that is sent as an update."""
         is_update = self.write is not None and self.write.operation is SAVE and self.write.attributes is None
         if is_update and isinstance(self.after, dict):
-            self.after = undeclared(self.item, self.stored) | self.after
+            self._set(after=undeclared(self.item, self.stored) | self.after)
 
     def rely(self) -> None:
         """Rely on what was read; a write that was to overwrite any stored item now requires this one."""
@@ -385,29 +434,34 @@ class TransactionItem:
         """Rely on the item being the one that is known."""
         self.is_read = True
         if self.write is not None and not self.is_checked:
-            self.is_checked = True
+            self._set(is_checked=True)
             self._plan_again()
 
     def require(self, condition: Condition | None) -> None:
         """Add a condition of the caller."""
-        self.condition = conditions.both(self.condition, condition)
+        self._set(condition=conditions.both(self.change.condition, condition))
+
+    def make_optional(self) -> None:
+        """Let the transaction go on without the write if its condition is not met."""
+        if self.write is not None:
+            self._set(write=replace(self.write, is_optional=True))
 
     @contextlib.contextmanager
     def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
         """Add the condition of an operation; restore the previous state if the operation fails."""
         if checks and self._is_key:  # the caller expects the instance to be the stored item
             self.compare(self.item, is_old=True)
-        before = dict(vars(self))
+        before = self.change
         try:
             self.require(condition)
             yield
         except BaseException:
-            vars(self).update({name: before[name] for name in _UNDONE})
+            self.change = before
             raise
 
     def save(self, condition: Condition | None, *, checks: bool) -> None:
         """Store the instance as it is now; `StaleVersion` if that would undo changes of the transaction."""
-        if checks and self._is_changed and not self.is_deleted and not self.is_current:
+        if checks and self.change.has_values and not self.is_deleted and not self.is_current:
             why = "does not show what the transaction has done to the item: go on with the instance that its get"
             raise versions.stale(self.item, TransactWriteError, f"{why} returns.")
         with self._operation(condition, checks=False):
@@ -416,7 +470,7 @@ class TransactionItem:
             if not isinstance(self.base, Unread) and not isinstance(self.after, Unread):
                 extra = undeclared(self.item, self.after or {})
             self._plan_save(checks=checks, extra=extra, replaces=True)
-            self._pending, self._is_changed = [], True
+            self._set(pending=(), has_values=True)
 
     def _know_deleted(self, *, checks: bool) -> None:
         """Read an item deleted by this transaction if an update will write it again: no old attribute must remain."""
@@ -427,16 +481,19 @@ class TransactionItem:
         """Apply actions to the item as the transaction sees it."""
         with self._operation(condition, checks=checks):
             check_actions(self.item, self._new_writer().protected, actions)
-            self.is_checked = self.is_checked or self.is_read or checks
+            self._check_if(checks)
             self._update(actions)
-            self._is_changed = True
+            self._set(has_values=True)
+
+    def _check_if(self, checks: bool) -> None:  # noqa: FBT001
+        self._set(is_checked=self.is_checked or self.is_read or checks)
 
     def _update(self, actions: Sequence[Action]) -> None:
         before = self.write
-        is_first = before is None or (before.operation is UPDATE and not self._is_changed)
+        is_first = before is None or (before.operation is UPDATE and not self.change.has_values)
         if is_first and isinstance(self.after, Unread):
-            self._pending = list(actions)  # evaluated here only if the caller reads the item; else by DynamoDB
-            self._plan_update(self._pending)
+            self._set(pending=list(actions))  # evaluated here only if the caller reads the item; else by DynamoDB
+            self._plan_update(list(actions))
             return
         if before is not None and not is_first:
             self._know_base(before, actions)
@@ -467,12 +524,13 @@ class TransactionItem:
     def delete(self, condition: Condition | None, *, checks: bool) -> None:
         """Delete the item."""
         with self._operation(condition, checks=checks):
-            self.is_checked = self.is_checked or self.is_read or checks
+            self._check_if(checks)
             if self.is_checked and self.is_absent:
                 self.load()  # the stored item may have no version
-            self.after = None
+            self._set(after=None)
             if self.is_absent and self.is_checked:
-                self.write, self.is_read = None, True  # the commit only checks that it is still absent
+                self._set(write=None)  # the commit only checks that it is still absent
+                self.is_read = True
             else:
                 self._plan_delete()
 
@@ -481,7 +539,7 @@ class TransactionItem:
         with self._operation(condition, checks=checks):
             if not creates and self.write is None:
                 self.require(self.item.get_attributes()[hash_name_of(self.item)].exists())
-            self.is_checked = self.is_checked or self.is_read or checks
+            self._check_if(checks)
             if self.write is None:
                 self._plan_update([conditions.nothing()])
 
@@ -492,7 +550,7 @@ class TransactionItem:
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
         writer.token = self._token
-        self.writer = writer
+        self._set(writer=writer)
         return writer
 
     def note_lock(self) -> None:
@@ -502,27 +560,30 @@ class TransactionItem:
 
     def _plan_save(self, *, checks: bool, extra: Image | None, replaces: bool) -> None:
         """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
-        self.is_checked = self.is_checked or self.is_read or checks
+        self._check_if(checks)
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
             write = writer.plan_save(
-                self.condition,
+                self.change.condition,
                 checks_version=self.is_checked,
                 error=TransactWriteError,
                 stored=self.stored if self.is_checked else None,
             )
-        self.write, self.after = complete_save(write, self.stored, extra, replaces=replaces)
+        write, after = complete_save(write, self.stored, extra, replaces=replaces)
+        self._set(write=write, after=after)
         self._values = self.item.attribute_values
 
     def _plan_update(self, actions: list[Action]) -> None:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
-            self.write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
+            write = writer.plan_update(actions, self.change.condition, checks_version=self.is_checked)
+        self._set(write=write)
 
     def _plan_delete(self) -> None:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
-            self.write = writer.plan_delete(self.condition, checks_version=self.is_checked)
+            write = writer.plan_delete(self.change.condition, checks_version=self.is_checked)
+        self._set(write=write)
 
     def _changes(self) -> list[Action]:
         """Return the actions that turn the stored item into the one that the transaction sees."""
@@ -535,12 +596,13 @@ class TransactionItem:
         if self.write.operation is SAVE:
             with versions.planned_as(self.item, self.before):
                 part = versions.part_of(self.item, is_checked=True, token=self._token)
-            self.write = saved_again(self.write, part, self.condition)
+            self._set(write=saved_again(self.write, part, self.change.condition))
         elif self.write.operation is DELETE:
             self._plan_delete()
         else:
             is_unknown = isinstance(self.after, Unread)
-            self._plan_update(self._pending or ([conditions.nothing()] if is_unknown else self._changes()))
+            pending = [*self.change.pending]
+            self._plan_update(pending or ([conditions.nothing()] if is_unknown else self._changes()))
 
     def final(self) -> Write:
         """Return the write or check that DynamoDB will do, with all of its conditions."""
@@ -550,7 +612,7 @@ class TransactionItem:
             with versions.planned_as(self.item, self.before):
                 part = versions.part_of(self.item, is_checked=True)
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
-            return Write(self.item, CHECK, part, conditions.both(self.condition, condition))
+            return Write(self.item, CHECK, part, conditions.both(self.change.condition, condition))
         return replace(
             write,
             condition=conditions.both(self._strict(write.condition, write.part), self.expected),
@@ -573,9 +635,7 @@ class TransactionItem:
     def reset(self) -> None:
         """Forget all operations but the read."""
         self._mark_shown_old(but=self._first if isinstance(self.base, dict) else None)
-        self.write = self.writer = self.condition = None
-        self.after, self._pending, self.is_checked, self._is_changed = self.base, [], False, False
-        self.item = self._first
+        self.change, self.item = Change(self.base), self._first
         if isinstance(self.base, dict):
             self._show(self.base, is_committed=True)
             versions.set_known(self.item, self.before)
@@ -583,23 +643,35 @@ class TransactionItem:
             self.item = self._first = self.model.from_raw_data(copy.deepcopy(self.key))
         self._version = versions.known_state(self.item).version
 
-    def saved(self) -> Callable[[TransactionItem], None]:
-        """Return a function that restores the present state; items read since are still relied on."""
-        state, item, is_current = dict(vars(self)), self.item, self.is_current
-        values = copy.deepcopy(item.attribute_values)
-        is_shown = any(each is item and item.attribute_values is shown for each, shown in self._shown)
+    def saved(self) -> SavedItem:
+        """Return the present state."""
+        item = self.item
+        return SavedItem(
+            self.change,
+            item,
+            copy.deepcopy(item.attribute_values),
+            is_current=self.is_current,
+            is_shown=any(each is item and item.attribute_values is shown for each, shown in self._shown),
+            is_unread=isinstance(self.base, Unread),
+            is_read=self.is_read,
+            first=self._first,
+            version=self._version,
+            is_key=self._is_key,
+            expected=self.expected,
+        )
 
-        def go_back(member: TransactionItem) -> None:
-            now = {"base": member.base, "before": member.before, "is_read": member.is_read or state["is_read"]}
-            vars(member).update(state | now)
-            if isinstance(state["base"], Unread):
-                member._keep_undeclared()
-            if member.is_read:
-                member.check()
-            item.attribute_values = copy.deepcopy(values)
-            member._values = item.attribute_values if is_current else None
-            if is_shown:
-                member._note_shown(item)
-            member._mark_shown_old(but=item)
-
-        return go_back
+    def restore(self, saved: SavedItem) -> None:
+        """Go back to a state. What was read since is still relied on."""
+        item = saved.item
+        self.change, self.item, self.expected = saved.change, item, saved.expected
+        self.is_read = self.is_read or saved.is_read
+        self._first, self._version, self._is_key = saved.first, saved.version, saved.is_key
+        if saved.is_unread:
+            self._keep_undeclared()
+        if self.is_read:
+            self.check()
+        item.attribute_values = copy.deepcopy(saved.values)
+        self._values = item.attribute_values if saved.is_current else None
+        if saved.is_shown:
+            self._note_shown(item)
+        self._mark_shown_old(but=item)

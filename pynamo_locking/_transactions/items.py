@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import TransactWriteError
@@ -419,8 +419,7 @@ class TransactionItems:
             if row.to is not None or is_taken:
                 continue
             member.delete(row.condition(), checks=bool(member.stored))
-            if member.write is not None:
-                member.write = replace(member.write, is_optional=True)
+            member.make_optional()
 
     def forget_values(self) -> None:
         """Take back `claim_values`: what the items will be may change until the commit."""

@@ -120,7 +120,7 @@ class IntentWrite:
         write, held, mark = self.member.final(), self.held, lock_record.stored_mark(self.mark)
         clause = protocol.SET_INTENT if self.has_document else protocol.SET_INTENT_AND_LOCK
         given = {**self.row.names, ":mark": mark, ":map": {"M": {lock_record.TX: mark}}}
-        condition = self.member.condition if self.mark.is_ghost else write.condition
+        condition = self.member.change.condition if self.mark.is_ghost else write.condition
         if self.mark.is_ghost:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:

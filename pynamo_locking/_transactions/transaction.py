@@ -103,7 +103,7 @@ class Savepoint:
         self._members.undo_from(self._moved)
         for key, member in list(self._members.by_key.items()):
             if key in self._saved:
-                self._saved[key](member)
+                member.restore(self._saved[key])
                 continue
             member.reset()
             if member.is_unused:
