@@ -10,14 +10,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from typing_extensions import assert_never
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
+Mode: TypeAlias = Literal["exclusive", "shared"]
+
 EXCLUSIVE: Final = "exclusive"
 SHARED: Final = "shared"
+
+
+def are_compatible(mode: Mode, other: Mode) -> bool:
+    """Tell whether two holders may have a lock in these modes at once: the compatibility matrix."""
+    match mode:
+        case "exclusive":
+            return False
+        case "shared":
+            return other == SHARED
+        case _:
+            assert_never(mode)
+
+
+def is_as_strong(mode: Mode, other: Mode) -> bool:
+    """Tell whether a holder in this mode may do all that a holder in the other mode may."""
+    return mode in (other, EXCLUSIVE)
+
 
 #: DynamoDB's type and the value in DynamoDB's form: ``("N", "12.5")``, ``("S", "a")``, ``("B", b"a")``.
 Bound = tuple[str, Any]
@@ -34,7 +55,7 @@ class LockMode:
         upper: where its range ends, exclusive; None for an open end.
     """
 
-    mode: str = EXCLUSIVE
+    mode: Mode = EXCLUSIVE
     permits: int = 1
     lower: Bound | None = None
     upper: Bound | None = None
@@ -65,13 +86,13 @@ class LockMode:
 
     def conflicts(self, other: LockMode) -> bool:
         """Tell whether both cannot hold the lock at once, apart from the number of permits."""
-        return not (self.mode == other.mode == SHARED) and self.overlaps(other)
+        return not are_compatible(self.mode, other.mode) and self.overlaps(other)
 
     def covers(self, other: LockMode) -> bool:
         """Tell whether the holder of this claim holds the other claim as well."""
         return (
             self.permits == other.permits
-            and (self.mode == EXCLUSIVE or other.mode == SHARED)
+            and is_as_strong(self.mode, other.mode)
             and (self.lower is None or (other.lower is not None and not _is_before(other.lower, self.lower)))
             and (self.upper is None or (other.upper is not None and not _is_before(self.upper, other.upper)))
         )
@@ -81,7 +102,7 @@ class LockMode:
         return (self.lower is None or not _is_before(bound, self.lower)) and _is_before(bound, self.upper)
 
     def __str__(self) -> str:
-        parts = [self.mode] if self.permits == 1 else [f"permits={self.permits}"]
+        parts: list[str] = [self.mode] if self.permits == 1 else [f"permits={self.permits}"]
         if self.is_ranged:
             parts.append(f"[{_text(self.lower)}, {_text(self.upper)})")
         return " ".join(parts)
@@ -93,7 +114,7 @@ WHOLE: Final = LockMode()
 def spanning(claims: Sequence[LockMode]) -> LockMode:
     """Return the smallest claim that covers all of these; none is a semaphore."""
     lowers, uppers = [claim.lower for claim in claims], [claim.upper for claim in claims]
-    mode = SHARED if all(claim.mode == SHARED for claim in claims) else EXCLUSIVE
+    mode: Mode = SHARED if all(claim.mode == SHARED for claim in claims) else EXCLUSIVE
     return LockMode(
         mode,
         lower=None if None in lowers else min(filter(None, lowers), key=_by_type),

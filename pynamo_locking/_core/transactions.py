@@ -9,6 +9,8 @@ import enum
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import assert_never
+
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import (
@@ -141,9 +143,17 @@ def resolution_of_intent(header: TransactionRecord | None) -> IntentResolution:
     A header outlives its marks, except for late copies. So the transaction of a missing header was aborted or finished
     long ago.
     """
-    if header is None or header.state.is_final:
+    if header is None:
         return IntentResolution.DROP
-    return IntentResolution.FINISH if header.state is TransactionStatus.COMMITTED else IntentResolution.WAIT
+    match header.state:
+        case TransactionStatus.PENDING:
+            return IntentResolution.WAIT
+        case TransactionStatus.COMMITTED:
+            return IntentResolution.FINISH
+        case TransactionStatus.FINISHED | TransactionStatus.ABORTED:
+            return IntentResolution.DROP
+        case _:
+            assert_never(header.state)
 
 
 def shows_committed(header: TransactionRecord | None) -> bool:

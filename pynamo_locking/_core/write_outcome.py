@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from typing_extensions import assert_never
+
 from pynamo_locking._core.lock_queue import MissingEntry
 
 if TYPE_CHECKING:
@@ -55,14 +57,17 @@ def judge(state: LockState, ours: EntryOwnership, number: int, *, kind: EntryEff
     mine = state.find(ours.id, ours.ticket)
     if mine is not None:
         return Outcome.APPLIED if mine.writes == number else Outcome.REJECTED  # only this write has that number
-    if kind is EntryEffect.FINISH:
-        why = ours.why_absent(state, is_removal=True, in_doubt=repeated)
-        return Outcome.APPLIED if why is MissingEntry.LEFT else Outcome(why.value)
-    if not repeated:
-        return Outcome.LOST
-    if kind is EntryEffect.DELETE and not state.exists:
-        return Outcome.APPLIED
-    return Outcome.UNKNOWN
+    in_doubt = Outcome.UNKNOWN if repeated else Outcome.LOST
+    match kind:
+        case EntryEffect.FINISH:
+            why = ours.why_absent(state, is_removal=True, in_doubt=repeated)
+            return Outcome.APPLIED if why is MissingEntry.LEFT else Outcome(why.value)
+        case EntryEffect.DELETE:
+            return Outcome.APPLIED if repeated and not state.exists else in_doubt
+        case EntryEffect.KEEP:
+            return in_doubt
+        case _:
+            assert_never(kind)
 
 
 class Known(NamedTuple):

@@ -70,7 +70,6 @@ _MOST_CHANGES: Final = 240
 
 #: How long a transaction waits for the lock of an item while its holder renews it.
 LOCK_GRACE_S: Final = 2.0
-_MARK: Final = Operation("UpdateItem", TransactWriteError, "mark")
 
 
 @dataclass
@@ -130,7 +129,7 @@ class IntentWrite:
         elif not self.mark.is_ghost:
             has_lock = protocol.HAS_LOCK if self.has_document else protocol.HAS_NO_LOCK
             clause = protocol.ITEM_EXISTS + Clause(fencing.lock_is_free(self.row)[0].if_) + has_lock + clause
-        blank = replace(write, operation=_MARK, attributes=None, return_values=None)
+        blank = replace(write, operation=Operation.INTENT, attributes=None, return_values=None)
         return replace(blank, condition=condition, actions=[]).kwargs(clause, given)
 
     def decided_by(self) -> RowWrite:

@@ -6,11 +6,13 @@ A copy of the request may still be on its way. So "not applied" is said only onc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.constants import ITEM, KEY
 from pynamodb.exceptions import DeleteError, GetError, PutError, PynamoDBException, TransactWriteError, UpdateError
 from pynamodb.expressions.update import SetAction
+from typing_extensions import assert_never
 
 from pynamo_locking._core import events
 from pynamo_locking._core.dynamodb import Answer
@@ -163,19 +165,23 @@ def _outcome(write: Sent) -> Outcome:
 # One guarded write: its conditions, its actions, its errors.
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(Enum):
     """A kind of write in PynamoDB: its request, its error, and its name in messages."""
 
-    request: str
-    error: type[PynamoDBException]
-    verb: str
+    SAVE = "PutItem", PutError, "put"
+    UPDATE = "UpdateItem", UpdateError, "update"
+    DELETE = "DeleteItem", DeleteError, "delete"
+    CHECK = "ConditionCheckItem", TransactWriteError, "check"
+    INTENT = "UpdateItem", TransactWriteError, "mark"  # of a transaction of many items
+
+    def __init__(self, request: str, error: type[PynamoDBException], verb: str) -> None:
+        self.request, self.error, self.verb = request, error, verb
 
 
-SAVE: Final = Operation("PutItem", PutError, "put")
-UPDATE: Final = Operation("UpdateItem", UpdateError, "update")
-DELETE: Final = Operation("DeleteItem", DeleteError, "delete")
-CHECK: Final = Operation("ConditionCheckItem", TransactWriteError, "check")
+SAVE: Final = Operation.SAVE
+UPDATE: Final = Operation.UPDATE
+DELETE: Final = Operation.DELETE
+CHECK: Final = Operation.CHECK
 
 
 class HandedOut(NamedTuple):
@@ -286,16 +292,21 @@ class Write:
 
     def done(self, data: Mapping[str, Any], own: HeldEntry | None) -> None:
         """Update the instance after the write; updates and unchecked saves respond with the new attributes."""
-        if self.operation is UPDATE:
-            self.item.deserialize(data["Attributes"])
-            if own is not None:
-                own.copies.note_write(self.item)
-        elif self.operation is SAVE:
-            self.note_stored(own)
-            if not self.part.is_checked:
-                versions.take_version(self.item, data.get("Attributes", {}))
-            elif self.is_strict and not self.is_shown:
-                versions.mark_old(self.item)
+        match self.operation:
+            case Operation.UPDATE:
+                self.item.deserialize(data["Attributes"])
+                if own is not None:
+                    own.copies.note_write(self.item)
+            case Operation.SAVE:
+                self.note_stored(own)
+                if not self.part.is_checked:
+                    versions.take_version(self.item, data.get("Attributes", {}))
+                elif self.is_strict and not self.is_shown:
+                    versions.mark_old(self.item)
+            case Operation.DELETE | Operation.CHECK | Operation.INTENT:
+                pass
+            case _:
+                assert_never(self.operation)
 
     def note_stored(self, own: HeldEntry | None) -> None:
         """Give the instance the version and the write id that are stored now, by a write under that held entry."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pynamo_locking import LockTimeout
-from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode
+from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode, Mode
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
 from tests.simulation.claims import are_rivals, queued_in, wished
 from tests.simulation.engine.faults import Fault
@@ -20,7 +20,7 @@ READER = LockMode(SHARED)
 PERMIT = LockMode(EXCLUSIVE, 2)
 
 
-def span(lower: int | None, upper: int | None, mode: str = EXCLUSIVE) -> LockMode:
+def span(lower: int | None, upper: int | None, mode: Mode = EXCLUSIVE) -> LockMode:
     """Return a range of numbers."""
     return LockMode(mode, 1, *(None if end is None else ("N", str(end)) for end in (lower, upper)))
 
