@@ -19,6 +19,7 @@ from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_claim, make_options
 from pynamo_locking._models import unique_audit
+from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin
@@ -109,7 +110,8 @@ class VersionedMixin(GuardedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"modify", "amodify", "touch", "guarded_batch", "check_unique", "repair_unique"}
+        {"modify", "amodify", "touch", "atouch", "guarded_batch"}
+        | {"check_unique", "acheck_unique", "repair_unique", "arepair_unique"}
     )
 
     @classmethod
@@ -280,6 +282,10 @@ class VersionedMixin(GuardedMixin):
         writer = self._writer() or Writer(self)
         writer.touch(conditions.both(condition, exists), checks_version=add_version_condition)
 
+    @awaited_write(touch)
+    def atouch(self) -> None:
+        """Increment the version, awaited. See `touch`."""
+
     @classmethod
     def check_unique(cls) -> UniqueReport:
         """Compare the items with the rows of their unique values (``Meta.unique``), and change nothing.
@@ -314,6 +320,14 @@ class VersionedMixin(GuardedMixin):
         Cost: that of `check_unique`, and 1 transaction for each problem, of the row and a check of each item.
         """
         return unique_audit.check(cls, repairs=True)
+
+    @awaited_read(check_unique)
+    def acheck_unique(self) -> None:
+        """Compare the items with the rows of their unique values, awaited. See `check_unique`."""
+
+    @awaited_write(repair_unique)
+    def arepair_unique(self) -> None:
+        """Mend the rows of unique values, awaited. See `repair_unique`."""
 
     @classmethod
     def guarded_batch(
@@ -358,18 +372,8 @@ class LockableMixin(VersionedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {
-            "lock",
-            "locked",
-            "locked_range",
-            "locked_table",
-            "locked_first",
-            "try_locked",
-            "edit",
-            "lock_state",
-            "break_lock",
-        }
-        | {"lock_settings"}
+        {"lock", "locked", "locked_range", "locked_table", "locked_first", "try_locked", "edit"}
+        | {"lock_state", "alock_state", "break_lock", "abreak_lock", "lock_settings"}
     )
 
     @classmethod
@@ -685,6 +689,14 @@ class LockableMixin(VersionedMixin):
         if force is (ticket is not None):
             raise ConfigurationError("break_lock() takes the ticket of an entry, or force=True to repair the document.")
         return inspection.repair(row) if ticket is None else inspection.break_entry(row, ticket)
+
+    @awaited_read(lock_state)
+    def alock_state(self) -> None:
+        """Return the holders of the lock of an item, and the waiters, awaited. See `lock_state`."""
+
+    @awaited_write(break_lock)
+    def abreak_lock(self) -> None:
+        """Remove an entry from a queue, or repair a lock document, awaited. See `break_lock`."""
 
 
 class LockableModel(LockableMixin, Model):
