@@ -100,7 +100,7 @@ def _call(method: Any, run: Callable[[Callable[[], Any]], Awaitable[Any]], named
     async def twin(this: Any, *arguments: Any, **options: Any) -> Any:
         return await run(partial(getattr(this, name), *arguments, **options))
 
-    return _in_place_of(method, twin, named)
+    return in_place_of(method, twin, named)
 
 
 def _each(method: Any, named: _Named) -> Any:
@@ -114,14 +114,14 @@ def _each(method: Any, named: _Named) -> Any:
                 yield value
             ahead = min(2 * ahead, _MOST_AHEAD)
 
-    return _in_place_of(method, twin, named)
+    return in_place_of(method, twin, named)
 
 
 def _take(found: Any, count: int) -> list[Any]:
     return list(islice(found, count))
 
 
-def _in_place_of(method: Any, twin: Any, named: _Named) -> Any:
+def in_place_of(method: Any, twin: Any, named: _Named) -> Any:
     """Give a method the signature of another one, and the name and the docstring of the function it stands for."""
     twin = wraps(_function_of(method))(twin)
     twin.__name__, twin.__qualname__, twin.__doc__ = named.__name__, named.__qualname__, named.__doc__
