@@ -12,9 +12,11 @@ import typing
 from pathlib import Path
 
 import pytest
+from pynamodb.models import Model
 
 import pynamo_locking
 import pynamo_locking.testing
+from pynamo_locking._models.attributes import PlacedMixin
 
 pytestmark = pytest.mark.core
 
@@ -170,6 +172,52 @@ def test_every_public_method_is_documented(function, name):
     refers = re.search(r"[Ss]ee\b|[Tt]he same as|[Aa]rguments( and errors)? are those of|PynamoDB", text)
 
     assert not unnamed or refers or len(arguments) == 1, f"{name} does not document {unnamed}"
+
+
+#: Public methods of models and locks that have no awaited form, and why.
+NOT_AWAITED = {
+    **dict.fromkeys(("locked", "locked_range", "locked_table", "locked_first", "try_locked"), "for `async with`"),
+    **dict.fromkeys(("lock", "edit", "once", "lead", "call"), "for `async with`"),
+    **dict.fromkeys(("guarded_batch", "batch_write"), "a block in PynamoDB's form, for `asyncio.to_thread`"),
+    **dict.fromkeys(("lock_settings", "progress", "condition", "check", "give_to"), "no request"),
+    **dict.fromkeys(("create_table", "update_ttl"), "before there are tasks, as PynamoDB's"),
+    **dict.fromkeys(("deserialize", "from_raw_data", "update_local_version_attribute"), "for PynamoDB"),
+    **dict.fromkeys((f"get_{each}_kwargs_from_instance" for each in ("save", "update", "delete")), "for PynamoDB"),
+}
+
+
+def blocking_methods():
+    """Every public method of models and locks that is not an awaited form, with the first class that has it."""
+    found = {}
+    for path, _ in public_functions():
+        owner, _, name = path.rpartition(".")
+        thing = THINGS.get(owner)
+        if inspect.isclass(thing) and issubclass(thing, (PlacedMixin, pynamo_locking.Lock)):
+            is_property = isinstance(inspect.getattr_static(thing, name), property)
+            is_awaited_form = name.startswith("a") and hasattr(thing, name[1:])
+            if not is_property and not is_awaited_form and name not in NOT_AWAITED:
+                found.setdefault(name, thing)
+    return [pytest.param(owner, name, id=name) for name, owner in found.items()]
+
+
+@pytest.mark.parametrize(("owner", "name"), blocking_methods())
+def test_every_method_that_blocks_has_an_awaited_form(owner, name):
+    """With the same arguments, and a docstring that names it. No attribute of a user's model may hide it."""
+    blocking, awaited = getattr(owner, name), getattr(owner, f"a{name}")
+
+    assert inspect.iscoroutinefunction(awaited) or inspect.isasyncgenfunction(awaited) or name == "chunks"
+    assert [*inspect.signature(awaited).parameters] == [*inspect.signature(blocking).parameters]
+    assert f"`{name}`" in awaited.__doc__
+    if issubclass(owner, PlacedMixin) and not issubclass(owner, Model):
+        assert f"a{name}" in set().union(*(vars(base).get("_reserved_names", ()) for base in owner.__mro__))
+
+
+def test_what_has_no_awaited_form_is_there():
+    """A reason for a method that is gone, or has an awaited form by now, is none."""
+    things = [thing for thing in THINGS.values() if inspect.isclass(thing)]
+
+    assert [name for name in NOT_AWAITED if not any(hasattr(thing, name) for thing in things)] == []
+    assert [name for name in NOT_AWAITED if any(hasattr(thing, f"a{name}") for thing in things)] == []
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from pynamo_locking._io.model_doors import enforcement_of, lock_attribute_of, ow
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
-from pynamo_locking._locks.locked_all import in_order, locked_all
+from pynamo_locking._locks.locked_all import Block, in_order, locked_all
 from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.isolation import IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
@@ -70,7 +70,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -863,12 +863,29 @@ class Disjoint:
         return versions.known_of(self._guards, image or {}) != guard.before
 
 
-@contextlib.contextmanager
-def behind(locks: Sequence[Lock[Any]], wait: float) -> Iterator[None]:
+def behind(locks: Sequence[Lock[Any]], wait: float) -> Block[None]:
     """Hold locks that only decide which call is first: a lost one is no error once the block has stored its rows."""
+    held = locked_all(*locks, wait=wait)
+    return Block(lambda: _behind(held), lambda: _abehind(held))
+
+
+@contextlib.contextmanager
+def _behind(locks: Block[Any]) -> Iterator[None]:
     is_done = False
     try:
-        with locked_all(*locks, wait=wait):
+        with locks:
+            yield
+            is_done = True
+    except LockLost:
+        if not is_done:
+            raise
+
+
+@contextlib.asynccontextmanager
+async def _abehind(locks: Block[Any]) -> AsyncIterator[None]:
+    is_done = False
+    try:
+        async with locks:
             yield
             is_done = True
     except LockLost:

@@ -31,8 +31,9 @@ from pynamo_locking._intervals.disjoint_writes import (
 )
 from pynamo_locking._intervals.intervals import IntervalAttributes, enclosing, interval_attributes_of
 from pynamo_locking._intervals.queries import IntervalQueriesMixin, value_of
-from pynamo_locking._io import runtime
+from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, versions
+from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._pynamodb import hash_name_of
 from pynamo_locking._recipes.named_lock import NamedLock
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._intervals.intervals import Span
+    from pynamo_locking._locks.locked_all import Block
     from pynamo_locking._models.writes import Placed
     from pynamo_locking._writes.writer import Writer
 
@@ -95,7 +97,9 @@ class IntervalMixin(IntervalQueriesMixin):
     another program without a begin or an end, or with its end first, does not count either.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"insert_disjoint", "move", "close_at"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"insert_disjoint", "ainsert_disjoint", "move", "amove", "close_at", "aclose_at"}
+    )
 
     @classmethod
     def insert_disjoint(
@@ -134,7 +138,14 @@ class IntervalMixin(IntervalQueriesMixin):
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
         refusals, 2 writes more for each hash key.
         """
-        cls._place(cls._interval(), cls._placings(new_rows), pessimistic=pessimistic, wait=wait)
+        cls._place(cls._placings(new_rows), pessimistic=pessimistic, wait=wait)
+
+    @classmethod
+    async def ainsert_disjoint(
+        cls, new_rows: Sequence[Self], *, pessimistic: bool = False, wait: Duration | None = None
+    ) -> None:
+        """Store new rows, awaited. See `insert_disjoint`. A task that waits for range locks occupies no thread."""
+        await cls._aplace(cls._placings(new_rows), pessimistic=pessimistic, wait=wait)
 
     @classmethod
     def _placings(cls, new_rows: object) -> list[Placing]:
@@ -186,9 +197,16 @@ class IntervalMixin(IntervalQueriesMixin):
 
         Cost: 1 read, 1 query, 1 transaction, as `insert_disjoint`.
         """
-        axis = cls._interval()
         cls._check_stored(row, "move")
-        cls._place(axis, [row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
+        cls._place([row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
+
+    @classmethod
+    async def amove(
+        cls, row: Self, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None
+    ) -> None:
+        """Give a stored row another interval, awaited. See `move`, and `ainsert_disjoint`."""
+        cls._check_stored(row, "move")
+        await cls._aplace([row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
 
     def _move_to(self, begin: Any, end: Any) -> Placing:
         placing = moving(self._interval(), self, begin, end)
@@ -224,6 +242,10 @@ class IntervalMixin(IntervalQueriesMixin):
         for ends in ((begin, at), (at, end)):
             whole(axis, *ends)
         super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
+
+    @awaited_write(close_at)
+    def aclose_at(self) -> None:
+        """End a stored row earlier, awaited. See `close_at`."""
 
     @classmethod
     def _new(cls, new_rows: object) -> list[Self]:
@@ -282,7 +304,7 @@ class IntervalMixin(IntervalQueriesMixin):
                 if not self._is_elsewhere(axis, refused):
                     raise
         with _dressed(PutError):
-            self._place(axis, [saving(axis, self, condition, checks=add_version_condition)], PutError)
+            self._place([saving(axis, self, condition, checks=add_version_condition)], PutError)
         return {}
 
     @override
@@ -307,7 +329,7 @@ class IntervalMixin(IntervalQueriesMixin):
         end = literal_end(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)
         with _dressed(UpdateError):
-            self._place(axis, [placing], UpdateError)
+            self._place([placing], UpdateError)
         return {"Attributes": self.serialize()}
 
     def _is_elsewhere(self, axis: IntervalAttributes, refused: Conflict) -> bool:
@@ -394,19 +416,33 @@ class IntervalMixin(IntervalQueriesMixin):
 
     @classmethod
     def _place(
+        cls, placings: list[Placing], error: type[PynamoDBException] = TransactWriteError, **options: Any
+    ) -> None:
+        work, turn = cls._placing_work(placings, error, **options)
+        with turn:
+            work.run()
+
+    @classmethod
+    async def _aplace(cls, placings: list[Placing], **options: Any) -> None:
+        """As `_place`, but wait for the locks in the task: their holders need the threads."""
+        work, turn = cls._placing_work(placings, TransactWriteError, **options)
+        async with turn:
+            await concurrency.to_the_end(work.run)
+
+    @classmethod
+    def _placing_work(
         cls,
-        axis: IntervalAttributes,
         placings: list[Placing],
-        error: type[PynamoDBException] = TransactWriteError,
+        error: type[PynamoDBException],
         *,
         pessimistic: bool = False,
         wait: Duration | None = None,
-    ) -> None:
+    ) -> tuple[Disjoint, Block[None]]:
+        """Return what stores the rows, and the locks to hold meanwhile, if the caller wants any."""
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
-        work = Disjoint(axis, placings, deadline, error, is_locked=pessimistic)
+        work = Disjoint(cls._interval(), placings, deadline, error, is_locked=pessimistic)
         locks = cls._range_locks(placings) if pessimistic else []
-        with behind(locks, max(0.0, deadline - runtime.current.monotonic())):
-            work.run()
+        return work, behind(locks, max(0.0, deadline - runtime.current.monotonic()))
 
     @classmethod
     def _range_locks(cls, placings: list[Placing]) -> list[Any]:

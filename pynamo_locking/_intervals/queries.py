@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -14,6 +15,7 @@ from pynamo_locking._intervals.intervals import begin_of, gaps
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
 from pynamo_locking._items.expiry import is_expired
+from pynamo_locking._models.awaited import awaited_each, awaited_items, awaited_read, read
 from pynamo_locking._models.isolation import IsolatedReader, stored_pages
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._pynamodb import indexes_of
@@ -126,7 +128,9 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
 class IntervalQueriesMixin(VersionedMixin):
     """Finds rows and gaps."""
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"overlapping", "overlapping_in", "free", "free_in"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"overlapping", "overlapping_in", "free", "free_in"} | {"aoverlapping", "aoverlapping_in", "afree", "afree_in"}
+    )
 
     @classmethod
     def _interval(cls) -> IntervalAttributes:
@@ -226,6 +230,23 @@ class IntervalQueriesMixin(VersionedMixin):
         window = cls._interval().span(begin, end)
         free = gaps((span for _, span in cls._overlapping(hash_key, window)), window)
         return [(value_of(gap.lower), value_of(gap.upper)) for gap in free]
+
+    @classmethod
+    async def aoverlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:
+        """Return the stored rows that overlap an interval, awaited. See `overlapping`."""
+        return await read(partial(cls.overlapping, hash_key, begin, end))
+
+    @awaited_items(overlapping_in)
+    def aoverlapping_in(self) -> None:
+        """Yield the stored rows of several hash keys that overlap an interval, awaited. See `overlapping_in`."""
+
+    @awaited_read(free)
+    def afree(self) -> None:
+        """Return the gaps, awaited. See `free`."""
+
+    @awaited_each(free_in)
+    def afree_in(self) -> None:
+        """Yield the gaps of several hash keys, awaited. See `free_in`."""
 
 
 def value_of(edge: Edge | None) -> Any:

@@ -144,12 +144,12 @@ def check_plain(name: str, callback: object) -> None:
 def make_options(
     model: type[Model],
     *,
-    wait: Duration | None,
-    lease: Duration | None,
-    heartbeat: Heartbeat | None,
-    owner: str | None,
-    settings: LockSettings | None,
+    wait: Duration | None = None,
+    lease: Duration | None = None,
+    heartbeat: Heartbeat | None = None,
     max_hold: Duration | None = None,
+    owner: str | None = None,
+    settings: LockSettings | None = None,
     claim: LockMode = WHOLE,
 ) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""

@@ -19,6 +19,7 @@ from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_claim, make_options
 from pynamo_locking._models import unique_audit
+from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
 from pynamo_locking._models.writes import GuardedMixin
@@ -109,7 +110,8 @@ class VersionedMixin(GuardedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"modify", "amodify", "touch", "guarded_batch", "check_unique", "repair_unique"}
+        {"modify", "amodify", "touch", "atouch", "guarded_batch"}
+        | {"check_unique", "acheck_unique", "repair_unique", "arepair_unique"}
     )
 
     @classmethod
@@ -280,6 +282,10 @@ class VersionedMixin(GuardedMixin):
         writer = self._writer() or Writer(self)
         writer.touch(conditions.both(condition, exists), checks_version=add_version_condition)
 
+    @awaited_write(touch)
+    def atouch(self) -> None:
+        """Increment the version, awaited. See `touch`."""
+
     @classmethod
     def check_unique(cls) -> UniqueReport:
         """Compare the items with the rows of their unique values (``Meta.unique``), and change nothing.
@@ -314,6 +320,14 @@ class VersionedMixin(GuardedMixin):
         Cost: that of `check_unique`, and 1 transaction for each problem, of the row and a check of each item.
         """
         return unique_audit.check(cls, repairs=True)
+
+    @awaited_read(check_unique)
+    def acheck_unique(self) -> None:
+        """Compare the items with the rows of their unique values, awaited. See `check_unique`."""
+
+    @awaited_write(repair_unique)
+    def arepair_unique(self) -> None:
+        """Mend the rows of unique values, awaited. See `repair_unique`."""
 
     @classmethod
     def guarded_batch(
@@ -358,18 +372,8 @@ class LockableMixin(VersionedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {
-            "lock",
-            "locked",
-            "locked_range",
-            "locked_table",
-            "locked_first",
-            "try_locked",
-            "edit",
-            "lock_state",
-            "break_lock",
-        }
-        | {"lock_settings"}
+        {"lock", "locked", "locked_range", "locked_table", "locked_first", "try_locked", "edit"}
+        | {"lock_state", "alock_state", "break_lock", "abreak_lock", "lock_settings"}
     )
 
     @classmethod
@@ -425,39 +429,26 @@ class LockableMixin(VersionedMixin):
         Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 1 refused
         write; shared or with permits 2 writes.
         """
-        claim = make_claim(shared=shared, permits=permits)
         terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
-        terms |= {"heartbeat": heartbeat, "max_hold": max_hold}
-        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, on_lost, terms)
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
+        claim = make_claim(shared=shared, permits=permits)
+        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, **terms)
 
     @classmethod
     def _make_lock(
         cls,
         target: Callable[[LockSettings], LockTarget[Self]],
         claim: LockMode,
-        on_lost: Callable[[str], object] | None,
-        terms: dict[str, Any],
+        *,
+        on_lost: Callable[[str], object] | None = None,
+        **terms: Any,
     ) -> Lock[Self]:
         check_plain("on_lost", on_lost)
         options = make_options(cls, **terms, claim=claim)
         return Lock(target(options.settings), options, on_lost)
 
     @classmethod
-    def locked_range(  # noqa: PLR0913 - as for `locked`
-        cls,
-        hash_key: Any,
-        lower: Any,
-        upper: Any,
-        *,
-        wait: Duration | None = None,
-        lease: Duration | None = None,
-        heartbeat: Heartbeat | None = None,
-        max_hold: Duration | None = None,
-        shared: bool = False,
-        owner: str | None = None,
-        on_lost: Callable[[str], object] | None = None,
-        settings: LockSettings | None = None,
-    ) -> Lock[Self]:
+    def locked_range(cls, hash_key: Any, lower: Any, upper: Any, **options: Unpack[RangeKeywords]) -> Lock[Self]:
         """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
 
         It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
@@ -476,15 +467,8 @@ class LockableMixin(VersionedMixin):
             hash_key: the hash key; the name, of a `NamedLock`.
             lower: the first value in the range; None for no lower end.
             upper: the first value behind the range; None for no upper end.
-            wait: as for `locked`.
-            lease: as for `locked`.
-            heartbeat: as for `locked`.
-            max_hold: as for `locked`.
-            shared: as for `locked`: shared ranges may overlap each other.
-            owner: as for `locked`.
-            on_lost: as for `locked`.
-            settings: as for `locked`. All ranges of a hash key queue in one row: `max_waiters` bounds them
-                together, holders included.
+            **options: those of `locked`, without `permits`. Ranges that are `shared` may overlap each other. All ranges
+                of a hash key queue in one row: ``settings.max_waiters`` bounds them together, holders included.
 
         Returns:
             The lock, not yet taken. It has no `item`.
@@ -496,10 +480,8 @@ class LockableMixin(VersionedMixin):
         Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 2 writes.
         """
         bounds = [keys.free_bound(end) if cls._lock_creates_item else keys.bound_of(cls, end) for end in (lower, upper)]
-        claim = make_claim(shared=shared, lower=bounds[0], upper=bounds[1])
-        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
-        terms |= {"heartbeat": heartbeat, "max_hold": max_hold}
-        return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, on_lost, terms)
+        claim = make_claim(shared=options.pop("shared", False), lower=bounds[0], upper=bounds[1])
+        return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, **options)
 
     @classmethod
     def locked_table(cls, **options: Unpack[RangeKeywords]) -> Lock[Self]:
@@ -507,13 +489,7 @@ class LockableMixin(VersionedMixin):
 
         Writes from outside are refused with `ItemLocked`. Inside, writes are refused by DynamoDB once the lock is lost.
         It is a lock of its own, and does not wait for locks of ranges or of single items. Writes by their holders are
-        refused like all other writes.
-
-        Args:
-            **options: those of `locked_range`.
-
-        Returns:
-            The lock, not yet taken. It has no `item`.
+        refused like all other writes. The arguments are those of `locked`, without `permits`; there is no `item`.
 
         Raises:
             ConfigurationError: the model has no ``Meta.enforce = "table"``: its writers would not meet the lock.
@@ -522,10 +498,8 @@ class LockableMixin(VersionedMixin):
         """
         if cls._enforces() != "table":
             raise ConfigurationError(f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce = 'table'.")
-        on_lost, shared = options.pop("on_lost", None), options.pop("shared", False)
-        terms: dict[str, Any] = {"wait": None, "lease": None, "owner": None, "settings": None}
-        terms |= {"heartbeat": None, "max_hold": None, **options}
-        return cls._make_lock(cls._table_target, make_claim(shared=shared), on_lost, terms)
+        claim = make_claim(shared=options.pop("shared", False))
+        return cls._make_lock(cls._table_target, claim, **options)
 
     @classmethod
     def try_locked(
@@ -533,10 +507,7 @@ class LockableMixin(VersionedMixin):
     ) -> Block[Lock[Self] | None]:
         """Acquire the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
 
-        Args:
-            hash_key: the item's hash key.
-            range_key: the item's range key, if the model has one.
-            **options: those of `locked`; `wait` is 0 unless given.
+        The arguments are those of `locked`; `wait` is 0 unless given.
 
         Returns:
             A context manager, also for ``async with``, that yields the held lock, or None if it was not acquired in
@@ -604,7 +575,7 @@ class LockableMixin(VersionedMixin):
         The request that acquires the lock reads the item, and the request that releases it saves the item.
         If the block raises, nothing is saved; each of nested blocks undoes its own changes only. A task that is
         cancelled during the save receives the cancellation after the item is saved and the lock released.
-        All arguments are those of `locked`.
+        The arguments are those of `locked`, without `shared` and `permits`.
 
         Returns:
             A context manager that yields the item.
@@ -667,7 +638,7 @@ class LockableMixin(VersionedMixin):
 
         Args:
             hash_key: the item's hash key.
-            range_key: the item's range key, if the model has one. Without it: a range of that hash key.
+            range_key: as for `lock_state`; without it: a range of that hash key.
             ticket: of the entry, from `lock_state`.
             force: instead of the ticket: repair the document. A sound document is left as it is.
 
@@ -685,6 +656,14 @@ class LockableMixin(VersionedMixin):
         if force is (ticket is not None):
             raise ConfigurationError("break_lock() takes the ticket of an entry, or force=True to repair the document.")
         return inspection.repair(row) if ticket is None else inspection.break_entry(row, ticket)
+
+    @awaited_read(lock_state)
+    def alock_state(self) -> None:
+        """Return the holders of the lock of an item, and the waiters, awaited. See `lock_state`."""
+
+    @awaited_write(break_lock)
+    def abreak_lock(self) -> None:
+        """Remove an entry from a queue, or repair a lock document, awaited. See `break_lock`."""
 
 
 class LockableModel(LockableMixin, Model):

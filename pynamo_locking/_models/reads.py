@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pynamodb.exceptions import DoesNotExist
 from typing_extensions import Self, override
@@ -13,6 +13,7 @@ from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._models.attributes import PlacedMixin
+from pynamo_locking._models.awaited import awaited_item, awaited_items, awaited_read, awaited_write
 from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of
 from pynamo_locking._pynamodb import connection_of, key_values_of, serialize_key
 
@@ -33,6 +34,10 @@ class ReadingMixin(PlacedMixin):
     Readers that use this package do not see placeholders. Nor do they see expired items of an `ExpiringMixin`, unless
     they pass `include_expired`; other models have no expired items.
     """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"aget", "abatch_get", "aquery", "ascan", "acount", "arefresh"}
+    )
 
     @override
     @classmethod
@@ -126,6 +131,7 @@ class ReadingMixin(PlacedMixin):
     @classmethod
     def query(  # noqa: PYI019 - as in PynamoDB: subclasses override it
         cls: type[_R],
+        /,
         hash_key: Any,
         range_key_condition: Condition | None = None,
         filter_condition: Condition | None = None,
@@ -185,6 +191,7 @@ class ReadingMixin(PlacedMixin):
     @classmethod
     def scan(  # noqa: PYI019 - as in PynamoDB: subclasses override it
         cls: type[_R],
+        /,
         filter_condition: Condition | None = None,
         segment: int | None = None,
         total_segments: int | None = None,
@@ -236,6 +243,7 @@ class ReadingMixin(PlacedMixin):
     @classmethod
     def count(
         cls,
+        /,
         hash_key: Any = None,
         range_key_condition: Condition | None = None,
         filter_condition: Condition | None = None,
@@ -309,6 +317,34 @@ class ReadingMixin(PlacedMixin):
             raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
         self.attribute_values: dict[str, Any] = fresh.attribute_values
         versions.copy_knowledge(fresh, self)
+
+    @awaited_item(get)
+    def aget(self) -> None:
+        """Get an item, awaited. See `get`."""
+
+    @awaited_items(batch_get)
+    def abatch_get(self) -> None:
+        """Yield the items of some keys, awaited. See `batch_get`."""
+
+    @awaited_items(query)
+    def aquery(self) -> None:
+        """Yield the items of a query, awaited. See `query`.
+
+        Cost: a task that ends the iteration early has asked for twice as many items as it has seen at most, and for 64
+        more at most.
+        """
+
+    @awaited_items(scan)
+    def ascan(self) -> None:
+        """Yield the items of a scan, awaited. See `scan`; for the cost, `aquery` as well."""
+
+    @awaited_read(count)
+    def acount(self) -> None:
+        """Count items, awaited. See `count`."""
+
+    @awaited_write(refresh, is_urgent=False)
+    def arefresh(self) -> None:
+        """Load the item again, awaited. See `refresh`."""
 
 
 def _present(item: _R, *, include_expired: bool) -> _R:

@@ -50,8 +50,6 @@ class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
                 unique = ("email", ("tenant", "name"))
                 unique_table = Uniques
 
-    With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
-
     The table must be in the account and Region of the items; several models may share it. If items of such a model are
     written in transactions of more than a hundred actions, give this class the same ``Meta.transaction_table``. Do not
     write its rows by hand: `VersionedMixin.repair_unique` mends them.

@@ -2,91 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
-from pynamo_locking._io import concurrency
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import unique_values, versions
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._pynamodb import version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.writer import Writer, note_committed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._locks.lock import Lock
-
-
-# What a model does, for tasks of asyncio: PynamoDB blocks, so each call takes place in a thread.
-
-
-#: The most items that are asked for beyond those that the caller has seen.
-_MOST_AHEAD: Final = 64
-
-
-class AsyncMixin(ReadingMixin):
-    """The reads and writes of a model, awaited.
-
-    Each does what the method without the "a" does, with its arguments, errors and cost, in one of the 32 threads of
-    this package, and under the locks of the task. Tasks must not change an instance while a call for it is under way.
-
-    A task that is cancelled while it reads hears of it at once. A task that is cancelled while it writes hears of it
-    when the write has ended, which no cancellation can call back: with the error of the write, if there is one, as the
-    cause.
-    """
-
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"aget", "aquery", "arefresh", "asave", "aupdate", "adelete"})
-
-    @classmethod
-    async def aget(cls, hash_key: Any, range_key: Any = None, **options: Any) -> Self:
-        """Get an item, awaited. See `get`."""
-        return await concurrency.call(partial(cls.get, hash_key, range_key, **options), is_urgent=False)
-
-    @classmethod
-    async def aquery(cls, hash_key: Any, *arguments: Any, **options: Any) -> AsyncIterator[Self]:
-        """Yield the items of a query, awaited. See `query`.
-
-        Cost: a task that ends the iteration early has asked for twice as many items as it has seen at most, and for 64
-        more at most.
-        """
-        found, ahead = iter(cls.query(hash_key, *arguments, **options)), 1
-        while items := await concurrency.call(partial(_take, found, ahead), is_urgent=False):
-            for item in items:
-                yield item
-            ahead = min(2 * ahead, _MOST_AHEAD)
-
-    async def arefresh(self, **options: Any) -> None:
-        """Load the item again, awaited. See `refresh`."""
-        await concurrency.to_the_end(partial(self.refresh, **options), is_urgent=False)
-
-    async def asave(self, condition: Condition | None = None, **options: Any) -> dict[str, Any]:
-        """Save the item, awaited. See PynamoDB's `Model.save`."""
-        return await concurrency.to_the_end(partial(self.save, condition, **options))
-
-    async def aupdate(self, actions: list[Action], condition: Condition | None = None, **options: Any) -> Any:
-        """Update the item, awaited. See PynamoDB's `Model.update`."""
-        return await concurrency.to_the_end(partial(self.update, actions, condition, **options))
-
-    async def adelete(self, condition: Condition | None = None, **options: Any) -> Any:
-        """Delete the item, awaited. See PynamoDB's `Model.delete`."""
-        return await concurrency.to_the_end(partial(self.delete, condition, **options))
-
-
-def _take(found: Any, count: int) -> list[Any]:
-    return list(islice(found, count))
 
 
 # The guarded writes: DynamoDB refuses them once the version has changed or the lock is lost.
@@ -141,10 +80,11 @@ def moved(tx: Any, row: Any, begin: Any, end: Any) -> Placed:
     return row._moving(tx, begin, end)
 
 
-class GuardedMixin(AsyncMixin):
+class GuardedMixin(ReadingMixin):
     """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
 
     _hides_expired: ClassVar[bool] = False
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"asave", "aupdate", "adelete"})
 
     def _writer(self) -> Writer | None:
         """Return the writer of this item; None if PynamoDB writes the item."""
@@ -275,6 +215,18 @@ class GuardedMixin(AsyncMixin):
         if written is None:
             return super().delete(condition, add_version_condition=add_version_condition)
         return written.delete(condition, checks_version=add_version_condition)
+
+    @awaited_write(save)
+    def asave(self) -> None:
+        """Save the item, awaited. See `save`."""
+
+    @awaited_write(update)
+    def aupdate(self) -> None:
+        """Update the item, awaited. See `update`."""
+
+    @awaited_write(delete)
+    def adelete(self) -> None:
+        """Delete the item, awaited. See `delete`."""
 
     @override
     def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:

@@ -101,8 +101,8 @@ class NamedLock(OwnTable, LockableModel):
             heartbeat: ``"progress"``, the default: a leader whose work does not call `Term.progress` for two thirds of
                 a lease steps down. With True it leads for as long as its process lives.
             max_hold: the longest term, in seconds or as a timedelta. Without end unless set.
-            owner: label for people of at most 256 bytes; host and process unless given.
-            settings: instead of ``Meta.lock_settings``.
+            owner: as for `locked`.
+            settings: as for `locked`.
 
         Returns:
             The campaign, which has not begun: use it in a ``with`` or ``async with`` statement.

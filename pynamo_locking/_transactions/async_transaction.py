@@ -18,6 +18,7 @@ from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._io.concurrency import Pause
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.lock import handle_of
+from pynamo_locking._models.awaited import in_place_of
 from pynamo_locking._models.writes import GuardedMixin, inserted, moved
 from pynamo_locking._transactions.begin import RetryLoop, as_current, check_join, current_transaction, is_kept_out
 from pynamo_locking._transactions.items import locking
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
     from types import TracebackType
 
-    from pynamodb.expressions.condition import Condition
-    from pynamodb.expressions.update import Action
-
-    from pynamo_locking._core.lease import Duration
-    from pynamo_locking._core.transactions import Plan
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._models.writes import Placed
     from pynamo_locking._transactions.items import Locking
@@ -47,6 +43,20 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 _current: Final[ContextVar[AsyncTransaction | None]] = ContextVar("pynamo_locking_atransaction", default=None)
+
+
+def _step(
+    method: Callable[Concatenate[Transaction, _P], _T], *, is_urgent: bool = True
+) -> Callable[[Callable[..., None]], Callable[Concatenate[AsyncTransaction, _P], Coroutine[Any, Any, _T]]]:
+    """Make a step of a method of `Transaction`, awaited. What is decorated gives the name and the docstring."""
+
+    def decorate(named: Callable[..., None]) -> Any:
+        async def step(self: AsyncTransaction, *arguments: Any, **options: Any) -> Any:
+            return await self._do(partial(method, self._transaction, *arguments, **options), is_urgent=is_urgent)
+
+        return in_place_of(method, step, named)
+
+    return decorate
 
 
 class AsyncTransaction:
@@ -133,49 +143,27 @@ class AsyncTransaction:
                     members.locks.append(lock)
             return await self._in_thread(read, is_urgent=False)
 
-    async def query(
-        self,
-        model: type[_M],
-        hash_key: Any,
-        range_key_condition: Condition | None = None,
-        filter_condition: Condition | None = None,
-        **options: Any,
-    ) -> list[_M]:
+    @_step(Transaction.query, is_urgent=False)
+    def query(self) -> None:
         """Return the items of a hash key as the transaction sees them. See `Transaction.query`."""
-        query = partial(Transaction.query, range_key_condition=range_key_condition, filter_condition=filter_condition)
-        return await self._do(partial(query, self._transaction, model, hash_key, **options), is_urgent=False)
 
-    async def scan(self, model: type[_M], filter_condition: Condition | None = None, *, at_most: int) -> list[_M]:
+    @_step(Transaction.scan, is_urgent=False)
+    def scan(self) -> None:
         """Return the items of a small table as the transaction sees them. See `Transaction.scan`."""
-        scan = partial(self._transaction.scan, model, filter_condition, at_most=at_most)
-        return await self._do(scan, is_urgent=False)
 
     # Writing
 
-    async def save(
-        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
-    ) -> None:
+    @_step(Transaction.save)
+    def save(self) -> None:
         """Store an item as it is now, with the commit. See `Transaction.save`."""
-        await self._do(partial(self._transaction.save, item, condition, add_version_condition=add_version_condition))
 
-    async def update(
-        self,
-        item: GuardedMixin,
-        actions: list[Action],
-        condition: Condition | None = None,
-        *,
-        add_version_condition: bool = True,
-    ) -> None:
+    @_step(Transaction.update)
+    def update(self) -> None:
         """Apply actions to an item, with the commit. See `Transaction.update`."""
-        await self._do(
-            partial(self._transaction.update, item, actions, condition, add_version_condition=add_version_condition)
-        )
 
-    async def delete(
-        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
-    ) -> None:
+    @_step(Transaction.delete)
+    def delete(self) -> None:
         """Delete an item, with the commit. See `Transaction.delete`."""
-        await self._do(partial(self._transaction.delete, item, condition, add_version_condition=add_version_condition))
 
     async def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
         """Store new rows of a model with intervals, with the commit. See `Transaction.insert_disjoint`."""
@@ -195,19 +183,17 @@ class AsyncTransaction:
                 members.locks.append(lock)
             await self._in_thread(placed.stage)
 
-    async def check(self, item: GuardedMixin, condition: Condition | None = None) -> None:
+    @_step(Transaction.check)
+    def check(self) -> None:
         """Let the commit check that the stored item is the one that was read. See `Transaction.check`."""
-        await self._do(partial(self._transaction.check, item, condition))
 
-    async def touch(
-        self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
-    ) -> None:
+    @_step(Transaction.touch)
+    def touch(self) -> None:
         """Increment an item's version, with the commit. See `Transaction.touch`."""
-        await self._do(partial(self._transaction.touch, item, condition, add_version_condition=add_version_condition))
 
-    async def plan(self) -> Plan:
+    @_step(Transaction.plan)
+    def plan(self) -> None:
         """Return how the transaction would be committed now. See `Transaction.plan`."""
-        return await self._do(self._transaction.plan)
 
     def savepoint(self) -> Savepoint:
         """Return the present state, to which `Savepoint.rollback` goes back; neither makes a request."""
@@ -231,13 +217,13 @@ class AsyncTransaction:
         """Roll back: nothing is written. See `Transaction.rollback`."""
         await self._end(self._transaction.rollback)
 
-    async def suspend(self, *, keep: Duration = 86_400.0) -> str:
+    @_step(Transaction.suspend)
+    def suspend(self) -> None:
         """Store the transaction for any process to `resume`, and roll back. See `Transaction.suspend`."""
-        return await self._do(partial(self._transaction.suspend, keep=keep))
 
-    async def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002
+    @_step(Transaction.resume)
+    def resume(self) -> None:
         """Go on with a suspended transaction. See `Transaction.resume`."""
-        await self._do(partial(self._transaction.resume, id, models))
 
     async def __aenter__(self) -> Self:
         self._transaction._check_open()
@@ -329,7 +315,7 @@ async def atransaction(
     """
     outer = current_transaction()
     if outer is not None:
-        check_join(join)
+        check_join(options, join=join)
         known = _current.get()
         yield known if known is not None and known._transaction is outer else AsyncTransaction(outer)
         return

@@ -8,11 +8,12 @@ import inspect
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
-from typing_extensions import ParamSpec
+from typing_extensions import ParamSpec, Unpack
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lease import Duration, backoff, is_count
+from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
+from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction
 from pynamo_locking.exceptions import (
     ItemLocked,
@@ -24,7 +25,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
@@ -41,19 +42,8 @@ _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAbor
 
 
 @contextlib.contextmanager
-def transaction(  # noqa: PLR0913 - options
-    table: type[TransactionTable] | None = None,
-    *,
-    isolation: str = "serializable",
-    read_only: bool = False,
-    wait: Duration = 60.0,
-    lease: Duration = 10.0,
-    idempotency_key: str | None = None,
-    record: bool = False,
-    owner: str | None = None,
-    workers: int = 8,
-    on_progress: Callable[[int, int], object] | None = None,
-    join: bool = False,
+def transaction(
+    table: type[TransactionTable] | None = None, *, join: bool = False, **options: Unpack[TransactionKeywords]
 ) -> Iterator[Transaction]:
     """Commit what the ``with`` block does, all or nothing; roll back if it raises.
 
@@ -67,8 +57,8 @@ def transaction(  # noqa: PLR0913 - options
             tx.save(source)
             tx.save(target)
 
-    The block is not retried after a conflict: see `transactional`. For the guarantees, and for all arguments except
-    `join`, see `Transaction`.
+    The block is not retried after a conflict: see `transactional`. For the guarantees, and for `table` and all other
+    arguments except `join`, see `Transaction`.
 
     With `join`, a block inside another transaction of this context takes part in the outer transaction, with its
     options; the outer block commits it. Without `join`, the default, that is refused: two transactions would not be
@@ -85,27 +75,19 @@ def transaction(  # noqa: PLR0913 - options
     """
     outer = current_transaction()
     if outer is not None:
-        check_join(join)
+        check_join(options, join=join)
         yield outer
         return
-    begun = Transaction(
-        table,
-        isolation=isolation,
-        read_only=read_only,
-        wait=wait,
-        lease=lease,
-        idempotency_key=idempotency_key,
-        record=record,
-        owner=owner,
-        workers=workers,
-        on_progress=on_progress,
-    )
+    begun = Transaction(table, **options)
     with as_current(begun), begun:
         yield begun
 
 
-def check_join(join: bool) -> None:  # noqa: FBT001 - an option
+def check_join(options: Mapping[str, object], *, join: bool) -> None:
     """Refuse a transaction inside another one, unless the caller says that it takes part in it."""
+    unknown = sorted(options.keys() - TransactionKeywords.__annotations__)
+    if unknown:
+        raise TypeError(f"a transaction has no option {unknown[0]!r}")
     if not join:
         raise ConfigurationError(
             "a transaction is open in this context already, and two would not be atomic together: use the open one, or "

@@ -638,6 +638,7 @@ class Transaction:
 
     def query(
         self,
+        /,
         model: type[_M],
         hash_key: Any,
         range_key_condition: Condition | None = None,

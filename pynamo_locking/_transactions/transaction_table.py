@@ -11,6 +11,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import RetentionTimes
 from pynamo_locking._io import transaction_record
 from pynamo_locking._models.attributes import TTLAttribute, VersionAttribute
+from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._models.tables import OwnTable
 from pynamo_locking._transactions import recovery
@@ -180,6 +181,22 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         header_table = transaction_record.record_table_of(cls)
         options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
         return recovery.sweep(header_table, **options)
+
+    @awaited_read(outcome)
+    def aoutcome(self) -> None:
+        """Return the state of a transaction, awaited. See `outcome`."""
+
+    @awaited_write(recover)
+    def arecover(self) -> None:
+        """Complete a transaction of many items, awaited. See `recover`."""
+
+    @awaited_write(repair)
+    def arepair(self) -> None:
+        """Make broken rows of a transaction sound, awaited. See `repair`."""
+
+    @awaited_write(sweep)
+    def asweep(self) -> None:
+        """Complete all transactions of many items whose process has died, awaited. See `sweep`."""
 
 
 def check_table(table: Any) -> type[TransactionTable]:

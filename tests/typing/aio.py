@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager  # noqa: TC003 - written as users write it
 from datetime import timedelta
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI  # noqa: TC002 - written as users write it
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -22,19 +22,28 @@ from pynamo_locking import (
     AsyncTransaction,
     IdempotencyTable,
     IdempotentCall,
+    IntervalMixin,
     Lock,
+    LockableMixin,
     LockableModel,
     LockAttribute,
     LockSettings,
+    LockState,
     NamedLock,
+    SweepReport,
     Transaction,
+    TransactionTable,
     TransactWrite,
+    UniqueReport,
+    VersionAttribute,
     atransaction,
     atransactional,
     idempotent,
     locked_all,
 )
 from pynamo_locking.contrib import fastapi, starlette
+
+_M = TypeVar("_M", bound=LockableMixin)
 
 
 class Account(LockableModel):
@@ -108,7 +117,65 @@ async def models() -> None:
     assert_type(await Account.amodify("a-1", change=lambda found: found.lock), Account)
     async for found in Account.aquery("a-1", limit=3):
         assert_type(found, Account)
+    async for found in Account.ascan(Account.balance > 1, limit=3):
+        assert_type(found, Account)
+    async for found in Account.abatch_get(["a-1", "a-2"], consistent_read=True):
+        assert_type(found, Account)
+    assert_type(await Account.acount("a-1", isolation="read_committed"), int)
+    assert_type(await account.atouch(Account.balance > 1), None)
+    assert_type(await Account.alock_state("a-1"), LockState)
+    assert_type(await Account.abreak_lock("a-1", ticket=3), bool)
+    assert_type(await Account.acheck_unique(), UniqueReport)
+    assert_type(await Account.arepair_unique(), UniqueReport)
+    assert_type(await account.asave(), dict[str, Any])
     await account.adelete()
+    await Account.aget("a-1", consistent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await account.asave(version_condition=False)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await Account.abreak_lock("a-1", ticket="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def generic(model: type[_M], key: str) -> _M:
+    """The class stays known where it is a variable."""
+    async for item in model.aquery(key):
+        return item
+    return await model.aget(key)
+
+
+class Stay(IntervalMixin, LockableModel):
+    class Meta:
+        table_name = "stays"
+        lock_table = Locks
+        interval = ("begin", "end")
+
+    room = UnicodeAttribute(hash_key=True)
+    begin = NumberAttribute(range_key=True)
+    end = NumberAttribute()
+    version = VersionAttribute()
+
+
+async def intervals(stay: Stay) -> None:
+    assert_type(await Stay.ainsert_disjoint([stay, Stay("red", 1, end=2)], pessimistic=True, wait=5), None)
+    assert_type(await Stay.amove(stay, 3, 4, wait=timedelta(seconds=5)), None)
+    assert_type(await Stay.aclose_at(stay, 4), None)
+    assert_type(await Stay.aoverlapping("red", 1, None), list[Stay])
+    assert_type(await Stay.afree("red", 1, None), list[tuple[Any, Any]])
+    async for found in Stay.aoverlapping_in(["red"], 1, None, limit=3):
+        assert_type(found, Stay)
+    async for gap in Stay.afree_in(["red"], 1, None):
+        assert_type(gap, tuple[Any, Any, Any])
+    await Stay.ainsert_disjoint(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Transactions(TransactionTable):
+    class Meta:
+        table_name = "transactions"
+
+
+async def transactions_of_others() -> None:
+    assert_type(await Transactions.aoutcome(idempotency_key="k"), str | None)
+    assert_type(await Transactions.arecover("t", force=True), str | None)
+    assert_type(await Transactions.arepair("t", dry_run=True), list[str] | None)
+    assert_type(await Transactions.asweep(segments=2), SweepReport)
 
 
 @atransactional(attempts=3, wait=timedelta(seconds=5))

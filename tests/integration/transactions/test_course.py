@@ -264,6 +264,8 @@ def test_nested(memory: Engine) -> None:
         assert current_transaction() is outer
         with pytest.raises(ConfigurationError, match="join=True"), transaction():
             pass
+        with pytest.raises(TypeError, match="no option 'retries'"), transaction(join=True, retries=3):  # type: ignore[call-arg]
+            pass
         with transaction(join=True) as inner:
             assert inner is outer
             inner.save(Purse("a"))
