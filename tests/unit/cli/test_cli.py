@@ -27,7 +27,7 @@ from pynamodb.exceptions import ScanError
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from pynamo_locking._io.client import Unavailable
-from pynamo_locking.cli import app, locks, main, session, terminal
+from pynamo_locking.cli import locks, main, session, terminal
 from pynamo_locking.cli.terminal import Exit, Problem, explain
 
 COMMANDS = [
@@ -356,12 +356,6 @@ def test_the_package_as_a_program_without_the_extra():
     assert result.stderr.startswith("pynamo-locking: the command line needs typer, which is not installed.")
 
 
-def test_a_command_is_still_needed(capsys):
-    """The option of the program changes nothing about a program without a command."""
-    assert main([]) == 2
-    assert "Name a command" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "following"),
     [
@@ -445,7 +439,7 @@ def test_what_a_terminal_obeys_is_made_visible():
 def test_what_a_terminal_obeys_in_errors_and_logs(capsys):
     """Both may name owners; no line of theirs looks like one of ours."""
     hostile = Problem("failed", "held by \x1b[2J\nWARNING", 69)
-    app._tell(hostile, as_json=False)
+    assert terminal.tell(hostile, as_json=False) == 69
     with terminal.logging_to(None, as_json=False):
         terminal.logger.warning("held by \x1b[2J\nWARNING nobody")
 
