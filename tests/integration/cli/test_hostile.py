@@ -26,10 +26,10 @@ from pynamodb.models import Model
 
 from pynamo_locking import NamedLock, OutcomeUnknown
 from pynamo_locking._io import runtime
-from pynamo_locking.cli import guardian, locks, main, session, tables
+from pynamo_locking.cli import guardian, locks, main, tables
 from pynamo_locking.cli import terminal as terminal_module
 from pynamo_locking.cli.run import Child, Signals
-from pynamo_locking.cli.terminal import Ending, Problem, Stopped
+from pynamo_locking.cli.terminal import Ending, Stopped
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Account, Locks, declare
 from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared
@@ -63,6 +63,13 @@ def table(memory: Engine) -> tuple[str, str]:
     """The option that names an empty table of locks, in memory."""
     memory.bind(Locks)
     return "--table", name_of(Locks)
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the standard streams be a terminal."""
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}.isatty", lambda: True, raising=False)
 
 
 class Terminal:
@@ -166,20 +173,6 @@ def test_the_encoding_of_stdout_does_not_have_it(monkeypatch, table):
     assert all(each in raw.getvalue() for each in (b"Z\\xfcrich", b"\\u65e5\\u672c", b"holds"))
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_an_answer_that_cannot_be_written(options):
-    """Exit code 74, which no other problem has, and one sentence."""
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*PROGRAM, "version", *options], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-
-    assert done.returncode == 74
-    assert "the answer cannot be written: No space left on device." in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_closed_streams(shell, monkeypatch, table):
     """As under some services: nothing is printed, and no user is asked."""
     with Locks.locked("job") as lock:
@@ -244,9 +237,8 @@ def test_a_terminal_that_cannot_draw(terminal):
 
 def test_markup_in_the_id_of_a_transaction(memory, shell, monkeypatch):
     """Is not obeyed by the line that shows the progress."""
+    on_terminal(monkeypatch)
     memory.bind(Transactions)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
     code, _, err = shell.run("tx", "recover", "[/]", "--table", name_of(Transactions))
 
     assert code == 1
@@ -255,9 +247,9 @@ def test_markup_in_the_id_of_a_transaction(memory, shell, monkeypatch):
 
 def test_more_than_fits(shell, monkeypatch, table):
     """A watch says how much it does not show."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    for name, value in {"TERM": "xterm", "COLUMNS": "160", "LINES": "12"}.items():
-        monkeypatch.setenv(name, value)
+    on_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("LINES", "12")
     monkeypatch.setattr(locks, "_sleep", interrupt)
     with contextlib.ExitStack() as held:
         for i in range(9):
@@ -286,8 +278,9 @@ class Outage:
         self._database: Any = engine._memory
         self._handle = self._database.handle
         self.pauses = 0
+        monkeypatch.setattr(locks, "_sleep", self._sleep)
 
-    def sleep(self, _seconds: float) -> None:
+    def _sleep(self, _seconds: float) -> None:
         """Between two looks."""
         self.pauses += 1
         if self.pauses == 1:
@@ -316,7 +309,6 @@ GONE = EndpointConnectionError(endpoint_url="http://nowhere")
 def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monkeypatch, table):
     """An operator who watches at night wants to see that; there is one warning for each time that it goes away."""
     outage = Outage(memory, monkeypatch, error)
-    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     code, out, err = shell.run("locks", "watch", *table, "--json")
 
     assert (code, outage.pauses) == (0, 4)
@@ -327,10 +319,8 @@ def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monk
 
 def test_a_watch_that_is_drawn_says_how_old_it_is(memory, shell, monkeypatch, table):
     """What was seen last stays, and the reason why there is nothing newer stands above it."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
+    on_terminal(monkeypatch)
     outage = Outage(memory, monkeypatch, GONE)
-    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     with Locks.locked("job"):
         code, out, err = shell.run("locks", "watch", *table)
 
@@ -342,7 +332,6 @@ def test_a_watch_that_is_drawn_says_how_old_it_is(memory, shell, monkeypatch, ta
 def test_a_watch_ends_when_nothing_can_come_back(memory, shell, monkeypatch, table):
     """As when the credentials have expired."""
     outage = Outage(memory, monkeypatch, refused("ExpiredTokenException"))
-    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     code, _, err = shell.run("locks", "watch", *table, "--json")
 
     assert (code, outage.pauses) == (77, 1)
@@ -592,60 +581,6 @@ def test_ttl_that_another_program_has_enabled(shell, monkeypatch, table):
 
 
 # Settings
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["http://", "https://", "http://a b", "http://localhost:99999", "http://localhost:x", "ftp://host", "http://a_b"],
-)
-def test_endpoints_that_botocore_would_not_take(url):
-    """It would raise a ValueError."""
-    with pytest.raises(Problem, match="is no URL"):
-        session.load_settings({"endpoint": url})
-
-
-@pytest.mark.parametrize("url", ["http://localhost:8000", "https://h.example/", "http://[::1]:1", "http://10.0.0.1"])
-def test_endpoints(url):
-    """That are taken."""
-    assert session.load_settings({"endpoint": url}).endpoint == url
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ('[tool]\npynamo-locking = {table = "t"}', "t"),
-        ('[tool."pynamo-locking"]\ntable = "t"', "t"),
-        ('[ tool . pynamo-locking ]\ntable = "t"', "t"),
-        ('tool.pynamo-locking.table = "t"', "t"),
-        ('[tool]\npynamo-locking.table = "t"', "t"),
-        ("tool = 3\n[x]\npynamo-locking = 1", None),
-        ('dependencies = [\n"pynamo-locking[cli]",\nbroken', None),
-    ],
-)
-def test_all_forms_of_the_section(text, found, tmp_path):
-    """That TOML has: none of them is overlooked. A tool that is none, and a dependency, are none of ours."""
-    (tmp_path / "pyproject.toml").write_text(text)
-
-    assert session.load_settings({}, tmp_path) == session.Settings(table=found)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("tool.pynamo-locking = 3", "must be a table of settings"),
-        ("[[tool.pynamo-locking]]", "must be a table of settings"),
-        (None, "cannot be read"),
-    ],
-)
-def test_a_section_that_is_none(text, message, tmp_path):
-    """Is said, rather than to fail with an error of Python's; and a file that cannot be read."""
-    path = tmp_path / "pyproject.toml"
-    if text is None:
-        path.mkdir()
-    else:
-        path.write_text(text)
-    with pytest.raises(Problem, match=message):
-        session.load_settings({}, tmp_path)
 
 
 def test_modules_of_this_directory_are_for_models_only(shell, monkeypatch, tmp_path, table):
