@@ -64,13 +64,13 @@ class Settings:
 NAMES: Final = tuple(field.name for field in fields(Settings))
 
 
-def load_settings(options: Mapping[str, str | None], folder: Path | None = None) -> Settings:
-    """Return the settings: each from an option, else from its variable, else from ``pyproject.toml`` in the folder.
+def load_settings(options: Mapping[str, str | None]) -> Settings:
+    """Return the settings: each from an option, else from its variable, else from ``pyproject.toml``.
 
     Raises:
         Problem: the file cannot be read, or has an unknown setting.
     """
-    written = _from_file((Path() if folder is None else folder) / "pyproject.toml")
+    written = _from_file(Path("pyproject.toml"))
     chosen = {
         name: options.get(name) or os.environ.get(PREFIX + name.upper()) or written.get(name.replace("_", "-"))
         for name in NAMES
