@@ -162,13 +162,13 @@ def _meta(settings: Settings, table: str) -> Any:
 
 def lock_table(settings: Settings, table: str) -> type[NamedLock]:
     """Return a class of locks on names, kept in that table."""
+    meta, named = _meta(settings, table), settings.transaction_table
+    if named is not None and not is_spec(named):  # an application may write such rows in long transactions
+        meta.transaction_table = transaction_table(settings, named)
 
     class Locks(NamedLock):
-        Meta = _meta(settings, table)
+        Meta = meta
 
-    named = settings.transaction_table
-    if named is not None and not is_spec(named):  # an application may write such rows in long transactions
-        Locks.Meta.transaction_table = transaction_table(settings, named)
     return Locks
 
 
