@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from certify import command
-from pynamo_locking.cli import app
+from certify.command import PROGRAM, app
+from pynamo_locking.cli import command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Run it with these arguments, and return the exit code."""
-    return app.run(["certify", *arguments], program=command.PROGRAM, commands=[command])
+    return command.run(app, arguments, PROGRAM)
 
 
 if __name__ == "__main__":

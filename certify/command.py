@@ -7,25 +7,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
+
 from certify import STAGES, Course, ForeignTable, Place, Plan, Price, page
 from pynamo_locking.cli import terminal
-from pynamo_locking.cli.command import command, flag, option
+from pynamo_locking.cli.command import Commands
+from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import Exit, Problem, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import typer
-
     from certify import Report
-    from pynamo_locking.cli.session import Session
 
 
 #: Units that a run may use unless told otherwise: at most US$ 1.88 in us-east-1, if all were writes.
 _MAX_UNITS: Final = 3_000_000
-
-#: How a user calls it.
-PROGRAM: Final = "python -m"
 
 #: Exit code of a run that has stopped before its cap on units.
 _CAPPED: Final = 3
@@ -33,35 +30,42 @@ _CAPPED: Final = 3
 _STAGES: Final = ", ".join(STAGES)
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the command."""
-    command(
-        app,
-        certify,
-        "certify --prefix trial- --region eu-west-1",
-        "certify --prefix trial- --dry-run  # the estimate, and nothing else",
-        "certify --prefix trial- --remove  # the tables that a killed run has left",
-        "certify --prefix trial- --endpoint http://localhost:8000 --scale 0.1 --yes",
-        program=PROGRAM,
-    )
+_PREFIX: Final = "What the names of the tables begin with."
+_ONLY: Final = f"Only this stage; may be repeated: {_STAGES}."
+_SCALE: Final = "How much of everything; 1 takes some minutes."
+_CAP: Final = "Cap on read and write units together."
+_REMOVE: Final = "Only remove the tables that an earlier run has left."
+
+#: How a user calls it.
+PROGRAM: Final = "python -m certify"
+
+app = Commands("", program=PROGRAM, add_completion=False)
 
 
+@app.add(
+    "--prefix trial- --region eu-west-1",
+    "--prefix trial- --dry-run  # the estimate, and nothing else",
+    "--prefix trial- --remove  # the tables that a killed run has left",
+    "--prefix trial- --endpoint http://localhost:8000 --scale 0.1 --yes",
+)
 def certify(  # noqa: PLR0913 - options
     session: Session,
     *,
-    prefix: Annotated[str, option("--prefix", "TEXT", "What the names of the tables begin with.")],
-    only: Annotated[
-        list[str] | None, option("--only", "STAGE", f"Only this stage; may be repeated: {_STAGES}.")
-    ] = None,
-    scale: Annotated[float, option("--scale", "NUMBER", "How much of everything; 1 takes some minutes.")] = 1.0,
-    max_units: Annotated[int, option("--max-units", "NUMBER", "Cap on read and write units together.")] = _MAX_UNITS,
-    read_price: Annotated[float, option("--read-price", "US$", "Of a million read units.")] = Price.read,
-    write_price: Annotated[float, option("--write-price", "US$", "Of a million write units.")] = Price.write,
-    seed: Annotated[str | None, option("--seed", "TEXT", "Of all choices.")] = None,
-    out: Annotated[str, option("--out", "DIR", "Where the page is written.")] = ".",
-    dry_run: Annotated[bool, flag("--dry-run", "Only print the estimate.")] = False,
-    remove: Annotated[bool, flag("--remove", "Only remove the tables that an earlier run has left.")] = False,
-    yes: Annotated[bool, flag("--yes", "Do not ask.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help=_PREFIX)],
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="STAGE", help=_ONLY)] = None,
+    scale: Annotated[float, typer.Option("--scale", metavar="NUMBER", help=_SCALE)] = 1.0,
+    max_units: Annotated[int, typer.Option("--max-units", metavar="NUMBER", help=_CAP)] = _MAX_UNITS,
+    read_price: Annotated[
+        float, typer.Option("--read-price", metavar="US$", help="Of a million read units.")
+    ] = Price.read,
+    write_price: Annotated[
+        float, typer.Option("--write-price", metavar="US$", help="Of a million write units.")
+    ] = Price.write,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="TEXT", help="Of all choices.")] = None,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where the page is written.")] = ".",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the estimate.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help=_REMOVE)] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> int:
     """Run the package's own checks on your DynamoDB, and write a dated page.
 
@@ -78,12 +82,10 @@ def certify(  # noqa: PLR0913 - options
     try:
         if remove:
             removed = course.tables.remove()
-            session.show({"removed": removed}, lambda console: console.print(_removed(removed)))
-            return Exit.OK
+            return session.show({"removed": removed}, _removed(removed))
         estimate = _estimate(course, plan, Price(read_price, write_price), max_units)
         if dry_run:
-            session.show(estimate, lambda console: console.print(_said(estimate)))
-            return Exit.OK
+            return session.show(estimate, _said(estimate))
         course.tables.there()  # before the question, if there is a table that is not ours
         if yes:
             tell(_said(estimate))
@@ -149,7 +151,5 @@ def _show(session: Session, report: Report, folder: Path, tell: Callable[[str], 
         raise Problem("not_written", f"the page cannot be written: {error}.", Exit.NOT_WRITTEN) from error
     for file in files:
         tell(f"written: {file}")
-    session.show(document, lambda console: console.print(page.markdown(document), soft_wrap=True))
-    if report.is_capped:
-        return _CAPPED
-    return Exit.OK if report.has_passed else Exit.NO
+    code = session.show(document, page.markdown(document), is_well=report.has_passed, soft_wrap=True)
+    return _CAPPED if report.is_capped else code

@@ -264,8 +264,8 @@ MISTAKES: Final = (
     Mistake(
         "a watch that has seen broken locks succeeds",
         "cli/locks.py",
-        '    return _exit(last["unreadable"])',
-        "    return 0",
+        '    return Exit.NO if last["unreadable"] else Exit.OK',
+        "    return Exit.OK",
         "cli/test_hostile.py::test_a_watch_that_has_seen_broken_locks_ends_with_1",
     ),
     Mistake(

@@ -41,5 +41,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"Install what the extra `cli` brings: pip install {' '.join(_EXTRA)}\n"
         )
         return _USAGE
-    code: int = app.run(sys.argv[1:] if arguments is None else list(arguments))
+    code: int = app.main(sys.argv[1:] if arguments is None else list(arguments))
     return code

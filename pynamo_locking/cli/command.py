@@ -6,161 +6,179 @@ import ast
 import contextlib
 import functools
 import inspect
-import types
-import typing
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pynamo_locking.cli.session import NAMES, Session
-from pynamo_locking.cli.terminal import EXPECTED, Problem, Stopped, explain, interrupted
+from pynamo_locking.cli import terminal
+from pynamo_locking.cli.session import Session
+from pynamo_locking.cli.terminal import TOLD, Ending, Exit, Problem, Stopped, explain, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
+PROGRAM: Final = "pynamo-locking"
 
+_SIGPIPE: Final = 13
 _PANEL: Final = "Where, and how to print"
-
-
-def _plain(parameters: list[Any]) -> list[Any]:
-    """Let the help show ``--json`` and ``--help``, which take no value, rather than typer's ``--json <bool>``."""
-    for each in parameters:
-        if getattr(each, "is_flag", False):
-            each.metavar = ""
-    return parameters
-
-
-class _Command(TyperCommand):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _plain(super().get_params(ctx))
-
-
-class _Group(TyperGroup):
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _plain(super().get_params(ctx))
-
-
-def option(flag: str, metavar: str, help_: str, **more: Any) -> Any:
-    """Return what a parameter needs to become an option that takes a value."""
-    return typer.Option(flag, metavar=metavar, help=help_, **more)
-
-
-def flag(names: str, help_: str) -> Any:
-    """Return what a parameter needs to become an option without a value; names are separated by blanks."""
-    return typer.Option(*names.split(), help=help_)
-
-
-def argument(metavar: str, help_: str) -> Any:
-    """Return what a parameter needs to become an argument."""
-    return typer.Argument(metavar=metavar, help=help_)
-
-
-def _option(flag: str, help_: str, metavar: str) -> Any:
-    return Annotated[str | None, option(flag, metavar, help_, rich_help_panel=_PANEL)]
-
-
 _JSON: Final = Annotated[
     bool, typer.Option("--json", help="Print one JSON document, and errors as JSON.", rich_help_panel=_PANEL)
 ]
-_REACH: Final[dict[str, Any]] = {
-    "region": _option("--region", "AWS Region.", "REGION"),
-    "profile": _option("--profile", "Profile of the AWS configuration.", "PROFILE"),
-    "endpoint": _option("--endpoint", "URL of another DynamoDB, such as an emulator.", "URL"),
-    "log_file": _option("--log-file", "File to which warnings and broken locks are appended.", "FILE"),
+
+
+def _setting(option: str, metavar: str, help_: str) -> Any:
+    return Annotated[str | None, typer.Option(option, metavar=metavar, help=help_, rich_help_panel=_PANEL)]
+
+
+# The options of a command that stand for settings, by the names of these.
+
+#: Of every command that talks to DynamoDB.
+REACH: Final[Mapping[str, Any]] = {
+    "region": _setting("--region", "REGION", "AWS Region."),
+    "profile": _setting("--profile", "PROFILE", "Profile of the AWS configuration."),
+    "endpoint": _setting("--endpoint", "URL", "URL of another DynamoDB, such as an emulator."),
+    "log_file": _setting("--log-file", "FILE", "File to which warnings and broken locks are appended."),
 }
-#: By the setting that it stands for.
-_TABLES: Final[dict[str, Any]] = {
-    "table": _option("--table", "Table of the locks, or MODULE:CLASS.", "TABLE"),
-    "transaction_table": _option("--table", "Table of transactions, or MODULE:CLASS.", "TABLE"),
-    "both": _option("--transaction-table", "Table of transactions, or MODULE:CLASS.", "TABLE"),
+LOCKS: Final[Mapping[str, Any]] = {
+    "table": _setting("--table", "TABLE", "Table of the locks, or MODULE:CLASS."),
+    **REACH,
+}
+_TRANSACTIONS: Final = "Table of transactions, or MODULE:CLASS."
+TRANSACTIONS: Final[Mapping[str, Any]] = {
+    "transaction_table": _setting("--table", "TABLE", _TRANSACTIONS),
+    **REACH,
+}
+BOTH: Final[Mapping[str, Any]] = {
+    "table": LOCKS["table"],
+    "transaction_table": _setting("--transaction-table", "TABLE", _TRANSACTIONS),
+    **REACH,
 }
 
 
-def group(help_: str, of: typer.Typer | None = None, name: str = "") -> typer.Typer:
-    """Return a group of commands, of another group if one is given, else the program, which shells can complete."""
-    made = typer.Typer(cls=_Group, help=help_, no_args_is_help=True, rich_markup_mode="rich", add_completion=of is None)
-    if of is not None:
-        of.add_typer(made, name=name)
-    return made
+class _Plain:
+    """Lets the help show ``--json`` and ``--help``, which take no value, rather than typer's ``--json <bool>``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parent: Any = super()
+        parameters: list[Any] = parent.get_params(ctx)
+        for each in parameters:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return parameters
 
 
-def command(
-    app: typer.Typer,
-    function: Callable[..., int],
-    *examples: str,
-    tables: tuple[str, ...] = (),
-    reach: bool = True,
-    program: str = "pynamo-locking",
-    **options: Any,
-) -> None:
-    """Make a function that takes a `Session` first, and returns the exit code, a command of a group.
+class _Command(_Plain, TyperCommand):
+    """A command."""
 
-    Its name is that of the command. Its docstring is the help, to which the examples are added, after the name of the
-    program. `tables` has the settings that ``--table`` and ``--transaction-table`` stand for, and `reach` says
-    whether the command talks to DynamoDB. Other options are typer's.
+
+class _Group(_Plain, TyperGroup):
+    """A group of commands."""
+
+
+class Commands(typer.Typer):
+    """A group of commands, all of which have options for these settings.
+
+    The examples of a command are shown after the words of `program`, and the name of the group if it has one.
     """
-    added: dict[str, Any] = {}
-    for setting in tables:
-        is_second = setting == "transaction_table" and "table" in tables
-        added[setting] = _TABLES["both" if is_second else setting]
-    if reach:
-        added |= _REACH
-    lines = [f"{program} {example}".replace("[", "\\[") for example in examples]
-    name, epilog = function.__name__.rstrip("_"), "\n\n".join(["[bold]Examples[/bold]", *lines])
-    app.command(name, cls=_Command, help=_help(function), epilog=epilog, **options)(_with_session(function, added))
+
+    def __init__(
+        self,
+        help_: str,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, Any] = REACH,
+        program: str = PROGRAM,
+        **options: Any,
+    ) -> None:
+        super().__init__(name=name, cls=_Group, help=help_, no_args_is_help=True, **options)
+        self._settings = settings
+        self._words = f"{program} {name}" if name else program
+
+    def add(self, *examples: str, **options: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
+        """Make a function that takes a `Session` first, and returns the exit code, a command.
+
+        Its name is that of the command, its docstring the help, to which the examples are added. Options are typer's.
+        """
+        epilog = "\n\n".join(["[bold]Examples[/bold]", *(f"{self._words} {example}" for example in examples)])
+
+        def add(function: Callable[..., int]) -> Callable[..., int]:
+            name = function.__name__.rstrip("_")
+            decorate = self.command(name, cls=_Command, help=_help(function), epilog=epilog, **options)
+            decorate(_with_session(function, self._settings))
+            return function
+
+        return add
 
 
 def _help(function: Callable[..., int]) -> str:
     """Return the docstring with one line for each paragraph: the width of the terminal folds them."""
-    paragraphs = _docstring(function).split("\n\n")
-    return "\n\n".join(paragraph.replace("\n", " ").replace("[", "\\[") for paragraph in paragraphs)
+    text = function.__doc__
+    if text is None:  # dropped by `python -OO`
+        with contextlib.suppress(OSError):  # the source is not there
+            definition: Any = ast.parse(inspect.getsource(function)).body[0]
+            text = ast.get_docstring(definition)
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(text or "").split("\n\n"))
 
 
-def _docstring(function: Callable[..., int]) -> str:
-    """Return the docstring, also where Python has dropped it (``-OO``)."""
-    if function.__doc__ is not None:
-        return inspect.cleandoc(function.__doc__)
-    with contextlib.suppress(OSError):  # the source is not there
-        [definition] = ast.parse(inspect.getsource(function)).body
-        return ast.get_docstring(definition) or "" if isinstance(definition, ast.FunctionDef) else ""
-    return ""
+def _with_session(function: Callable[..., int], settings: Mapping[str, Any]) -> Callable[..., int]:
+    """Return the function as typer takes it: with the options for the settings, and without the session."""
 
-
-def _with_session(function: Callable[..., int], added: dict[str, Any]) -> Callable[..., int]:
-    first, *names = inspect.signature(function).parameters
-    written = types.SimpleNamespace(__annotations__={name: function.__annotations__[name] for name in names})
-    hints = typing.get_type_hints(written, globalns=function.__globals__, include_extras=True)
-
-    @functools.wraps(function)
-    def wrapper(**given: Any) -> int:
-        as_json = given.pop("as_json")
-        chosen = {name: given.pop(name) for name in added}
-        options = {name: chosen.get(name) for name in NAMES}
+    def run_in_session(*, as_json: bool, **given: Any) -> int:
+        chosen = {name: given.pop(name) for name in settings}
         try:
-            with Session(options, as_json=as_json) as session:
+            with Session(chosen, as_json=as_json) as session:
                 return function(session, **given)
-        except EXPECTED as error:
-            raise explain(error).told(as_json=as_json) from error
-        except Problem as problem:
-            problem.told(as_json=as_json)
-            raise
-        except (KeyboardInterrupt, Stopped) as stopped:  # typer would end without a word
-            raise interrupted(stopped).told(as_json=as_json) from None
+        except TOLD as error:  # typer would end without a word
+            return terminal.tell(explain(error), as_json=as_json)
 
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.name != first
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    parameters = [
+        *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own),
+        *(keyword(name, annotation=hint, default=None) for name, hint in settings.items()),
+        keyword("as_json", annotation=_JSON, default=False),
     ]
-    extra = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=None)
-        for name, hint in added.items()
-    ]
-    json_option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=_JSON, default=False)
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + [*extra, json_option]
-    described: Any = wrapper
-    del described.__wrapped__  # typer would look at what it wraps
+    described: Any = run_in_session
     described.__signature__ = inspect.Signature(parameters)
     described.__annotations__ = {each.name: each.annotation for each in parameters}
-    return wrapper
+    return run_in_session
+
+
+def run(app: typer.Typer, arguments: Sequence[str], program: str = PROGRAM) -> int:
+    """Run a program, say in one line what went wrong if something did, and return the exit code."""
+    _fill_standard_streams()
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # not those of a program to be run
+    try:
+        with terminal.printable(), Ending():
+            try:
+                code = typer.main.get_command(app)(arguments, prog_name=program, standalone_mode=False)
+                return int(code or 0)
+            except typer.TyperException as error:
+                problem = _misused(error)
+            except (typer.Abort, KeyboardInterrupt):
+                problem = explain(KeyboardInterrupt())
+            except Stopped as stopped:
+                problem = explain(stopped)
+            return terminal.tell(problem, as_json="--json" in own)
+    except BrokenPipeError:  # the reader of our output, `head` for example, has ended
+        terminal.give_up_stdout()
+        return Exit.SIGNALLED + _SIGPIPE
+
+
+def _fill_standard_streams() -> None:
+    """Open those that were closed when the process was started; or a socket would get their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
+
+
+def _misused(error: Any) -> Problem:
+    message = error.format_message()
+    path = error.ctx.command_path if getattr(error, "ctx", None) is not None else PROGRAM
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help was shown; or it is the message, without rich
+        message = f"{message}\nName a command".lstrip()
+    return usage(f"{message.rstrip('.')}. See {path} --help.")

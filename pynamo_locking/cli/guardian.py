@@ -1,14 +1,17 @@
-"""A process beside a program that runs under a lock: it ends the program if the holder of the lock cannot.
+"""Two processes beside a program that runs under a lock: the starter becomes it, the guardian ends it.
 
-It is run as a script of its own and imports nothing of the package, so that it starts in milliseconds. The holder
-writes lines to its standard input: ``<process group> <seconds>`` says how long the lease lasts from now on, ``done``
-that nothing is left to be guarded.
+This file is run as a script and imports nothing of the package, so that it starts in milliseconds. Without arguments it
+is the guardian, which ends the program if the holder of the lock cannot. The holder writes lines to its standard input:
+``<process group> <seconds>`` says how long the lease lasts from now on, ``done`` that nothing is left to be guarded.
+
+* The end of the input without ``done``: the holder died. The program is told to stop, and killed before its lease ends.
+* No line before the lease has ended: the holder was stopped, or hangs. The program is killed at once.
 
 Signals that are meant for all processes of a service, such as the SIGTERM by which it is stopped, do not end the
 guardian, because the program may take a while to stop. It ends when it reads ``done``, or when the holder has died.
 
-* The end of the input without ``done``: the holder died. The program is told to stop, and killed before its lease ends.
-* No line before the lease has ended: the holder was stopped, or hangs. The program is killed at once.
+With arguments it is the starter, in a session of its own: it tells the guardian its number, and then becomes the
+program. So the program never runs without a guardian that would end it. The arguments are those of `start`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,31 @@ import time
 
 #: A program whose holder has died gets so long to stop by itself, in seconds.
 _GRACE_S = 5.0
+
+#: Python ignores these signals, and the program would inherit that.
+_IGNORED = ("SIGPIPE", "SIGXFSZ")
+
+
+def start(guardian: int, errors: int, seconds: str, path: str, command: list[str]) -> None:
+    """Become the program.
+
+    Args:
+        guardian: the file descriptor of the guardian's input.
+        errors: another one, for the number of the error if the program cannot be started.
+        seconds: for how long the program is guarded unless the guardian is told otherwise.
+        path: of the program.
+        command: its arguments, the first of which is its name.
+    """
+    for descriptor in (guardian, errors):
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - the program does not inherit it
+    os.write(guardian, f"{os.getpid()} {seconds}\n".encode())
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execv(path, command)  # noqa: S606 - what the person asked for
+    except OSError as error:
+        os.write(errors, str(error.errno).encode())
+        os._exit(1)
 
 
 def guard(source: int) -> None:
@@ -71,5 +99,7 @@ def ignore_signals() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        start(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5:])
     ignore_signals()
     guard(sys.stdin.fileno())

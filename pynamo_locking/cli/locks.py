@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
@@ -13,17 +15,16 @@ from rich.text import Text
 from pynamo_locking import ConfigurationError, OutcomeUnknown
 from pynamo_locking._facade import inspection, keys, lock_target_of, plain, text_of_ms
 from pynamo_locking.cli import terminal
-from pynamo_locking.cli.command import argument, command, flag, group, option
+from pynamo_locking.cli.command import LOCKS, Commands
+from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import EXPECTED, Exit, Problem, explain, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import typer
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from pynamo_locking import LockableMixin
-    from pynamo_locking.cli.session import Session
 
 
 # ``locks watch``: the same look again and again, until Ctrl-C.
@@ -36,29 +37,8 @@ _PASSING: Final = ("unreachable", "failed")
 _sleep: Callable[[float], None] = time.sleep
 
 
-def redraw_until_stopped(
-    session: Session,
-    look: Callable[[], dict[str, Any]],
-    table: Callable[[dict[str, Any]], RenderableType],
-    every: float,
-) -> None:
-    """Look every so many seconds until Ctrl-C; `table` shows a look to people.
-
-    A problem of the first look ends the command. Later ones that may pass do not.
-    """
-    console = terminal.console()
-    looks = _looks(look, every)
-    with contextlib.suppress(KeyboardInterrupt):
-        if console.is_terminal and not console.is_dumb_terminal and not session.as_json:
-            _draw(console, looks, table, every)
-        elif session.as_json:
-            _print(looks, lambda found: print(terminal.dump(found, lines=True), flush=True), every)  # noqa: T201 - the answer
-        else:
-            _print(looks, lambda found: console.print(table(found)), every)
-
-
 def _looks(look: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[str, Any] | Problem]:
-    """Yield each look, or the problem that it had if that may pass."""
+    """Yield each look, or the problem that it had if that may pass. A problem of the first look does not."""
     yield look()
     while True:
         _sleep(every)
@@ -72,54 +52,51 @@ def _looks(look: Callable[[], dict[str, Any]], every: float) -> Iterator[dict[st
         yield found
 
 
-def _print(looks: Iterator[dict[str, Any] | Problem], show: Callable[[dict[str, Any]], object], every: float) -> None:
+def _print(looks: Iterator[dict[str, Any] | Problem], console: Console, every: float, *, as_json: bool) -> None:
     """Print each look. Of several problems in a row warn of the first one."""
     is_answered = True
     for found in looks:
-        if not isinstance(found, Problem):
-            show(found)
-        elif is_answered:
-            terminal.logger.warning("%s. Looking again every %g s.", found.message.rstrip("."), every)
+        if isinstance(found, Problem):
+            if is_answered:
+                terminal.logger.warning("%s. Looking again every %g s.", found.message.rstrip("."), every)
+        elif as_json:
+            print(terminal.dump(found, lines=True), flush=True)  # noqa: T201 - the answer
+        else:
+            console.print(_table(found))
         is_answered = not isinstance(found, Problem)
 
 
-def _draw(
-    console: Console,
-    looks: Iterator[dict[str, Any] | Problem],
-    table: Callable[[dict[str, Any]], RenderableType],
-    every: float,
-) -> None:
+def _draw(looks: Iterator[dict[str, Any] | Problem], console: Console, every: float) -> None:
     """Draw each look over the one before, on the second screen of the terminal."""
-    live, shown = Live(console=console, auto_refresh=False, screen=True), _Screen("", every)
+    live, shown = Live(console=console, auto_refresh=False, screen=True), _Screen("", "", every)
     try:  # not `with`: a signal while it starts has to restore the terminal as well
         for found in looks:
-            shown = shown.without_answer(found.message) if isinstance(found, Problem) else _Screen(table(found), every)
+            if isinstance(found, Problem):
+                shown = _Screen(shown.body, shown.at, every, trouble=found.message)
+            else:
+                shown = _Screen(_table(found), text_of_ms(int(time.time() * 1000)), every)
             live.start()
             live.update(shown, refresh=True)
     finally:
         live.stop()
 
 
+@dataclass(frozen=True)
 class _Screen:
-    """A look, as much of it as fits, below a line that says how old it is."""
+    """A look, as much of it as fits, below a line that says how old it is, and why there is no newer one."""
 
-    def __init__(self, body: RenderableType, every: float, *, at: str | None = None, trouble: str = "") -> None:
-        self._body = body
-        self._every = every
-        self._at = at or text_of_ms(int(time.time() * 1000))
-        self._trouble = trouble
-
-    def without_answer(self, why: str) -> _Screen:
-        """Return the same look, with the reason why there is no newer one."""
-        return _Screen(self._body, self._every, at=self._at, trouble=why)
+    body: RenderableType
+    at: str | None
+    every: float
+    trouble: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it."""
-        head = f"{self._at}, every {self._every:g} s; Ctrl-C ends"
-        if self._trouble:
-            head = f"{head}\nnothing newer: {plain(self._trouble)}"
+        head = f"{self.at}, every {self.every:g} s; Ctrl-C ends"
+        if self.trouble:
+            head = f"{head}\nnothing newer: {plain(self.trouble)}"
         options = options.update(height=None)
-        lines = [*console.render_lines(head, options), *console.render_lines(self._body, options)]
+        lines = [*console.render_lines(head, options), *console.render_lines(self.body, options)]
         hidden = len(lines) - console.height
         if hidden > 0:
             del lines[console.height - 1 :]
@@ -133,35 +110,31 @@ class _Screen:
 # ``locks list``, ``show``, ``watch``, ``break`` and ``repair``.
 
 
-_Key = Annotated[str, argument("KEY", "The lock's name, or the hash key of the item.")]
-_Range = Annotated[str | None, argument("[RANGE_KEY]", "The range key of the item.")]
-_Model = Annotated[str | None, option("--model", "MODULE:MODEL", "Model of your application, instead of --table.")]
-_Attribute = Annotated[str, option("--attribute", "NAME", "Stored name of the LockAttribute of a --table.")]
-_Prefix = Annotated[str | None, option("--prefix", "TEXT", "Only locks whose name, or hash key, begins so.")]
-_All = Annotated[bool, flag("--all", "Also those without a holder and a waiter.")]
-_Every = Annotated[float, option("--every", "SECONDS", "Time between two looks.", min=0.1, max=86400)]
-_Once = Annotated[bool, flag("--once", "Look once.")]
-_Ticket = Annotated[int, option("--ticket", "NUMBER", "Of the entry, from `locks show`.")]
-_Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
+_MODEL: Final = "Model of your application, instead of --table."
+_ATTRIBUTE: Final = "Stored name of the LockAttribute of a --table."
+_PREFIX: Final = "Only locks whose name, or hash key, begins so."
+
+_Key = Annotated[str, typer.Argument(metavar="KEY", help="The lock's name, or the hash key of the item.")]
+_Range = Annotated[str | None, typer.Argument(metavar="[RANGE_KEY]", help="The range key of the item.")]
+_Model = Annotated[str | None, typer.Option("--model", metavar="MODULE:MODEL", help=_MODEL)]
+_Attribute = Annotated[str, typer.Option("--attribute", metavar="NAME", help=_ATTRIBUTE)]
+_Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help=_PREFIX)]
+_All = Annotated[bool, typer.Option("--all", help="Also those without a holder and a waiter.")]
+_Every = Annotated[
+    float, typer.Option("--every", metavar="SECONDS", help="Time between two looks.", min=0.1, max=86400)
+]
+_Once = Annotated[bool, typer.Option("--once", help="Look once.")]
+_Ticket = Annotated[int, typer.Option("--ticket", metavar="NUMBER", help="Of the entry, from `locks show`.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _LOCK: Final = "lock"
-_TABLE: Final[Any] = {"tables": ("table",)}
 _COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends", "last success")
 _STYLES: Final = {"holds": "green", "waits": "yellow"}
 
-
-def attach(app: typer.Typer) -> None:
-    """Add the commands."""
-    locks = group("Who holds which lock, and who waits.", app, "locks")
-    model, ticket = "--model shop.models:Order", "--ticket 1767225600000"
-    command(locks, list_, "locks list --table locks", f"locks list {model} --json", **_TABLE)
-    command(locks, show, "locks show nightly-report --table locks", f"locks show customer-7 2026-01 {model}", **_TABLE)
-    examples = "locks watch --table locks", "locks watch --prefix nightly- --every 5", "locks watch --once --json"
-    command(locks, watch, *examples, **_TABLE)
-    command(locks, break_, f"locks break nightly-report {ticket}", f"locks break a-1 {ticket} {model} --yes", **_TABLE)
-    command(locks, repair, "locks repair nightly-report --table locks", f"locks repair a-1 {model} --yes", **_TABLE)
+app = Commands("Who holds which lock, and who waits.", name="locks", settings=LOCKS)
 
 
+@app.add("list --table locks", "list --model shop.models:Order --json")
 def list_(
     session: Session, *, model: _Model = None, attribute: _Attribute = _LOCK, prefix: _Prefix = None, all_: _All = False
 ) -> int:
@@ -170,12 +143,11 @@ def list_(
     Reads the whole table of locks, or of the model if the locks are in its items: a consistent scan. The exit code is 1
     if some locks are broken; they are listed as well.
     """
-    found = _model(session, model, attribute, prefix)
-    document = _listed(found, prefix, with_free=all_)
-    session.show(document, lambda console: console.print(_table(document)))
-    return _exit(document["unreadable"])
+    document = _listed(_model(session, model, attribute, prefix), prefix, with_free=all_)
+    return session.show(document, _table(document), is_well=not document["unreadable"])
 
 
+@app.add("show nightly-report --table locks", "show customer-7 2026-01 --model shop.models:Order")
 def show(
     session: Session, *, key: _Key, range_key: _Range = None, model: _Model = None, attribute: _Attribute = _LOCK
 ) -> int:
@@ -184,14 +156,13 @@ def show(
     One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked. The exit code is
     1 if the lock is broken.
     """
-    found = session.lockable(model, attribute)
-    document = _looked_at(found, key, range_key)
-    flaw = {document["name"]: document["unreadable"]} if document["unreadable"] else {}
-    listed = {"table": document["table"], "locks": [] if flaw else [document], "unreadable": flaw}
-    session.show(document, lambda console: console.print(_table(listed)))
-    return _exit(document["unreadable"])
+    lock = _looked_at(session.lockable(model, attribute), key, range_key)
+    flaw = {lock["name"]: lock["unreadable"]} if lock["unreadable"] else {}
+    people = _table({"table": lock["table"], "locks": [] if flaw else [lock], "unreadable": flaw})
+    return session.show(lock, people, is_well=not flaw)
 
 
+@app.add("watch --table locks", "watch --prefix nightly- --every 5", "watch --once --json")
 def watch(
     session: Session,
     *,
@@ -216,10 +187,18 @@ def watch(
         last.update(_listed(found, prefix, with_free=all_))
         return dict(last)
 
-    redraw_until_stopped(session, look, _table, every)
-    return _exit(last["unreadable"])
+    looks, console = _looks(look, every), terminal.console()
+    with contextlib.suppress(KeyboardInterrupt):
+        if console.is_terminal and not console.is_dumb_terminal and not session.as_json:
+            _draw(looks, console, every)
+        else:
+            _print(looks, console, every, as_json=session.as_json)
+    return Exit.NO if last["unreadable"] else Exit.OK
 
 
+@app.add(
+    "break nightly-report --ticket 1767225600000", "break a-1 --ticket 1767225600000 --model shop.models:Order --yes"
+)
 def break_(
     session: Session,
     *,
@@ -238,24 +217,23 @@ def break_(
     """
     found = session.lockable(model, attribute)
     before = _looked_at(found, key, range_key)
+    name, table, who = plain(before["name"]), before["table"], terminal.operator()
     if before["unreadable"]:
-        what = f"the lock {plain(before['name'])} is broken: {before['unreadable']}. Nothing was changed."
-        raise Problem("unreadable", what, Exit.NO)
+        raise Problem("unreadable", f"the lock {name} is broken: {before['unreadable']}. Nothing was changed.", Exit.NO)
     role, entry = _entry(before, ticket)
     if not yes:
-        _ask(session, before, role, entry)
-    who = terminal.operator()
-    trace = (ticket, plain(before["name"]), before["table"], who, plain(entry["owner"]), role)
+        session.confirm(_question(before, role, entry))
+    what, whose = f"ticket {ticket} of {name} in {table}", f"that of {plain(entry['owner'])}, which {role}"
     try:
         is_gone = found.break_lock(*_keys(found, key, range_key), ticket=ticket)
     except OutcomeUnknown:
-        terminal.leave_trace("ticket %d of %s in %s may have been broken by %s; it is that of %s, which %s", *trace)
+        terminal.leave_trace(f"{what} may have been broken by {who}; it is {whose}")
         raise
     if not is_gone:
         raise _no_ticket(_looked_at(found, key, range_key), ticket, "it has left meanwhile")
-    terminal.leave_trace("ticket %d of %s in %s was broken by %s; it was that of %s, which %s", *trace)
+    terminal.leave_trace(f"{what} was broken by {who}; it was {whose}")
     document = {
-        **{name: before[name] for name in ("table", "name", "key")},
+        **{part: before[part] for part in ("table", "name", "key")},
         "ticket": ticket,
         "owner": entry["owner"],
         "callers": entry["callers"],
@@ -263,10 +241,10 @@ def break_(
         "broken": True,
         "broken_by": who,
     }
-    session.show(document, lambda console: console.print(f"Ticket {ticket} of {plain(before['name'])} is gone."))
-    return 0
+    return session.show(document, f"Ticket {ticket} of {name} is gone.")
 
 
+@app.add("repair nightly-report --table locks", "repair a-1 --model shop.models:Order --yes")
 def repair(
     session: Session,
     *,
@@ -288,13 +266,10 @@ def repair(
         session.confirm(f"{name}: {why}. Remove what cannot be read?")
     is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
     if is_repaired:
-        terminal.leave_trace(
-            "the lock %s in %s was repaired by %s; %s", name, before["table"], terminal.operator(), why
-        )
+        terminal.leave_trace(f"the lock {name} in {before['table']} was repaired by {terminal.operator()}; {why}")
     document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
     said = "is repaired" if is_repaired else "has no broken lock; nothing was changed"
-    session.show(document, lambda console: console.print(f"{name} {said}."))
-    return Exit.OK
+    return session.show(document, f"{name} {said}.")
 
 
 # Looking
@@ -315,16 +290,10 @@ def _listed(model: type[LockableMixin], prefix: str | None, *, with_free: bool) 
     return {"table": model.Meta.table_name, "locks": sound, "unreadable": broken}
 
 
-def _exit(unreadable: object) -> int:
-    return Exit.NO if unreadable else Exit.OK
-
-
 def _table(document: dict[str, Any]) -> RenderableType:
     rows = [row for lock in document["locks"] for row in _rows(lock)]
-    rows += [
-        (name, Text("broken", "bold red"), "", "", why, "", "", "", "", "")
-        for name, why in document["unreadable"].items()
-    ]
+    for name, why in document["unreadable"].items():
+        rows.append((name, Text("broken", "bold red"), "", "", why, "", "", "", "", ""))
     if not rows:
         return f"{document['table']}: no lock is held."
     columns: tuple[str, ...] = _COLUMNS
@@ -382,25 +351,24 @@ def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> d
 
 
 def _entry(lock: dict[str, Any], ticket: int) -> tuple[str, dict[str, Any]]:
-    for role, entries in (("held it", lock["holders"]), ("waited", lock["waiters"])):
-        for entry in entries:
-            if entry["ticket"] == ticket:
-                return role, entry
+    for role, entry in inspection.entries(lock):
+        if entry["ticket"] == ticket:
+            return "held it" if role == "holds" else "waited", entry
     raise _no_ticket(lock, ticket, "no entry of the queue has it")
 
 
 def _no_ticket(lock: dict[str, Any], ticket: int, why: str) -> Problem:
-    tickets = [entry["ticket"] for entry in (*lock["holders"], *lock["waiters"])]
+    tickets = [entry["ticket"] for _, entry in inspection.entries(lock)]
     now = f"those in it are {', '.join(map(str, tickets))}" if tickets else "the queue is empty"
     message = f"ticket {ticket} of {plain(lock['name'])} cannot be broken: {why}; {now}. Nothing was changed."
     return Problem("no_such_ticket", message, Exit.NO, ticket=ticket, tickets=tickets)
 
 
-def _ask(session: Session, lock: dict[str, Any], role: str, entry: dict[str, Any]) -> None:
+def _question(lock: dict[str, Any], role: str, entry: dict[str, Any]) -> str:
     who, renewed, behind = plain(entry["owner"]), terminal.ago(entry["since_renewal_s"]), entry["callers"] - 1
     others = f" {behind} more callers of its process lose their tickets with it." if behind else ""
     long = terminal.duration(inspection.lasted(entry))
-    session.confirm(
+    return (
         f"{plain(lock['name'])}: ticket {entry['ticket']} of {who}, which {role} for {long}, was renewed {renewed}."
         f"{others} Break it?"
     )

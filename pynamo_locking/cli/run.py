@@ -15,22 +15,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from typing_extensions import Self
 
 from pynamo_locking import ConfigurationError, LockLost, LockTimeout, OutcomeUnknown
 from pynamo_locking._facade import inspection, plain, text_of_ms
-from pynamo_locking.cli import terminal
-from pynamo_locking.cli.command import argument, command, flag, option
+from pynamo_locking.cli import guardian, terminal
+from pynamo_locking.cli.command import LOCKS, Commands
+from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import EXPECTED, Exit, Handlers, Problem, Stopped, stop, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-    import typer
-
     from pynamo_locking import Lock, NamedLock, Run
-    from pynamo_locking.cli.session import Session
 
 
 # When ``run`` may start its program: as soon as the lock is ours, or once in a period.
@@ -65,14 +64,17 @@ class Turn:
 
     Attributes:
         lock: which it runs under.
+        news: set when the lock is lost; and by others who have news for those who watch it.
         run: of a period, once the answer is there; None without a period.
     """
 
     def __init__(self, locks: type[NamedLock], name: str, terms: dict[str, Any], period: dict[str, Any] | None) -> None:
+        self.news = threading.Event()
         self.run: Run[Any] | None = None
+        terms = {**terms, "on_lost": lambda _: self.news.set()}
+        if period is None and terms.get("wait") is None:
+            terms["wait"] = 60
         self._once = None if period is None else locks.once(name, **period, **terms)
-        if self._once is None and terms.get("wait") is None:
-            terms = {**terms, "wait": 60}
         self.lock: Lock[Any] = locks.locked(name, **terms) if self._once is None else self._once.lock
 
     def take(self) -> bool:
@@ -129,8 +131,10 @@ def ended(program: str, code: int) -> str:
     return f"{program} was killed by signal {code - 128}" if by_signal else f"{program} ended with exit code {code}"
 
 
-def shown(run: Run[Any], *, has_run: bool, counts: bool) -> Mapping[str, Any]:
-    """Return what ``--json`` shows of a run of a period."""
+def shown(run: Run[Any] | None, *, has_run: bool, counts: bool) -> Mapping[str, Any]:
+    """Return what ``--json`` shows of a run of a period; nothing without a period."""
+    if run is None:
+        return {}
     return {
         "answer": run.answer,
         "has_run": has_run,
@@ -148,22 +152,15 @@ _POLL_OF_GROUP_S: Final = 0.02
 #: A killed process ends in microseconds, unless it hangs in the kernel.
 _GONE_S: Final = 5.0
 
-#: The signals that are passed on to the program, as far as the system has them.
-FORWARDED: Final = tuple(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
-)
-
-#: Those that ask the program to end.
-STOPPING: Final = tuple(
+#: Those that ask the program to end, as far as the system has them.
+STOPPING: Final = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
-)
+]
+#: The signals that are passed on to the program.
+FORWARDED: Final = [*STOPPING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))]
 
-
-def _script(name: str) -> list[str]:
-    """Return the command that runs a module of this package by itself, with nothing but the standard library."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name(f"{name}.py"))]
+#: Runs a file by itself, with nothing but the standard library.
+_GUARDIAN: Final = (sys.executable, "-I", "-S", guardian.__file__)
 
 
 class Child:
@@ -182,7 +179,7 @@ class Child:
         on_end: Callable[[], None],
     ) -> None:
         self._guardian = subprocess.Popen(  # noqa: S603 - our own script
-            _script("guardian"),
+            _GUARDIAN,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -209,7 +206,7 @@ class Child:
         with os.fdopen(errors, "rb") as reader:
             try:
                 process = subprocess.Popen(  # noqa: S603 - what the person asked for
-                    [*_script("starter"), str(guardian), str(theirs), str(guarded_s), path, *command],
+                    [*_GUARDIAN, str(guardian), str(theirs), str(guarded_s), path, *command],
                     env=environment,
                     pass_fds=(guardian, theirs),
                     start_new_session=True,
@@ -349,11 +346,6 @@ class Signals(Handlers):
 # ``run``: a program under a lock.
 
 
-#: In the environment of the program.
-TICKET: Final = "PYNAMO_LOCKING_TICKET"
-NAME: Final = "PYNAMO_LOCKING_NAME"
-PERIOD: Final = "PYNAMO_LOCKING_PERIOD"
-
 #: How long a program has to stop by itself, unless given; and at most this part of the lease.
 _GRACE_S: Final = 5.0
 _MOST_OF_LEASE: Final = 0.5
@@ -367,49 +359,49 @@ _LOSSES: Final = {
     "max_hold": "it was held for as long as --max-hold allows",
 }
 
-_Program = Annotated[list[str], argument("-- COMMAND [ARGS]...", "The program to run.")]
-_Lock = Annotated[str, option("--lock", "NAME", "Name of the lock.")]
 _WAIT: Final = "How long to wait for our turn; inf for ever. 60, or with --once-per one period."
-_Wait = Annotated[float | None, option("--wait", "SECONDS", _WAIT)]
-_Lease = Annotated[float, option("--lease", "SECONDS", "How long the lock survives without a renewal.")]
-_MaxHold = Annotated[
-    float | None, option("--max-hold", "SECONDS", "How long to hold the lock at most; then the program is ended.")
-]
+_LEASE: Final = "How long the lock survives without a renewal."
+_MAX_HOLD: Final = "How long to hold the lock at most; then the program is ended."
 _LEAD: Final = "Run the program on the leader: wait for ever, and wait again when the lock was lost."
-_Lead = Annotated[bool, flag("--lead", _LEAD)]
 _GRACE: Final = (
     "How long the program has to stop by itself before it is killed; at most half of the lease. 5 s, or a quarter of "
     "the lease if that is less."
 )
-_Grace = Annotated[float | None, option("--grace", "SECONDS", _GRACE)]
-_Permits = Annotated[int, option("--permits", "NUMBER", "How many may run at once.")]
-_Shared = Annotated[bool, flag("--shared", "Together with other shared holders.")]
 _ONCE: Final = "Only if no run has succeeded yet in this period, such as 15m, 6h, 1d or 1w."
-_OncePer = Annotated[str | None, option("--once-per", "PERIOD", _ONCE)]
-_Zone = Annotated[str | None, option("--zone", "NAME", "Time zone in whose midnight days begin. UTC.")]
-_Since = Annotated[bool, flag("--since-success", "Count the period from the end of the last run that has succeeded.")]
+_ZONE: Final = "Time zone in whose midnight days begin. UTC."
+_SINCE: Final = "Count the period from the end of the last run that has succeeded."
 _AT_LEAST: Final = "No run within this time, such as 10m, of the beginning of the last run that has succeeded."
-_AtLeast = Annotated[str | None, option("--at-least", "TIME", _AT_LEAST)]
 _BUSY: Final = "Exit code if the lock is held elsewhere for all of the wait."
-_BusyExit = Annotated[int, option("--busy-exit", "NUMBER", _BUSY, min=0, max=255)]
-_Quiet = Annotated[bool, flag("--quiet", "Do not say why the program was not started, or does not count.")]
-_Owner = Annotated[str | None, option("--owner", "TEXT", "Label for people, of at most 256 bytes.")]
+_QUIET: Final = "Do not say why the program was not started, or does not count."
+_OWNER: Final = "Label for people, of at most 256 bytes."
+
+_Program = Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="The program to run.")]
+_Lock = Annotated[str, typer.Option("--lock", metavar="NAME", help="Name of the lock.")]
+_Wait = Annotated[float | None, typer.Option("--wait", metavar="SECONDS", help=_WAIT)]
+_Lease = Annotated[float, typer.Option("--lease", metavar="SECONDS", help=_LEASE)]
+_MaxHold = Annotated[float | None, typer.Option("--max-hold", metavar="SECONDS", help=_MAX_HOLD)]
+_Lead = Annotated[bool, typer.Option("--lead", help=_LEAD)]
+_Grace = Annotated[float | None, typer.Option("--grace", metavar="SECONDS", help=_GRACE)]
+_Permits = Annotated[int, typer.Option("--permits", metavar="NUMBER", help="How many may run at once.")]
+_Shared = Annotated[bool, typer.Option("--shared", help="Together with other shared holders.")]
+_OncePer = Annotated[str | None, typer.Option("--once-per", metavar="PERIOD", help=_ONCE)]
+_Zone = Annotated[str | None, typer.Option("--zone", metavar="NAME", help=_ZONE)]
+_Since = Annotated[bool, typer.Option("--since-success", help=_SINCE)]
+_AtLeast = Annotated[str | None, typer.Option("--at-least", metavar="TIME", help=_AT_LEAST)]
+_BusyExit = Annotated[int, typer.Option("--busy-exit", metavar="NUMBER", help=_BUSY, min=0, max=255)]
+_Quiet = Annotated[bool, typer.Option("--quiet", help=_QUIET)]
+_Owner = Annotated[str | None, typer.Option("--owner", metavar="TEXT", help=_OWNER)]
+
+app = Commands("", settings=LOCKS)
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the command."""
-    command(
-        app,
-        run,
-        "run --lock nightly-report --once-per 1d --zone Europe/Zurich -- make report",
-        "run --lock import --wait 0 -- ./import.sh  # not while it runs elsewhere",
-        "run --lock scheduler --lead --lease 15 -- ./scheduler",
-        "run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
-        tables=("table",),
-        context_settings={"allow_interspersed_args": False},
-    )
-
-
+@app.add(
+    "run --lock nightly-report --once-per 1d --zone Europe/Zurich -- make report",
+    "run --lock import --wait 0 -- ./import.sh  # not while it runs elsewhere",
+    "run --lock scheduler --lead --lease 15 -- ./scheduler",
+    "run --lock import --permits 3 --wait inf --lease 30 -- ./import.sh --all",
+    context_settings={"allow_interspersed_args": False},
+)
 def run(  # noqa: PLR0913 - options of the command line
     session: Session,
     *,
@@ -445,41 +437,35 @@ def run(  # noqa: PLR0913 - options of the command line
     ended with 0 by itself. When the program ends, all that it has started in its process group is ended as well.
     Signals are passed on. PYNAMO_LOCKING_TICKET, PYNAMO_LOCKING_NAME and PYNAMO_LOCKING_PERIOD tell it what it holds.
     """
-    terms: dict[str, Any] = {"wait": wait, "lease": lease, "permits": permits, "shared": shared, "owner": owner}
-    terms["max_hold"] = max_hold
+    terms = {"wait": wait, "lease": lease, "permits": permits, "shared": shared, "owner": owner, "max_hold": max_hold}
     period = period_of(once_per, zone, at_least, since_success=since_success)
     if lead:
         if period is not None or wait is not None or permits != 1 or shared:
             raise usage("--lead waits for ever and leads alone: leave out --once-per, --wait, --permits and --shared.")
         terms["wait"] = math.inf
-    path = _found(program[0], session.environment)
+    command = [_found(program[0], session.environment), *program]
     with Signals() as signals:
         while True:
-            news = threading.Event()
             try:
-                turn = Turn(session.locks(), lock, {**terms, "on_lost": lambda _, news=news: news.set()}, period)
+                turn = Turn(session.locks(), lock, terms, period)
             except ConfigurationError as error:
                 raise usage(str(error)) from error
             patience = _grace(grace, lease)
             try:
-                return _run_once(session, turn, signals, news, [path, *program], patience, busy_exit, quiet=quiet)
+                return _run_once(session, turn, signals, command, patience, busy_exit, quiet=quiet)
             except Problem as problem:
                 if not (lead and problem.facts.get("was_ended")):
                     raise
                 signals.raise_again()
                 if signals.has_stopped:
                     raise
-                if session.as_json:
-                    _tell(problem.document())
-                elif not quiet:
-                    _say(f"{problem.message} The campaign goes on.")
+                _tell(session, problem.document(), "" if quiet else f"{problem.message} The campaign goes on.")
 
 
 def _run_once(
     session: Session,
     turn: Turn,
     signals: Signals,
-    news: threading.Event,
     command: list[str],
     patience: float,
     busy_exit: int,
@@ -488,73 +474,64 @@ def _run_once(
 ) -> int:
     """Wait for the lock, and run the program, whose path is before its name; return the exit code."""
     path, *program = command
-    lock = turn.lock.name
+    lock, name = turn.lock, plain(turn.lock.name)
+    facts: dict[str, Any] = {"table": session.settings.table, "name": lock.name}
     began = time.monotonic()
     try:
         is_ours = _acquire(turn, signals)
     except LockTimeout as error:
         if error.queue is None or error.cause is not None:  # no answer at the end
             raise
-        problem = busy(program[0], turn.lock, error, busy_exit)
+        problem = busy(program[0], lock, error, busy_exit)
         if quiet and not session.as_json:
             return problem.exit_code
         raise problem from error
     if not is_ours:
-        return _skip(session, turn, program[0], quiet=quiet)
-    taken, why_lost = turn.lock, None
-    code = -1  # until it has one
+        document = {**facts, "exit_code": Exit.OK.value, **shown(turn.run, has_run=False, counts=False)}
+        _tell(session, document, "" if quiet else f"{turn.skipped} {program[0]} was not started.")
+        return Exit.OK
     waited = time.monotonic() - began
+    why_lost, code = None, -1  # until it has one
     try:
 
         def start() -> Child:
-            return Child(program, path, _told(session, turn), taken.remaining, news.set)
+            return Child(program, path, _told(session, turn), lock.remaining, turn.news.set)
 
-        why_lost, code = _run_under(taken, signals, start, news, patience)
+        why_lost, code = _run_under(lock, signals, start, turn.news, patience)
     finally:
         loss = _release(turn, has_succeeded=code == 0 and why_lost is None)
-    facts: dict[str, Any] = {"table": session.settings.table, "name": lock, "ticket": taken.ticket}
-    facts |= {"waited_s": round(waited, 3), "held_s": round(time.monotonic() - began - waited, 3)}
+    held = time.monotonic() - began - waited
+    facts |= {"ticket": lock.ticket, "waited_s": round(waited, 3), "held_s": round(held, 3)}
     if why_lost or loss:
         message = (
-            f"the lock {plain(lock)} was lost while {program[0]} ran, which was ended: {why_lost}"
+            f"the lock {name} was lost while {program[0]} ran, which was ended: {why_lost}"
             if why_lost
-            else f"{program[0]} ended by itself with exit code {code}, but the lock {plain(lock)} had been lost "
-            f"before that was noticed: {loss}. Another program may have run under it meanwhile; check the result."
+            else f"{program[0]} ended by itself with exit code {code}, but the lock {name} had been lost before that "
+            f"was noticed: {loss}. Another program may have run under it meanwhile; check the result."
         )
         message += " This run does not count." if turn.run is not None else ""
         exit_code = Exit.LOST if why_lost else code or Exit.LOST  # 0 would say that all is well
         raise Problem("lock_lost", message, exit_code, **facts, program_exit_code=code, was_ended=bool(why_lost))
-    if session.as_json:  # standard output is the program's
-        document = {**facts, "exit_code": code, "program_exit_code": code}
-        _tell(document if turn.run is None else {**document, **shown(turn.run, has_run=True, counts=code == 0)})
-    elif turn.run is not None and code and not quiet:
-        _say(f"{ended(program[0], code)}, so this run does not count.")
+    is_said = turn.run is not None and code and not quiet
+    facts |= {"exit_code": code, "program_exit_code": code, **shown(turn.run, has_run=True, counts=code == 0)}
+    _tell(session, facts, f"{ended(program[0], code)}, so this run does not count." if is_said else "")
     return code
 
 
-def _skip(session: Session, turn: Turn, program: str, *, quiet: bool) -> int:
-    """Say that the program is not started, since that is done; return the exit code."""
+def _tell(session: Session, document: Mapping[str, Any], message: str) -> None:
+    """Tell how a run has gone: as JSON, or what is to be said. Standard output is the program's."""
     if session.as_json:
-        assert turn.run is not None  # noqa: S101 - what is done has a period
-        facts = {"table": session.settings.table, "name": turn.lock.name, "exit_code": Exit.OK.value}
-        _tell({**facts, **shown(turn.run, has_run=False, counts=False)})
-    elif not quiet:
-        _say(f"{turn.skipped} {program} was not started.")
-    return Exit.OK
-
-
-def _tell(document: dict[str, Any]) -> None:
-    sys.stderr.write(terminal.dump(document, lines=True) + "\n")
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(f"pynamo-locking: {terminal.lines_of(message)}\n")
+        terminal.report(document)
+    elif message:
+        terminal.say(message)
 
 
 def _told(session: Session, turn: Turn) -> dict[str, str]:
     """Return the environment of the program."""
-    told = {**session.environment, TICKET: str(turn.lock.ticket), NAME: turn.lock.name}
-    return told if turn.run is None else {**told, PERIOD: turn.run.period_begins.isoformat(timespec="seconds")}
+    told = {"PYNAMO_LOCKING_TICKET": str(turn.lock.ticket), "PYNAMO_LOCKING_NAME": turn.lock.name}
+    if turn.run is not None:
+        told["PYNAMO_LOCKING_PERIOD"] = turn.run.period_begins.isoformat(timespec="seconds")
+    return {**session.environment, **told}
 
 
 def _grace(given: float | None, lease: float) -> float:

@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import typer
@@ -25,9 +25,11 @@ from pynamo_locking.cli import terminal
 from pynamo_locking.cli.terminal import Exit, Problem, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from rich.console import Console
+    from rich.console import RenderableType
+
+_T = TypeVar("_T", bound=Model)
 
 
 # Where the tables are: options, environment variables, then ``[tool.pynamo-locking]`` of ``pyproject.toml``.
@@ -62,13 +64,13 @@ class Settings:
 NAMES: Final = tuple(field.name for field in fields(Settings))
 
 
-def load_settings(options: Mapping[str, str | None], folder: Path | None = None) -> Settings:
-    """Return the settings: each from an option, else from its variable, else from ``pyproject.toml`` in the folder.
+def load_settings(options: Mapping[str, str | None]) -> Settings:
+    """Return the settings: each from an option, else from its variable, else from ``pyproject.toml``.
 
     Raises:
         Problem: the file cannot be read, or has an unknown setting.
     """
-    written = _from_file((Path() if folder is None else folder) / "pyproject.toml")
+    written = _from_file(Path("pyproject.toml"))
     chosen = {
         name: options.get(name) or os.environ.get(PREFIX + name.upper()) or written.get(name.replace("_", "-"))
         for name in NAMES
@@ -99,33 +101,20 @@ def _from_file(path: Path) -> dict[str, str]:
         raise usage(f"{path} cannot be read: {error.strerror}.") from error
     if not _HEADING.search(content):
         return {}
-    found = _section(_parsed(path, content))
-    if not isinstance(found, dict):
-        raise usage(f"{path}: tool.{SECTION} must be a table of settings, as in [tool.{SECTION}].")
-    known = {name.replace("_", "-") for name in NAMES}
-    unknown = sorted(found.keys() - known)
-    if unknown:
-        raise usage(
-            f"{path} has {unknown[0]!r} in [tool.{SECTION}], which is not known. Known are: {', '.join(sorted(known))}."
-        )
-    wrong = sorted(name for name, value in found.items() if not isinstance(value, str))
-    if wrong:
-        raise usage(f"{path}: {wrong[0]} in [tool.{SECTION}] must be a string.")
-    return dict(found)
-
-
-def _section(document: Mapping[str, Any]) -> Any:
-    tool = document.get("tool", {})
-    return tool.get(SECTION, {}) if isinstance(tool, dict) else {}
-
-
-def _parsed(path: Path, content: bytes) -> dict[str, Any]:
-    parser = _toml_parser(path)
     try:
-        document: dict[str, Any] = parser.loads(content.decode())
+        tool = _toml_parser(path).loads(content.decode()).get("tool")
     except ValueError as error:  # both of TOML and of UTF-8
         raise usage(f"{path} cannot be read: {error}.") from error
-    return document
+    found = tool.get(SECTION, {}) if isinstance(tool, dict) else {}
+    if not isinstance(found, dict):
+        raise usage(f"{path}: tool.{SECTION} must be a table of settings, as in [tool.{SECTION}].")
+    known = sorted(name.replace("_", "-") for name in NAMES)
+    for name, value in sorted(found.items()):
+        if name not in known:
+            raise usage(f"{path} has {name!r} in [tool.{SECTION}], which is not known. Known are: {', '.join(known)}.")
+        if not isinstance(value, str):
+            raise usage(f"{path}: {name} in [tool.{SECTION}] must be a string.")
+    return found
 
 
 def _toml_parser(path: Path) -> Any:
@@ -166,25 +155,30 @@ _KINDS: Final[Mapping[str, type[Any]]] = {"S": UnicodeAttribute, "N": NumberAttr
 _MISSING: Final = object()
 
 
-def _meta(settings: Settings, table: str) -> type[Any]:
+def _meta(settings: Settings, table: str) -> Any:
     values = {"table_name": table, "region": settings.region, "host": settings.endpoint, **_TIMEOUTS}
     return type("Meta", (), {name: value for name, value in values.items() if value is not None})
 
 
 def lock_table(settings: Settings, table: str) -> type[NamedLock]:
     """Return a class of locks on names, kept in that table."""
-    meta = _meta(settings, table)
-    if settings.transaction_table is not None and not is_spec(
-        settings.transaction_table
-    ):  # an application may write such rows in long transactions
-        meta.transaction_table = transaction_table(settings, settings.transaction_table)
-    return cast("type[NamedLock]", type("Locks", (NamedLock,), {"Meta": meta, "__module__": __name__}))
+    meta, named = _meta(settings, table), settings.transaction_table
+    if named is not None and not is_spec(named):  # an application may write such rows in long transactions
+        meta.transaction_table = transaction_table(settings, named)
+
+    class Locks(NamedLock):
+        Meta = meta
+
+    return Locks
 
 
 def transaction_table(settings: Settings, table: str) -> type[TransactionTable]:
     """Return the class of a table of transactions."""
-    made = type("Transactions", (TransactionTable,), {"Meta": _meta(settings, table), "__module__": __name__})
-    return cast("type[TransactionTable]", made)
+
+    class Transactions(TransactionTable):
+        Meta = _meta(settings, table)
+
+    return Transactions
 
 
 def lockable(
@@ -220,14 +214,6 @@ def is_spec(table: str) -> bool:
     return ":" in table and not table.startswith("arn:")
 
 
-def as_locks(spec: str, model: type[Model]) -> type[NamedLock]:
-    """Return the class of locks on names that a model is, or names; else raise a `Problem`."""
-    found = model if issubclass(model, NamedLock) else getattr(model.Meta, "lock_table", None)
-    if isinstance(found, type) and issubclass(found, NamedLock):
-        return found
-    raise usage(f"{spec} is no NamedLock, and names none in Meta.lock_table.")
-
-
 def load_model(spec: str) -> type[Model]:
     """Import a model named as ``module:Class``; raise a `Problem` if that is not possible."""
     module_name, colon, name = spec.partition(":")
@@ -259,56 +245,25 @@ def _imported(module_name: str, spec: str) -> Any:
 
 
 @contextmanager
-def modules_from_here() -> Iterator[None]:
-    """Let modules of the working directory be imported, as ``python -m`` does."""
-    sys.path.insert(0, "")
-    try:
-        yield
-    finally:
-        sys.path.remove("")
-
-
-@contextmanager
 def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
     """Use the Region and the endpoint of the settings, if given, for a model and the tables that its Meta names."""
-    changed = {
-        name: value for name, value in (("region", settings.region), ("host", settings.endpoint)) if value is not None
-    }
-    models = [each for each in inspection.with_tables([model]) if changed]
-    before = [(each, {name: vars(each.Meta).get(name, _MISSING) for name in changed}) for each in models]
-    for each in models:
-        _set(each, changed)
-    try:
+    given = {"region": settings.region, "host": settings.endpoint}
+    changed = {name: value for name, value in given.items() if value is not None}
+    with ExitStack() as ends:
+        for each in inspection.with_tables([model]) if changed else ():
+            ends.callback(set_connection, each, None)
+            for name, value in changed.items():
+                ends.callback(_put_back, each.Meta, name, vars(each.Meta).get(name, _MISSING))
+                setattr(each.Meta, name, value)
+            set_connection(each, None)
         yield
-    finally:
-        for each, values in before:
-            _set(each, values)
 
 
-def _set(model: type[Model], values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if value is not _MISSING:
-            setattr(model.Meta, name, value)
-        elif name in vars(model.Meta):
-            delattr(model.Meta, name)
-    set_connection(model, None)
-
-
-def as_lockable(spec: str, model: type[Model]) -> type[LockableMixin]:
-    """Return the model, whose items can be locked; else raise a `Problem`."""
-    if not issubclass(model, LockableMixin) or not has_lock_place(model):
-        raise usage(
-            f"the items of {spec} cannot be locked: it is no LockableModel with a LockAttribute or a Meta.lock_table."
-        )
-    return model
-
-
-def as_transactions(spec: str, model: type[Model]) -> type[TransactionTable]:
-    """Return the table of transactions that a model is, or names; else raise a `Problem`."""
-    found = model if issubclass(model, TransactionTable) else getattr(model.Meta, "transaction_table", None)
-    if isinstance(found, type) and issubclass(found, TransactionTable):
-        return found
-    raise usage(f"{spec} is no TransactionTable, and names none in Meta.transaction_table.")
+def _put_back(meta: Any, name: str, value: Any) -> None:
+    if value is _MISSING:
+        delattr(meta, name)
+    else:
+        setattr(meta, name, value)
 
 
 # What every command begins with: settings, the way to print, and the models it is about.
@@ -336,13 +291,18 @@ class Session:
 
     # Printing
 
-    def show(self, document: Mapping[str, Any], people: Callable[[Console], object]) -> None:
-        """Print the answer: as JSON, or as it is printed for people."""
+    def show(
+        self, document: Mapping[str, Any], *people: RenderableType, is_well: bool = True, soft_wrap: bool = False
+    ) -> int:
+        """Print the answer, as JSON or for people; return the exit code, 1 if all is not well."""
         with terminal.written():
             if self.as_json:
                 print(terminal.dump(document))  # noqa: T201 - the answer
             else:
-                people(terminal.console())
+                console = terminal.console()
+                for each in people:
+                    console.print(each, soft_wrap=soft_wrap)
+        return Exit.OK if is_well else Exit.NO
 
     def confirm(self, question: str) -> None:
         """Ask the person, and go on only after a yes. Ctrl-C is a KeyboardInterrupt, all else a `Problem`."""
@@ -361,38 +321,53 @@ class Session:
 
     def model(self, spec: str) -> type[Model]:
         """Return an application's model, in the Region and at the endpoint of the settings if they name any."""
-        self._ends.enter_context(modules_from_here())
+        sys.path.insert(0, "")  # the working directory, as for `python -m`
+        self._ends.callback(sys.path.remove, "")
         found = load_model(spec)
         self._ends.enter_context(reached_by(self.settings, found))
         return found
 
     def lockable(self, spec: str | None, lock_attribute: str) -> type[LockableMixin]:
         """Return the model whose locks a command is about: one that is named, or the one of the table's items."""
-        if spec is not None:
-            return as_lockable(spec, self.model(spec))
-        table = self._table()
-        if is_spec(table):
-            return as_lockable(table, self.model(table))
-        description = tables.describe(lock_table(self.settings, table))
-        return lockable(self.settings, table, description, lock_attribute)
+        if spec is None:
+            spec = self._table()
+            if not is_spec(spec):
+                description = tables.describe(lock_table(self.settings, spec))
+                return lockable(self.settings, spec, description, lock_attribute)
+        found = self.model(spec)
+        if not issubclass(found, LockableMixin) or not has_lock_place(found):
+            raise usage(
+                f"the items of {spec} cannot be locked: it is no LockableModel with a LockAttribute or a "
+                f"Meta.lock_table."
+            )
+        return found
 
     def locks(self) -> type[NamedLock]:
         """Return the class of locks on names, in the table of the settings."""
         table = self._table()
-        return as_locks(table, self.model(table)) if is_spec(table) else lock_table(self.settings, table)
+        return self._named(table, NamedLock, "lock_table") if is_spec(table) else lock_table(self.settings, table)
 
     def transactions(self, spec: str | None) -> type[TransactionTable]:
         """Return the table of transactions that a command is about."""
-        table = self.settings.transaction_table
-        spec = table if spec is None and table is not None and is_spec(table) else spec
-        if spec is not None:
-            return as_transactions(spec, self.model(spec))
-        if self.settings.transaction_table is None:
-            raise usage(
-                "which table of transactions? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE, or "
-                "transaction-table in [tool.pynamo-locking] of pyproject.toml; or a model with --model module:Class."
-            )
-        return transaction_table(self.settings, self.settings.transaction_table)
+        if spec is None:
+            spec = self.settings.transaction_table
+            if spec is None:
+                raise usage(
+                    "which table of transactions? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE, or "
+                    "transaction-table in [tool.pynamo-locking] of pyproject.toml; or a model with --model "
+                    "module:Class."
+                )
+            if not is_spec(spec):
+                return transaction_table(self.settings, spec)
+        return self._named(spec, TransactionTable, "transaction_table")
+
+    def _named(self, spec: str, kind: type[_T], option: str) -> type[_T]:
+        """Return the class of a kind of table that a model is, or names in an option of its Meta."""
+        model = self.model(spec)
+        found = model if issubclass(model, kind) else getattr(model.Meta, option, None)
+        if isinstance(found, type) and issubclass(found, kind):
+            return found
+        raise usage(f"{spec} is no {kind.__name__}, and names none in Meta.{option}.")
 
     def _table(self) -> str:
         if self.settings.table is None:

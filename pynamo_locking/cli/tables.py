@@ -7,6 +7,7 @@ import functools
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from pynamodb.attributes import TTLAttribute
 from pynamodb.exceptions import TableError
 from rich.text import Text
@@ -23,18 +24,16 @@ from pynamo_locking._facade import (
     tables,
     ttl_attribute_of,
 )
-from pynamo_locking.cli import session, terminal
-from pynamo_locking.cli.command import argument, command, flag, group
-from pynamo_locking.cli.terminal import EXPECTED, Exit, explain, said, usage
+from pynamo_locking.cli import terminal
+from pynamo_locking.cli.command import BOTH, Commands
+from pynamo_locking.cli.session import Session
+from pynamo_locking.cli.terminal import EXPECTED, explain, said, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import typer
     from pynamodb.models import Model
-    from rich.console import Console
-
-    from pynamo_locking.cli.session import Session
+    from rich.console import RenderableType
 
 
 # Whether a table is what its model needs. Reads only; nothing is written or changed.
@@ -71,10 +70,6 @@ class Finding:
     level: str
     detail: str
     remedy: str = ""
-
-    def document(self) -> dict[str, str]:
-        """Return what ``--json`` shows."""
-        return asdict(self)
 
 
 def role_of(model: type[Model]) -> str:
@@ -322,36 +317,24 @@ def _placement(model: type[Model]) -> Iterator[Finding]:
 _STYLES: Final = {OK: "green", NOTE: "cyan", WARNING: "yellow", PROBLEM: "bold red"}
 
 _HELP: Final = "Models of your application; also the tables that they name."
-_Models = Annotated[list[str] | None, argument("[MODULE:MODEL]...", _HELP)]
+_Models = Annotated[list[str] | None, typer.Argument(metavar="[MODULE:MODEL]...", help=_HELP)]
 
 
-def attach(app: typer.Typer) -> None:
-    """Add the commands."""
-    tables = group("The tables of locks, of transactions, and of your models.", app, "tables")
-    used: Any = {"tables": ("table", "transaction_table")}
-    command(
-        tables,
-        create,
-        "tables create --table locks --region eu-west-1",
-        "tables create --table locks --transaction-table transactions",
-        "tables create shop.models:Order shop.models:Customer",
-        **used,
-    )
-    command(
-        tables,
-        check,
-        "tables check --table locks",
-        "tables check shop.models:Order --json",
-        "tables check shop.models:Order --strict  # warnings count as problems",
-        **used,
-    )
+app = Commands("The tables of locks, of transactions, and of your models.", name="tables", settings=BOTH)
 
 
+@app.add(
+    "create --table locks --region eu-west-1",
+    "create --table locks --transaction-table transactions",
+    "create shop.models:Order shop.models:Customer",
+)
 def create(
     session: Session,
     *,
     names: _Models = None,
-    enable_ttl: Annotated[bool, flag("--enable-ttl", "Enable TTL also for tables of locks that have items.")] = False,
+    enable_ttl: Annotated[
+        bool, typer.Option("--enable-ttl", help="Enable TTL also for tables of locks that have items.")
+    ] = False,
 ) -> int:
     """Create the tables that are missing, and check all of them.
 
@@ -373,11 +356,16 @@ def create(
     return _report(session, found, created=created, strict=False)
 
 
+@app.add(
+    "check --table locks",
+    "check shop.models:Order --json",
+    "check shop.models:Order --strict  # warnings count as problems",
+)
 def check(
     session: Session,
     *,
     names: _Models = None,
-    strict: Annotated[bool, flag("--strict", "Let warnings count as problems.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Let warnings count as problems.")] = False,
 ) -> int:
     """Check that tables are what they have to be. Nothing is written.
 
@@ -435,27 +423,21 @@ def _lacks_ttl(model: type[Model]) -> bool:
 
 
 def _report(session: Session, found: list[type[Model]], *, created: list[type[Model]] | None, strict: bool) -> int:
-    documents = list[dict[str, Any]]()
-    for model in found:
-        seen = [each.document() for each in findings(model)]
-        document = {"table": model.Meta.table_name, "role": role_of(model), "model": _name(model)}
-        documents.append(document | ({} if created is None else {"created": model in created}) | {"findings": seen})
     bad = {PROBLEM, WARNING} if strict else {PROBLEM}
-    is_ok = not any(finding["level"] in bad for each in documents for finding in each["findings"])
-    session.show({"ok": is_ok, "tables": documents}, lambda console: _print(console, documents))
-    return Exit.OK if is_ok else Exit.NO
+    is_ok, documents = True, list[dict[str, Any]]()
+    people: list[RenderableType] = []
+    for model in found:
+        seen, name, role = findings(model), model.Meta.table_name, role_of(model)
+        is_ok = is_ok and not any(each.level in bad for each in seen)
+        document: dict[str, Any] = {"table": name, "role": role, "model": _name(model)}
+        document |= {} if created is None else {"created": model in created}
+        documents.append({**document, "findings": [asdict(each) for each in seen]})
+        rows = [(each.check, Text(each.level, _STYLES[each.level]), each.detail, each.remedy) for each in seen]
+        title = f"{name} ({role}){', created' if model in (created or ()) else ''}"
+        people.append(terminal.table(title, ("check", "", "what was seen", "what to do"), rows))
+    return session.show({"ok": is_ok, "tables": documents}, *people, is_well=is_ok)
 
 
 def _name(model: type[Model]) -> str | None:
     """Return how a model of an application is named; None for those made up here."""
-    return None if model.__module__ == session.__name__ else f"{model.__module__}:{model.__qualname__}"
-
-
-def _print(console: Console, documents: list[dict[str, Any]]) -> None:
-    for each in documents:
-        title = f"{each['table']} ({each['role']}){', created' if each.get('created') else ''}"
-        rows = [
-            (each["check"], Text(each["level"], _STYLES[each["level"]]), each["detail"], each["remedy"])
-            for each in each["findings"]
-        ]
-        console.print(terminal.table(title, ("check", "", "what was seen", "what to do"), rows))
+    return None if model.__module__ == Session.__module__ else f"{model.__module__}:{model.__qualname__}"

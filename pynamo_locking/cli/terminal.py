@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import (
@@ -39,7 +40,7 @@ from pynamo_locking._facade import NO_TABLE, plain
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from rich.console import ConsoleOptions, JustifyMethod, RenderableType, RenderResult
@@ -74,19 +75,12 @@ class Problem(Exception):  # noqa: N818 - what the person is told; mostly not an
     happened, and what to do about it.
     """
 
-    as_json: bool | None = None  # None if the options were not read that far
-
     def __init__(self, kind: str, message: str, exit_code: int, **facts: Any) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.exit_code: int = int(exit_code)
         self.facts = facts
-
-    def told(self, *, as_json: bool) -> Problem:
-        """Say in which form to tell it; return it."""
-        self.as_json = as_json
-        return self
 
     def document(self) -> dict[str, Any]:
         """Return what ``--json`` shows."""
@@ -116,12 +110,15 @@ _NO_ACCESS: Final = {
 _UNREACHABLE: Final = (HTTPClientError, NoConnectionError)
 
 
-def explain(error: Exception) -> Problem:
-    """Return what to tell of an error of the library, of PynamoDB or of botocore."""
-    chain = list(_chain(error))
-    for each in chain:
-        problem = _of_settings(each) or _of_answer(each)
-        if problem is not None:
+def explain(error: BaseException) -> Problem:
+    """Return what to tell of an error of the library, of PynamoDB or of botocore, and of a signal."""
+    if isinstance(error, Problem):
+        return error
+    if not isinstance(error, Exception):  # Ctrl-C, or another signal
+        number = error.number if isinstance(error, Stopped) else signal.SIGINT
+        return Problem("interrupted", "interrupted", Exit.SIGNALLED + number)
+    for each in _chain(error):
+        if problem := _of_settings(each) or _of_answer(each):
             return problem
     if isinstance(error, OutcomeUnknown):
         return Problem("outcome_unknown", str(error), Exit.FAILED)
@@ -218,6 +215,25 @@ def console(*, stderr: bool = False) -> Console:
     return _Console(stderr=stderr, width=width, highlight=False, force_terminal=is_terminal, emoji=False, markup=False)
 
 
+def tell(problem: Problem, *, as_json: bool) -> int:
+    """Print on standard error what the person is told; return the exit code."""
+    if as_json:
+        report(problem.document())
+    else:
+        say(problem.message)
+    return problem.exit_code
+
+
+def report(document: Mapping[str, Any]) -> None:
+    """Print a JSON document on standard error, in one line."""
+    sys.stderr.write(f"{dump(document, lines=True)}\n")
+
+
+def say(message: str) -> None:
+    """Print a message on standard error, after the name of the program."""
+    console(stderr=True).print(f"pynamo-locking: {lines_of(message)}", soft_wrap=True)
+
+
 def lines_of(text: str) -> str:
     """Return text of several lines; all but the first one are indented, so that none of them looks like a new one."""
     return "\n    ".join(plain(line) for line in text.splitlines())
@@ -256,17 +272,17 @@ def _as_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]]
     return made
 
 
+@dataclass(frozen=True)
 class _Fitting:
     """A table; as lines if the window is too narrow for it."""
 
-    def __init__(self, made: Table, lines: Text, least: int) -> None:
-        self._made = made
-        self._lines = lines
-        self._least = least
+    table: Table
+    lines: Text
+    least: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Show what fits."""
-        yield self._made if options.max_width >= self._least else self._lines
+        yield self.table if options.max_width >= self.least else self.lines
 
 
 def dump(document: Any, *, lines: bool = False) -> str:
@@ -322,10 +338,10 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def leave_trace(message: str, *values: object) -> None:
+def leave_trace(message: str) -> None:
     """Log a warning that must not be lost, even if an imported application has disabled the loggers."""
     logger.disabled = False
-    logger.handle(logger.makeRecord(logger.name, logging.WARNING, __file__, 0, message, values, None))
+    logger.handle(logger.makeRecord(logger.name, logging.WARNING, __file__, 0, message, (), None))
 
 
 @contextlib.contextmanager
@@ -403,6 +419,9 @@ class Stopped(BaseException):
         self.number = number
 
 
+#: What ends a command with a word to the person.
+TOLD: Final[tuple[type[BaseException], ...]] = (Problem, *EXPECTED, KeyboardInterrupt, Stopped)
+
 _is_stopping = False
 
 
@@ -412,12 +431,6 @@ def stop(number: int) -> None:
     if not _is_stopping:
         _is_stopping = True
         raise Stopped(number)
-
-
-def interrupted(by: BaseException) -> Problem:
-    """Return the problem of a command that was ended by Ctrl-C, or by `Stopped`."""
-    number = by.number if isinstance(by, Stopped) else signal.SIGINT
-    return Problem("interrupted", "interrupted", Exit.SIGNALLED + number)
 
 
 class Handlers:
@@ -442,10 +455,10 @@ class Ending(Handlers):
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            numbers = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
-            for number in numbers:
+            for name in _ENDING:
+                number = getattr(signal, name, None)
                 if (
-                    signal.getsignal(number) is signal.SIG_DFL
-                ):  # else it is ignored, as by `nohup`, or another handler's
+                    number is not None and signal.getsignal(number) is signal.SIG_DFL
+                ):  # else another handler's, or ignored, as by `nohup`
                     self.handle(number, lambda number, _: stop(number))
         return self

@@ -4,50 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from pynamo_locking._facade import plain, recovery
 from pynamo_locking.cli import terminal
-from pynamo_locking.cli.command import argument, command, flag, group, option
+from pynamo_locking.cli.command import TRANSACTIONS, Commands
+from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import Exit, Problem, usage
 
 if TYPE_CHECKING:
-    import typer
-
     from pynamo_locking import SweepReport, TransactionTable
-    from pynamo_locking.cli.session import Session
 
-
-_Id = Annotated[str, argument("ID", "The transaction's id, from `tx list` or an OutcomeUnknown.")]
+_ID: Final = "The transaction's id, from `tx list` or an OutcomeUnknown."
 _MODEL: Final = "A TransactionTable, or a model that names one, instead of --table."
-_Model = Annotated[str | None, option("--model", "MODULE:MODEL", _MODEL)]
+_TOLD: Final = "committed or aborted: what you know of it, if that is lost."
+_STATE: Final = "pending, committed, finished or aborted."
+_FORCE: Final = "Abort it at once if it is not decided, although it may be alive."
+_OLDER: Final = "Leave those alone that began or were renewed within so many seconds."
+
+_Id = Annotated[str, typer.Argument(metavar="ID", help=_ID)]
+_Model = Annotated[str | None, typer.Option("--model", metavar="MODULE:MODEL", help=_MODEL)]
 _State = Annotated[
     str | None,
-    option("--state", "STATE", "pending, committed, finished or aborted.", autocompletion=lambda: recovery.STATES),
+    typer.Option("--state", metavar="STATE", help=_STATE, autocompletion=lambda: recovery.STATES),
 ]
-_Told = Annotated[str | None, option("--state", "STATE", "committed or aborted: what you know of it, if that is lost.")]
-_Force = Annotated[bool, flag("--force", "Abort it at once if it is not decided, although it may be alive.")]
-_Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
-_DryRun = Annotated[bool, flag("--dry-run", "Only say what would be done.")]
-_Segments = Annotated[int, option("--segments", "NUMBER", "Scan so many at once.", min=1, max=256)]
+_Told = Annotated[str | None, typer.Option("--state", metavar="STATE", help=_TOLD)]
+_Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+_Segments = Annotated[int, typer.Option("--segments", metavar="NUMBER", help="Scan so many at once.", min=1, max=256)]
+_OlderThan = Annotated[float, typer.Option("--older-than", metavar="SECONDS", help=_OLDER, min=0)]
 
-_OLDER: Final = "Leave those alone that began or were renewed within so many seconds."
-_OlderThan = Annotated[float, option("--older-than", "SECONDS", _OLDER, min=0)]
-
-_TABLE: Final[Any] = {"tables": ("transaction_table",)}
 _COLUMNS: Final = ("id", "state", "owner", "items", "began", "renewed", "lease ends", "aborted by")
 
-
-def attach(app: typer.Typer) -> None:
-    """Add the commands."""
-    tx = group("Transactions of more than 100 actions, which have a header of their own.", app, "tx")
-    command(tx, list_, "tx list --table transactions", "tx list --state pending --json", **_TABLE)
-    command(tx, show, "tx show 5KXxQY1s --table transactions", **_TABLE)
-    command(tx, recover, "tx recover 5KXxQY1s", "tx recover 5KXxQY1s --force --yes", **_TABLE)
-    command(tx, sweep, "tx sweep --dry-run", "tx sweep --model shop.models:Order --segments 4 --json", **_TABLE)
-    command(tx, repair, "tx repair 5KXxQY1s", "tx repair 5KXxQY1s --state aborted --yes", **_TABLE)
+app = Commands(
+    "Transactions of more than 100 actions, which have a header of their own.", name="tx", settings=TRANSACTIONS
+)
 
 
+@app.add("list --table transactions", "list --state pending --json")
 def list_(session: Session, *, model: _Model = None, state: _State = None) -> int:
     """List transactions, the oldest first. Those that ended a day ago are removed.
 
@@ -58,18 +54,11 @@ def list_(session: Session, *, model: _Model = None, state: _State = None) -> in
     table = session.transactions(model)
     documents, unreadable = recovery.listed(table, state)
     document = {"table": table.Meta.table_name, "transactions": documents, "unreadable": unreadable}
-    rows = [_cells(each) for each in documents]
-    made = terminal.table(table.Meta.table_name, _COLUMNS, rows)
-
-    def people(console: Any) -> None:
-        console.print(made if rows else f"{document['table']}: no transactions.")
-        for why in unreadable.values():
-            console.print(plain(why))
-
-    session.show(document, people)
-    return Exit.NO if unreadable else Exit.OK
+    made = _table(table, documents) if documents else f"{table.Meta.table_name}: no transactions."
+    return session.show(document, made, *map(plain, unreadable.values()), is_well=not unreadable)
 
 
+@app.add("show 5KXxQY1s --table transactions")
 def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
     """Show one transaction, and the items that may carry a mark of it.
 
@@ -79,18 +68,13 @@ def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
     found = recovery.shown(table, tx_id)
     if found is None:
         raise _unknown(table, tx_id)
-    document: dict[str, Any] = {"table": table.Meta.table_name, **found}
-    rows = [(each["table"], " / ".join(each["key"].values())) for each in document["participants"]]
-
-    def people(console: Any) -> None:
-        console.print(terminal.table(table.Meta.table_name, _COLUMNS, [_cells(document)]))
-        if rows:
-            console.print(terminal.table("items that may carry a mark of it", ("table", "key"), rows))
-
-    session.show(document, people)
-    return 0
+    people = [_table(table, [found])]
+    if items := [(each["table"], " / ".join(each["key"].values())) for each in found["participants"]]:
+        people.append(terminal.table("items that may carry a mark of it", ("table", "key"), items))
+    return session.show({"table": table.Meta.table_name, **found}, *people)
 
 
+@app.add("recover 5KXxQY1s", "recover 5KXxQY1s --force --yes")
 def recover(session: Session, *, tx_id: _Id, model: _Model = None, force: _Force = False, yes: _Yes = False) -> int:
     """Complete one transaction: finish it if it is committed, else abort it.
 
@@ -105,10 +89,10 @@ def recover(session: Session, *, tx_id: _Id, model: _Model = None, force: _Force
     if state is None:
         raise _unknown(table, tx_id)
     document = {"table": table.Meta.table_name, "id": tx_id, "state": state}
-    session.show(document, lambda console: console.print(f"{plain(tx_id)} is {state}."))
-    return 0
+    return session.show(document, f"{plain(tx_id)} is {state}.")
 
 
+@app.add("sweep --dry-run", "sweep --model shop.models:Order --segments 4 --json")
 def sweep(
     session: Session,
     *,
@@ -124,25 +108,20 @@ def sweep(
     table = session.transactions(model)
     with _progress(session) as progress:
         task = progress.add_task("looking", total=None)
-
-        def on_progress(report: SweepReport) -> None:
-            progress.update(task, description=_summary(report, dry_run=dry_run))
-
-        options: Any = {"segments": segments, "dry_run": dry_run, "older_than": older_than}
-        report = table.sweep(on_progress=on_progress, **options)
+        report = table.sweep(
+            segments=segments,
+            dry_run=dry_run,
+            older_than=older_than,
+            on_progress=lambda report: progress.update(task, description=_summary(report, dry_run=dry_run)),
+        )
     counts = {name: getattr(report, name) for name in ("examined", "finished", "aborted", "pending")}
     failed = dict(sorted(report.failed.items()))
     document = {"table": table.Meta.table_name, "dry_run": dry_run, **counts, "failed": failed}
-
-    def people(console: Any) -> None:
-        console.print(_summary(report, dry_run=dry_run))
-        for failed_id, why in failed.items():
-            console.print(plain(f"{failed_id} could not be completed: {why}"))
-
-    session.show(document, people)
-    return Exit.NO if failed else Exit.OK
+    why = [plain(f"{failed_id} could not be completed: {why}") for failed_id, why in failed.items()]
+    return session.show(document, _summary(report, dry_run=dry_run), *why, is_well=not failed)
 
 
+@app.add("repair 5KXxQY1s", "repair 5KXxQY1s --state aborted --yes")
 def repair(session: Session, *, tx_id: _Id, model: _Model = None, state: _Told = None, yes: _Yes = False) -> int:
     """Make the broken rows of one transaction sound: numbers that cannot be read, items in rows of participants.
 
@@ -158,15 +137,13 @@ def repair(session: Session, *, tx_id: _Id, model: _Model = None, state: _Told =
         raise _unknown(table, tx_id)
     became = table.outcome(tx_id)
     if flaws:
-        why = plain("; ".join(flaws))
         terminal.leave_trace(
-            "the transaction %s in %s was repaired by %s, and is %s; %s",
-            *(plain(tx_id), table.Meta.table_name, terminal.operator(), became, why),
+            f"the transaction {plain(tx_id)} in {table.Meta.table_name} was repaired by {terminal.operator()}, and is "
+            f"{became}; {plain('; '.join(flaws))}"
         )
     document = {"table": table.Meta.table_name, "id": tx_id, "was": flaws, "repaired": bool(flaws), "state": became}
     said = f"is repaired, and {became}" if flaws else "has no broken row; nothing was changed"
-    session.show(document, lambda console: console.print(f"{plain(tx_id)} {said}."))
-    return Exit.OK
+    return session.show(document, f"{plain(tx_id)} {said}.")
 
 
 def _summary(report: SweepReport, *, dry_run: bool) -> str:
@@ -192,6 +169,10 @@ def _unknown(table: type[TransactionTable], tx_id: str) -> Problem:
         Exit.NO,
         id=tx_id,
     )
+
+
+def _table(table: type[TransactionTable], documents: list[dict[str, Any]]) -> Any:
+    return terminal.table(table.Meta.table_name, _COLUMNS, [_cells(each) for each in documents])
 
 
 def _cells(each: dict[str, Any]) -> tuple[object, ...]:

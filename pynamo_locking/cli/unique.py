@@ -5,30 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
+
 from pynamo_locking import VersionedMixin
 from pynamo_locking.cli import terminal
-from pynamo_locking.cli.command import argument, command, flag, group
-from pynamo_locking.cli.terminal import Exit, usage
+from pynamo_locking.cli.command import Commands
+from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
+from pynamo_locking.cli.terminal import usage
 
 if TYPE_CHECKING:
-    import typer
-
     from pynamo_locking import UniqueReport
-    from pynamo_locking.cli.session import Session
 
-
-_Model = Annotated[str, argument("MODULE:MODEL", "A model of your application with Meta.unique.")]
-_Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
+_Model = Annotated[str, typer.Argument(metavar="MODULE:MODEL", help="A model of your application with Meta.unique.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _COLUMNS: Final = ("problem", "fields", "values", "items", "row of", "repaired")
 
-
-def attach(app: typer.Typer) -> None:
-    """Add the commands."""
-    unique = group("Unique values of your models, and the rows that keep them.", app, "unique")
-    command(unique, check, "unique check shop.models:User", "unique check shop.models:User --json")
-    command(unique, repair, "unique repair shop.models:User --yes")
+app = Commands("Unique values of your models, and the rows that keep them.", name="unique")
 
 
+@app.add("check shop.models:User", "check shop.models:User --json")
 def check(session: Session, name: _Model) -> int:
     """Compare the items of a model with the rows of their unique values, and change nothing.
 
@@ -37,6 +32,7 @@ def check(session: Session, name: _Model) -> int:
     return _shown(session, _model(session, name).check_unique())
 
 
+@app.add("repair shop.models:User --yes")
 def repair(session: Session, *, name: _Model, yes: _Yes = False) -> int:
     """Write missing rows of unique values, and remove those whose items do not have the value.
 
@@ -68,12 +64,8 @@ def _shown(session: Session, report: UniqueReport) -> int:
         for each in report.problems
     ]
     summary = f"{report.items} items, {report.rows} rows, {len(rows)} problems"
-
-    def people(console: Any) -> None:
-        console.print(terminal.table(summary, _COLUMNS, rows) if rows else f"{summary}.")
-
-    session.show({**asdict(report), "is_sound": report.is_sound}, people)
-    return Exit.OK if report.is_sound else Exit.NO
+    made = terminal.table(summary, _COLUMNS, rows) if rows else f"{summary}."
+    return session.show({**asdict(report), "is_sound": report.is_sound}, made, is_well=report.is_sound)
 
 
 def _key(key: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from certify.__main__ import main as certify
 from pynamo_locking.cli import main
-from tests.support.models import APART
+from tests.support.models import APART, Locks
 from tests.support.workers import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -66,6 +67,20 @@ def prepared(engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: py
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("pynamodb.connection.base.get_session", lambda: engine._session)  # a new one takes 0.1 s
     return Shell(capsys, engine)
+
+
+def running(memory: Engine, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """What runs `run` on a table of locks; exit code, standard output and standard error, of the program as well."""
+    memory.bind(Locks)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)}
+        code = main(["run", "--table", name_of(Locks), *arguments])
+        assert {number: signal.getsignal(number) for number in before} == before
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
 
 
 class Waiter:

@@ -40,6 +40,13 @@ def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 @pytest.fixture
+def table(memory: Engine) -> tuple[str, str]:
+    """The option that names an empty table of locks, in memory."""
+    memory.bind(Locks)
+    return "--table", name_of(Locks)
+
+
+@pytest.fixture
 def anywhere(cheap: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     """The program, on each of the engines that cost little."""
     return prepared(cheap, capsys, monkeypatch)
@@ -59,14 +66,13 @@ def iso(moment):
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def test_the_document_of_a_lock(memory, shell, clock):
+def test_the_document_of_a_lock(memory, shell, clock, table):
     """All keys, with units in their names; `show` has the same, for one lock."""
-    memory.bind(Locks)
     clock.jump(0.5)
     entered, ends = clock.now, clock.now + timedelta(seconds=30)
     with Locks.locked("a job", owner="me", lease=30) as lock:
-        listed = shell.answer("locks", "list", "--table", name_of(Locks))
-        shown = shell.answer("locks", "show", "a job", "--table", name_of(Locks))
+        listed = shell.answer("locks", "list", *table)
+        shown = shell.answer("locks", "show", "a job", *table)
 
     assert listed == {
         "table": name_of(Locks),
@@ -109,11 +115,9 @@ def test_the_document_of_a_lock(memory, shell, clock):
     assert shown == {"table": name_of(Locks), **listed["locks"][0]}
 
 
-def test_an_entry_of_several_callers(memory, shell, monkeypatch):
+def test_an_entry_of_several_callers(shell, monkeypatch, table):
     """The table and the question before a break say for how many callers of a process an entry stands."""
-    memory.bind(Locks)
     monkeypatch.setattr(local_queue, "tickets_to_reserve", lambda _: 3)
-    table = ["--table", name_of(Locks)]
     with pytest.raises(LockLost), Locks.locked("job", owner="me") as lock:
         assert shell.answer("locks", "show", "job", *table)["holders"][0]["callers"] == 3
         assert "me and 2 more" in shell.run("locks", "show", "job", *table)[1]
@@ -218,13 +222,12 @@ def test_a_scan_of_several_pages(memory, shell):
     assert [each["key"]["hash"] for each in listed] == ["a-0", "a-1", "a-2", "a-3"]
 
 
-def test_the_table_for_people(memory, shell):
+def test_the_table_for_people(shell, table):
     """Nothing of an owner's label is obeyed by the terminal, or by rich."""
-    memory.bind(Locks)
     with Locks.locked("job", owner="\x1b[31m[bold]x", lease=60):
-        code, text, _ = shell.run("locks", "list", "--table", name_of(Locks))
-    free = shell.run("locks", "list", "--table", name_of(Locks))[1]
-    alone = shell.run("locks", "show", "job", "--table", name_of(Locks))[1]
+        code, text, _ = shell.run("locks", "list", *table)
+    free = shell.run("locks", "list", *table)[1]
+    alone = shell.run("locks", "show", "job", *table)[1]
 
     assert code == 0
     assert "\\x1b[31m[bold]x" in text
@@ -234,10 +237,8 @@ def test_the_table_for_people(memory, shell):
     assert "free" in alone
 
 
-def test_watch(memory, shell, monkeypatch):
+def test_watch(shell, monkeypatch, table):
     """Looks again and again, one line of JSON a look, until Ctrl-C; with ``--once`` it is `list`."""
-    memory.bind(Locks)
-    table = ["--table", name_of(Locks)]
     pauses: list[float] = []
     taken: list[Any] = []
 
@@ -262,9 +263,8 @@ def test_watch(memory, shell, monkeypatch):
     assert people.startswith(f"{name_of(Locks)}: no lock is held.\n")
 
 
-def test_watch_on_a_terminal(memory, shell, monkeypatch):
+def test_watch_on_a_terminal(shell, monkeypatch, table):
     """Draws in place, on the terminal's second screen, and gives that back."""
-    memory.bind(Locks)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     looks: list[float] = []
@@ -276,7 +276,7 @@ def test_watch_on_a_terminal(memory, shell, monkeypatch):
 
     monkeypatch.setattr(locks, "_sleep", sleep)
     with Locks.locked("job", owner="me"):
-        code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
+        code, out, _ = shell.run("locks", "watch", *table)
 
     assert code == 0
     assert out.count("job") == 2
@@ -341,15 +341,14 @@ def test_break_an_item_or_who_waits(memory, shell):
         ("", 2, "pynamo-locking: there was no answer, so nothing was changed; without a terminal say --yes."),
     ],
 )
-def test_break_asks(answer, code, message, memory, shell, monkeypatch, tmp_path):
+def test_break_asks(answer, code, message, shell, monkeypatch, tmp_path, table):
     """It says whose entry that is; without a yes nothing happens."""
-    memory.bind(Locks)
     typed = tmp_path / "typed"
     typed.write_text(answer)
     holder = Locks.locked("job", owner="holder", heartbeat=False).acquire()
     with typed.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        result = shell.run("locks", "break", "job", "--table", name_of(Locks), "--ticket", str(holder.ticket))
+        result = shell.run("locks", "break", "job", *table, "--ticket", str(holder.ticket))
 
     assert result[0] == code
     assert message.format(ticket=holder.ticket) in result[1] + result[2]
@@ -357,10 +356,8 @@ def test_break_asks(answer, code, message, memory, shell, monkeypatch, tmp_path)
     assert len(Locks.lock_state("job").entries) == (0 if code == 0 else 1)
 
 
-def test_break_needs_the_right_ticket_and_a_yes(memory, shell):
+def test_break_needs_the_right_ticket_and_a_yes(shell, table):
     """Nothing is changed otherwise; the error names the tickets that are there."""
-    memory.bind(Locks)
-    table = ["--table", name_of(Locks)]
     empty = shell.error("locks", "break", "job", *table, "--ticket", "1", "--yes")
     with Locks.locked("job") as lock:
         wrong = shell.error("locks", "break", "job", *table, "--ticket", str(lock.ticket + 1), "--yes")
@@ -371,15 +368,14 @@ def test_break_needs_the_right_ticket_and_a_yes(memory, shell):
     assert (unasked["kind"], "--yes" in unasked["message"]) == ("usage", True)
 
 
-def test_break_of_who_leaves_meanwhile(memory, shell, monkeypatch):
+def test_break_of_who_leaves_meanwhile(shell, monkeypatch, table):
     """While the question was thought about: nothing is broken, and the log does not say so."""
-    memory.bind(Locks)
     holder = Locks.locked("job", owner="holder").acquire()
     monkeypatch.setattr("typer.confirm", lambda *_, **__: holder.release() is None)
-    code, out, err = shell.run("locks", "break", "job", "--table", name_of(Locks), "--ticket", str(holder.ticket))
+    code, out, err = shell.run("locks", "break", "job", *table, "--ticket", str(holder.ticket))
 
     assert (code, out) == (1, "")
-    assert "it has left meanwhile" in err
+    assert "it has left meanwhile; the queue is empty." in err
     assert "broken by" not in err
 
 
@@ -513,57 +509,46 @@ def time_to_live(**facts: str) -> dict[str, Any]:
 REPLICAS = [{"RegionName": "us-east-1"}, {"RegionName": "eu-west-1"}]
 
 
+def replicated(**facts: str) -> Any:
+    """Let the table have replicas."""
+    return described(Replicas=REPLICAS, **facts)
+
+
+IS_STRONG = {"MultiRegionConsistency": "STRONG"}
+CANNOT_DECRYPT = {"InaccessibleEncryptionDateTime": 1}
+OWN_KEY = {"Status": "ENABLED", "SSEType": "KMS", "KMSMasterKeyArn": "arn:1"}
+BY_LOCK = time_to_live(TimeToLiveStatus="ENABLED", AttributeName="lock")
+LOST_KEY = "INACCESSIBLE_ENCRYPTION_CREDENTIALS"
+
+
 @pytest.mark.parametrize(
     ("model", "operation", "change", "check", "level", "words"),
     [
-        (Locks, "DescribeTable", described(Replicas=REPLICAS), "regions", "problem", "eu-west-1, us-east-1"),
-        (
-            Locks,
-            "DescribeTable",
-            described(Replicas=REPLICAS, MultiRegionConsistency="EVENTUAL"),
-            *("regions", "problem", "the last writer wins"),
-        ),
-        (
-            Locks,
-            "DescribeTable",
-            described(Replicas=REPLICAS, MultiRegionConsistency="STRONG"),
-            *("regions", "warning", "no transactions and no TTL"),
-        ),
         *(
-            (model, "DescribeTable", described(Replicas=REPLICAS, MultiRegionConsistency="STRONG"), "regions", *said)
-            for model, *said in (
-                (Account, "warning", "no transactions and no TTL"),
-                (Device, "problem", "need transactions: Meta.lock_table"),
+            (model, "DescribeTable", *more)
+            for model, *more in (
+                (Locks, replicated(), "regions", "problem", "eu-west-1, us-east-1"),
+                (Locks, replicated(MultiRegionConsistency="EVENTUAL"), "regions", "problem", "the last writer wins"),
+                (Locks, replicated(**IS_STRONG), "regions", "warning", "no transactions and no TTL"),
+                (Account, replicated(**IS_STRONG), "regions", "warning", "no transactions and no TTL"),
+                (Device, replicated(**IS_STRONG), "regions", "problem", "need transactions: Meta.lock_table"),
+                (Locks, described(TableStatus="CREATING"), "exists", "warning", "CREATING"),
+                (Locks, described(TableStatus=LOST_KEY), "exists", "problem", "INACCESSIBLE"),
+                (Locks, described(SSEDescription=CANNOT_DECRYPT), "encryption", "problem", "cannot use"),
+                (Locks, described(SSEDescription=OWN_KEY), "encryption", "ok", "KMS arn:1"),
+                (Locks, denied, "exists", "warning", "not authorized"),
             )
         ),
-        (Locks, "DescribeTable", described(TableStatus="CREATING"), "exists", "warning", "CREATING"),
-        (
-            Locks,
-            "DescribeTable",
-            described(TableStatus="INACCESSIBLE_ENCRYPTION_CREDENTIALS"),
-            *("exists", "problem", "INACCESSIBLE"),
-        ),
-        (
-            Locks,
-            "DescribeTable",
-            described(SSEDescription={"InaccessibleEncryptionDateTime": 1}),
-            *("encryption", "problem", "cannot use"),
-        ),
-        (
-            Locks,
-            "DescribeTable",
-            described(SSEDescription={"Status": "ENABLED", "SSEType": "KMS", "KMSMasterKeyArn": "arn:1"}),
-            *("encryption", "ok", "KMS arn:1"),
-        ),
-        (Locks, "DescribeTable", denied, "exists", "warning", "not authorized"),
         (Locks, "GetItem", denied, "permission_GetItem", "problem", "AccessDeniedException"),
         (Locks, "Scan", denied, "permission_Scan", "note", "AccessDeniedException"),
         (Locks, "DescribeTimeToLive", denied, "ttl", "note", "AccessDeniedException"),
         (
             Account,
             "DescribeTimeToLive",
-            lambda _: time_to_live(TimeToLiveStatus="ENABLED", AttributeName="lock"),
-            *("ttl", "warning", "by lock, while the model has no attribute for it"),
+            lambda _: BY_LOCK,
+            "ttl",
+            "warning",
+            "by lock, while the model has no attribute for it",
         ),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
@@ -609,11 +594,10 @@ def test_models_without_locks_can_be_checked(memory, shell, monkeypatch):
     assert "the model has none" in text
 
 
-def test_no_permission(memory, shell, monkeypatch):
+def test_no_permission(memory, shell, monkeypatch, table):
     """Of a command: exit code 77, and what DynamoDB said."""
-    memory.bind(Locks)
     changed(memory, monkeypatch, "Scan", denied)
-    error = shell.error("locks", "list", "--table", name_of(Locks))
+    error = shell.error("locks", "list", *table)
 
     assert (error["kind"], error["exit_code"]) == ("access_denied", 77)
     assert "not authorized" in error["message"]

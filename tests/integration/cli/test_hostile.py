@@ -26,10 +26,10 @@ from pynamodb.models import Model
 
 from pynamo_locking import NamedLock, OutcomeUnknown
 from pynamo_locking._io import runtime
-from pynamo_locking.cli import app, guardian, locks, main, session, tables
+from pynamo_locking.cli import guardian, locks, main, tables
 from pynamo_locking.cli import terminal as terminal_module
 from pynamo_locking.cli.run import Child, Signals
-from pynamo_locking.cli.terminal import Ending, Problem, Stopped
+from pynamo_locking.cli.terminal import Ending, Stopped
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Account, Locks, declare
 from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+PROGRAM = (sys.executable, "-m", "pynamo_locking.cli")
 HERE = "tests.integration.cli.test_hostile"
 
 Photo = declare("Photo", lock_table=Locks, digest=BinaryAttribute(hash_key=True, legacy_encoding=True))
@@ -57,6 +58,20 @@ def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return made
 
 
+@pytest.fixture
+def table(memory: Engine) -> tuple[str, str]:
+    """The option that names an empty table of locks, in memory."""
+    memory.bind(Locks)
+    return "--table", name_of(Locks)
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the standard streams be a terminal."""
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}.isatty", lambda: True, raising=False)
+
+
 class Terminal:
     """The program on a terminal of its own, in a process of its own."""
 
@@ -64,16 +79,7 @@ class Terminal:
         self._fd, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, columns, 0, 0))
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                TRAMPOLINE,
-                str(os.getpid()),
-                sys.executable,
-                "-m",
-                "pynamo_locking.cli",
-                *arguments,
-            ],
+            [sys.executable, "-c", TRAMPOLINE, str(os.getpid()), *PROGRAM, *arguments],
             cwd=folder,
             env={**os.environ, "TERM": "xterm", **environment},
             stdin=theirs,
@@ -133,72 +139,54 @@ def terminal(dynoxide: Engine, tmp_path: Path) -> Iterator[Callable[..., Termina
 # What is shown
 
 
-def test_nothing_is_cut_into_pieces_in_a_pipe(memory, shell):
+def test_nothing_is_cut_into_pieces_in_a_pipe(shell, table):
     """A name and an owner of the longest stand in one line, so that `grep` and `awk` find them."""
-    memory.bind(Locks)
     name, owner = "n" * 1500, "o" * 256
     with Locks.locked(name, owner=owner):
-        out = shell.run("locks", "list", "--table", name_of(Locks))[1]
+        out = shell.run("locks", "list", *table)[1]
 
     (line,) = [line for line in out.splitlines() if name in line]
     assert owner in line
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80])
-def test_narrow_windows(columns, memory, shell, monkeypatch):
+def test_narrow_windows(columns, shell, monkeypatch, table):
     """The ticket, which `break` wants, stands in one piece, and so does all else that has no blanks."""
-    memory.bind(Locks)
     monkeypatch.setenv("COLUMNS", str(columns))
     with Locks.locked("nightly-report", owner="web-1:[red]") as lock:
-        lines = shell.run("locks", "list", "--table", name_of(Locks))[1].splitlines()
+        lines = shell.run("locks", "list", *table)[1].splitlines()
 
     assert f"ticket: {lock.ticket}"[:columns] in lines or str(lock.ticket) in lines
     assert {"holds", "owner: web-1:[red]", "mode: exclusive"} <= set(lines)
     assert max(map(len, lines)) <= columns
 
 
-def test_the_encoding_of_stdout_does_not_have_it(memory, monkeypatch):
+def test_the_encoding_of_stdout_does_not_have_it(monkeypatch, table):
     """Then it is escaped; the stream is as it was afterwards."""
-    memory.bind(Locks)
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     with Locks.locked("Zürich", owner="日本"):
-        code = main(["locks", "list", "--table", name_of(Locks)])
+        code = main(["locks", "list", *table])
 
     assert (code, stream.errors) == (0, "strict")
     assert all(each in raw.getvalue() for each in (b"Z\\xfcrich", b"\\u65e5\\u672c", b"holds"))
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_an_answer_that_cannot_be_written(options):
-    """Exit code 74, which no other problem has, and one sentence."""
-    command = [sys.executable, "-m", "pynamo_locking.cli", "version", *options]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-
-    assert done.returncode == 74
-    assert "the answer cannot be written: No space left on device." in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_closed_streams(shell, memory, monkeypatch):
+def test_closed_streams(shell, monkeypatch, table):
     """As under some services: nothing is printed, and no user is asked."""
-    memory.bind(Locks)
     with Locks.locked("job") as lock:
         for name in ("stdin", "stdout", "stderr"):
             monkeypatch.setattr(sys, name, None)
-        assert main(["locks", "show", "job", "--table", name_of(Locks)]) == 0
-        assert main(["locks", "break", "job", "--table", name_of(Locks), "--ticket", str(lock.ticket)]) == 2
+        assert main(["locks", "show", "job", *table]) == 0
+        assert main(["locks", "break", "job", *table, "--ticket", str(lock.ticket)]) == 2
         for name in ("stdin", "stdout", "stderr"):
             getattr(sys, name).close()
 
 
-def test_json_that_is_meant_for_the_program(memory, shell):
+def test_json_that_is_meant_for_the_program(shell, table):
     """Without the two dashes, too: our errors are for people unless we were asked for JSON ourselves."""
-    memory.bind(Locks)
-    code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "/no/such/program", "--json")
+    code, _, err = shell.run("run", *table, "--lock", "job", "/no/such/program", "--json")
 
     assert (code, err) == (127, "pynamo-locking: there is no program /no/such/program.\n")
 
@@ -214,12 +202,11 @@ class Hands:
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_at_a_question(memory, shell, monkeypatch):
+def test_ctrl_c_at_a_question(shell, monkeypatch, table):
     """Is Ctrl-C, and not a question that no user was there to answer."""
-    memory.bind(Locks)
     monkeypatch.setattr("sys.stdin", Hands())
     with Locks.locked("job") as lock:
-        code, _, err = shell.run("locks", "break", "job", "--ticket", str(lock.ticket), "--table", name_of(Locks))
+        code, _, err = shell.run("locks", "break", "job", "--ticket", str(lock.ticket), *table)
         assert len(Locks.lock_state("job").holders) == 1
 
     assert code == 128 + signal.SIGINT
@@ -250,26 +237,24 @@ def test_a_terminal_that_cannot_draw(terminal):
 
 def test_markup_in_the_id_of_a_transaction(memory, shell, monkeypatch):
     """Is not obeyed by the line that shows the progress."""
+    on_terminal(monkeypatch)
     memory.bind(Transactions)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
     code, _, err = shell.run("tx", "recover", "[/]", "--table", name_of(Transactions))
 
     assert code == 1
     assert "nothing is known of the transaction [/]" in err
 
 
-def test_more_than_fits(memory, shell, monkeypatch):
+def test_more_than_fits(shell, monkeypatch, table):
     """A watch says how much it does not show."""
-    memory.bind(Locks)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    for name, value in {"TERM": "xterm", "COLUMNS": "160", "LINES": "12"}.items():
-        monkeypatch.setenv(name, value)
+    on_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("LINES", "12")
     monkeypatch.setattr(locks, "_sleep", interrupt)
     with contextlib.ExitStack() as held:
         for i in range(9):
             held.enter_context(Locks.locked(f"job-{i}"))
-        out = shell.run("locks", "watch", "--table", name_of(Locks))[1]
+        out = shell.run("locks", "watch", *table)[1]
 
     assert "job-5" in out
     assert "job-6" not in out
@@ -293,8 +278,9 @@ class Outage:
         self._database: Any = engine._memory
         self._handle = self._database.handle
         self.pauses = 0
+        monkeypatch.setattr(locks, "_sleep", self._sleep)
 
-    def sleep(self, _seconds: float) -> None:
+    def _sleep(self, _seconds: float) -> None:
         """Between two looks."""
         self.pauses += 1
         if self.pauses == 1:
@@ -320,12 +306,10 @@ GONE = EndpointConnectionError(endpoint_url="http://nowhere")
 
 
 @pytest.mark.parametrize("error", [GONE, refused("ThrottlingException")], ids=["gone", "throttled"])
-def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monkeypatch):
+def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monkeypatch, table):
     """An operator who watches at night wants to see that; there is one warning for each time that it goes away."""
-    memory.bind(Locks)
     outage = Outage(memory, monkeypatch, error)
-    monkeypatch.setattr(locks, "_sleep", outage.sleep)
-    code, out, err = shell.run("locks", "watch", "--table", name_of(Locks), "--json")
+    code, out, err = shell.run("locks", "watch", *table, "--json")
 
     assert (code, outage.pauses) == (0, 4)
     assert len(out.splitlines()) == 2
@@ -333,38 +317,32 @@ def test_a_watch_goes_on_when_the_database_comes_back(error, memory, shell, monk
     assert "Looking again every 2 s." in json.loads(warning)["log"]["message"]
 
 
-def test_a_watch_that_is_drawn_says_how_old_it_is(memory, shell, monkeypatch):
+def test_a_watch_that_is_drawn_says_how_old_it_is(memory, shell, monkeypatch, table):
     """What was seen last stays, and the reason why there is nothing newer stands above it."""
-    memory.bind(Locks)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
+    on_terminal(monkeypatch)
     outage = Outage(memory, monkeypatch, GONE)
-    monkeypatch.setattr(locks, "_sleep", outage.sleep)
     with Locks.locked("job"):
-        code, out, err = shell.run("locks", "watch", "--table", name_of(Locks))
+        code, out, err = shell.run("locks", "watch", *table)
 
     assert (code, err, outage.pauses) == (0, "", 4)
     assert out.count("nothing newer: no answer from DynamoDB") == 2
     assert out.count("job") == 4
 
 
-def test_a_watch_ends_when_nothing_can_come_back(memory, shell, monkeypatch):
+def test_a_watch_ends_when_nothing_can_come_back(memory, shell, monkeypatch, table):
     """As when the credentials have expired."""
-    memory.bind(Locks)
     outage = Outage(memory, monkeypatch, refused("ExpiredTokenException"))
-    monkeypatch.setattr(locks, "_sleep", outage.sleep)
-    code, _, err = shell.run("locks", "watch", "--table", name_of(Locks), "--json")
+    code, _, err = shell.run("locks", "watch", *table, "--json")
 
     assert (code, outage.pauses) == (77, 1)
     assert json.loads(err)["error"]["kind"] == "bad_credentials"
 
 
-def test_ctrl_c_with_json(memory, shell, monkeypatch):
+def test_ctrl_c_with_json(memory, shell, monkeypatch, table):
     """Is told as any other end."""
-    memory.bind(Locks)
     monkeypatch.setattr(memory._memory, "handle", lambda *_: interrupt(0))
 
-    assert shell.error("locks", "list", "--table", name_of(Locks)) == {
+    assert shell.error("locks", "list", *table) == {
         "kind": "interrupted",
         "message": "interrupted",
         "exit_code": 128 + signal.SIGINT,
@@ -374,11 +352,15 @@ def test_ctrl_c_with_json(memory, shell, monkeypatch):
 # Items that are none of ours
 
 
-def put(engine: Engine, name: str, lock: dict[str, Any]) -> None:
+def put(model: Any, *rows: dict[str, Any]) -> None:
     """Write what this library would not."""
-    Locks._get_connection().connection.dispatch(
-        "PutItem", {"TableName": name_of(Locks), "Item": {"name": {"S": name}, "lock": lock}}
-    )
+    for row in rows:
+        model._get_connection().connection.dispatch("PutItem", {"TableName": name_of(model), "Item": row})
+
+
+def put_lock(name: str, lock: dict[str, Any]) -> None:
+    """Write the document of a lock."""
+    put(Locks, {"name": {"S": name}, "lock": lock})
 
 
 #: A lock with an entry of which a part is missing.
@@ -387,14 +369,13 @@ BROKEN = {
 }
 
 
-def test_items_that_are_no_locks(memory, shell):
+def test_items_that_are_no_locks(memory, shell, table):
     """The list says which are broken, and has all others; a command that asks for one is told."""
-    memory.bind(Locks)
-    put(memory, "broken", BROKEN)
-    put(memory, "text", {"S": "no lock"})
+    put_lock("broken", BROKEN)
+    put_lock("text", {"S": "no lock"})
     with Locks.locked("job"):
-        code, out, err = shell.run("locks", "list", "--table", name_of(Locks), "--json")
-    asked, shown, _ = shell.run("locks", "show", "broken", "--table", name_of(Locks), "--json")
+        code, out, err = shell.run("locks", "list", *table, "--json")
+    asked, shown, _ = shell.run("locks", "show", "broken", *table, "--json")
 
     assert (code, err) == (1, "")
     assert [each["name"] for each in json.loads(out)["locks"]] == ["job"]
@@ -402,28 +383,22 @@ def test_items_that_are_no_locks(memory, shell):
     assert (asked, json.loads(shown)["unreadable"]) == (1, "queue.e.1.e is missing")
 
 
-def test_a_watch_that_has_seen_broken_locks_ends_with_1(memory, shell, monkeypatch):
+def test_a_watch_that_has_seen_broken_locks_ends_with_1(memory, shell, monkeypatch, table):
     """As `locks list` does: its last look is its answer."""
-
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    memory.bind(Locks)
-    put(memory, "broken", BROKEN)
+    put_lock("broken", BROKEN)
     monkeypatch.setattr(locks, "_sleep", interrupt)
-    code, out, _ = shell.run("locks", "watch", "--table", name_of(Locks))
+    code, out, _ = shell.run("locks", "watch", *table)
     assert (code, "queue.e.1.e is missing" in out) == (1, True)
 
 
-def test_a_time_that_no_calendar_has(memory, shell):
+def test_a_time_that_no_calendar_has(memory, shell, table):
     """A program that can write to the table cannot hide all locks in it from people."""
-    memory.bind(Locks)
     with Locks.locked("job"):
         stored = Locks._get_connection().get_item("job")["Item"]["lock"]
         (entry,) = stored["M"]["queue"]["M"].values()
         entry["L"][1]["M"]["e"] = {"N": "9" * 20}
-        put(memory, "far", stored)
-        far, job = shell.answer("locks", "list", "--table", name_of(Locks))["locks"]
+        put_lock("far", stored)
+        far, job = shell.answer("locks", "list", *table)["locks"]
 
     assert (far["name"], far["holders"][0]["lease_ends_at"]) == ("far", None)
     assert (job["name"], job["holders"][0]["lease_ends_at"][-1]) == ("job", "Z")
@@ -432,12 +407,12 @@ def test_a_time_that_no_calendar_has(memory, shell):
 def test_a_row_that_is_no_transaction(memory, shell):
     """Is listed with what is wrong with it, after all others, and the exit code says so."""
     memory.bind(Transactions)
-    for row in (
+    put(
+        Transactions,
         {"id": {"S": "a"}, "state": {"S": "finished"}},
         {"id": {"S": "odd"}, "state": {"S": "confused"}},
         {"id": {"S": "\x1bz"}, "state": {"S": "pending"}, "beat": {"N": "1.5"}},
-    ):
-        Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
+    )
     document = shell.answer("tx", "list", "--table", name_of(Transactions), code=1)
     code, out, _ = shell.run("tx", "list", "--table", name_of(Transactions))
 
@@ -454,12 +429,12 @@ def test_a_transaction_that_names_rows_of_others(memory, shell):
     memory.bind(Transactions)
     table = ["--table", name_of(Transactions)]
     forged = {"table": {"S": "x"}, "key": {"M": {"id": {"S": "k"}}}, "lock": {"S": "lock"}, "spill": {"S": "other"}}
-    for row in (
+    put(
+        Transactions,
         {"id": {"S": "other"}, "state": {"S": "pending"}},
         {"id": {"S": "forged"}, "state": {"S": "aborted"}, "rows": {"N": "1"}},
         {"id": {"S": "forged#0000"}, "content": {"M": {"items": {"L": [{"M": forged}]}}}},
-    ):
-        Transactions._get_connection().connection.dispatch("PutItem", {"TableName": name_of(Transactions), "Item": row})
+    )
 
     assert shell.answer("tx", "show", "forged", *table)["participants"][0]["table"] == "x"
     assert "no row of its own" in shell.error("tx", "recover", "forged", *table)["message"]
@@ -474,8 +449,8 @@ def test_a_program_runs_under_a_lock_that_an_aborted_transaction_has_marked(memo
     header = {"id": {"S": "T"}, "state": {"S": "aborted"}}
     mark = {"id": {"S": "T"}, "table": {"S": name_of(Transactions)}, "intent": {"M": {"op": {"S": "save"}}}}
     row = {"name": {"S": "job"}, "lock": {"M": {"tx": {"M": mark}}}}
-    for model, item in ((Transactions, header), (Locks, row)):
-        model._get_connection().connection.dispatch("PutItem", {"TableName": name_of(model), "Item": item})
+    put(Transactions, header)
+    put(Locks, row)
     command = ["run", "--table", name_of(Locks), "--lock", "job", "--", "true"]
 
     code, _, err = shell.run(*command)
@@ -499,11 +474,10 @@ def test_keys_that_are_stored_in_base_64(model, memory, shell):
 
 
 @pytest.mark.parametrize("key", ["", "x" * 2049, "\udcff"])
-def test_a_name_that_cannot_be(key, memory, shell):
+def test_a_name_that_cannot_be(key, shell, table):
     """Is used wrongly, like all arguments that cannot be."""
-    memory.bind(Locks)
 
-    assert shell.error("locks", "show", key, "--table", name_of(Locks))["kind"] == "usage"
+    assert shell.error("locks", "show", key, *table)["kind"] == "usage"
 
 
 # Breaking
@@ -531,9 +505,8 @@ def test_a_trace_that_an_application_would_suppress(memory, shell, tmp_path):
     assert "was broken by" in log.read_text()
 
 
-def test_a_break_whose_outcome_is_not_known(memory, shell, monkeypatch, tmp_path):
+def test_a_break_whose_outcome_is_not_known(shell, monkeypatch, tmp_path, table):
     """Leaves its trace as well."""
-    memory.bind(Locks)
 
     def unknown(*_: Any, **__: Any) -> bool:
         raise OutcomeUnknown("no answer")
@@ -541,26 +514,12 @@ def test_a_break_whose_outcome_is_not_known(memory, shell, monkeypatch, tmp_path
     log = tmp_path / "log"
     with Locks.locked("job") as lock:
         monkeypatch.setattr(NamedLock, "break_lock", unknown)
-        table = ["--table", name_of(Locks), "--log-file", str(log)]
-        code = shell.run("locks", "break", "job", *table, "--ticket", str(lock.ticket), "--yes")[0]
+        code = shell.run(
+            "locks", "break", "job", *table, "--log-file", str(log), "--ticket", str(lock.ticket), "--yes"
+        )[0]
 
     assert code == 69
     assert f"ticket {lock.ticket} of job in {name_of(Locks)} may have been broken by" in log.read_text()
-
-
-def test_the_tickets_that_are_there_now(memory, shell, monkeypatch):
-    """Not those that were there before the question was answered."""
-    memory.bind(Locks)
-    lock = Locks.locked("job").acquire()
-
-    def answered(*_: Any) -> None:
-        lock.release()
-
-    monkeypatch.setattr(locks, "_ask", answered)
-    code, _, err = shell.run("locks", "break", "job", "--table", name_of(Locks), "--ticket", str(lock.ticket))
-
-    assert code == 1
-    assert "it has left meanwhile; the queue is empty." in err
 
 
 # Creating
@@ -608,9 +567,8 @@ def test_a_table_that_cannot_be_described(memory, shell, monkeypatch):
     assert (table["created"], table["findings"][0]["level"]) == (False, "warning")
 
 
-def test_ttl_that_another_program_has_enabled(memory, shell, monkeypatch):
+def test_ttl_that_another_program_has_enabled(shell, monkeypatch, table):
     """Between our look and our request."""
-    memory.bind(Locks)
     lacking = iter([True, False])
     monkeypatch.setattr(tables, "_lacks_ttl", lambda _: next(lacking))
 
@@ -619,81 +577,18 @@ def test_ttl_that_another_program_has_enabled(memory, shell, monkeypatch):
 
     monkeypatch.setattr("pynamo_locking._models.tables.OwnTable.update_ttl", refuse)
 
-    assert shell.run("tables", "create", "--table", name_of(Locks))[0] == 0
+    assert shell.run("tables", "create", *table)[0] == 0
 
 
 # Settings
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["http://", "https://", "http://a b", "http://localhost:99999", "http://localhost:x", "ftp://host", "http://a_b"],
-)
-def test_endpoints_that_botocore_would_not_take(url):
-    """It would raise a ValueError."""
-    with pytest.raises(Problem, match="is no URL"):
-        session.load_settings({"endpoint": url})
-
-
-@pytest.mark.parametrize("url", ["http://localhost:8000", "https://h.example/", "http://[::1]:1", "http://10.0.0.1"])
-def test_endpoints(url):
-    """That are taken."""
-    assert session.load_settings({"endpoint": url}).endpoint == url
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[tool]\npynamo-locking = {table = "t"}',
-        '[tool."pynamo-locking"]\ntable = "t"',
-        '[ tool . pynamo-locking ]\ntable = "t"',
-        'tool.pynamo-locking.table = "t"',
-        '[tool]\npynamo-locking.table = "t"',
-    ],
-)
-def test_all_forms_of_the_section(text, tmp_path):
-    """That TOML has: none of them is overlooked."""
-    (tmp_path / "pyproject.toml").write_text(text)
-
-    assert session.load_settings({}, tmp_path).table == "t"
-
-
-@pytest.mark.parametrize("text", ["tool.pynamo-locking = 3", "[[tool.pynamo-locking]]"])
-def test_a_section_that_is_none(text, tmp_path):
-    """Is said, rather than to fail with an error of Python's."""
-    (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(Problem, match="must be a table of settings"):
-        session.load_settings({}, tmp_path)
-
-
-def test_a_tool_that_is_none(tmp_path):
-    """Is not ours."""
-    (tmp_path / "pyproject.toml").write_text("tool = 3\n[x]\npynamo-locking = 1")
-
-    assert session.load_settings({}, tmp_path) == session.Settings()
-
-
-def test_a_dependency_is_no_section(tmp_path):
-    """A file that only depends on this package is not read."""
-    (tmp_path / "pyproject.toml").write_text('dependencies = [\n"pynamo-locking[cli]",\nbroken')
-
-    assert session.load_settings({}, tmp_path) == session.Settings()
-
-
-def test_a_file_that_cannot_be_read(tmp_path):
-    """Is said."""
-    (tmp_path / "pyproject.toml").mkdir()
-    with pytest.raises(Problem, match="cannot be read"):
-        session.load_settings({}, tmp_path)
-
-
-def test_modules_of_this_directory_are_for_models_only(memory, shell, monkeypatch, tmp_path):
+def test_modules_of_this_directory_are_for_models_only(shell, monkeypatch, tmp_path, table):
     """A file with the name of one of Python's modules does no harm to commands that need no model."""
-    memory.bind(Locks)
     monkeypatch.chdir(tmp_path)
     seen: list[list[str]] = []
     monkeypatch.setattr(terminal_module, "dump", lambda *_, **__: seen.append(list(sys.path)) or "{}")
-    assert shell.run("locks", "list", "--table", name_of(Locks), "--json")[0] == 0
+    assert shell.run("locks", "list", *table, "--json")[0] == 0
 
     assert len(seen) == 1
     assert "" not in seen[0]
@@ -706,39 +601,22 @@ def test_pauses_that_cannot_be_made(seconds, shell):
 
 
 @pytest.mark.parametrize(
-    ("lease", "message"),
+    ("option", "value", "message"),
     [
-        ("nan", "lease"),
-        ("-5", "lease"),
-        ("inf", "lease must be finite"),
-        ("86401", "lease (86401.0 s) is longer than max_lease (86400.0 s)"),
+        ("--lease", "nan", "lease"),
+        ("--lease", "-5", "lease"),
+        ("--lease", "inf", "lease must be finite"),
+        ("--lease", "86401", "lease (86401.0 s) is longer than max_lease (86400.0 s)"),
+        ("--owner", "\udcff", "owner is no text: "),
+        ("--owner", "o" * 257, "owner must have at most 256 bytes in UTF-8, not 257: "),
     ],
 )
-def test_a_lease_that_cannot_be(lease, message, memory, shell):
-    """It is the lease that is blamed, and not the grace, which the user has not named."""
-    memory.bind(Locks)
-    code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "--lease", lease, "--", "true")
+def test_what_a_lock_cannot_be(option, value, message, shell, table):
+    """It is blamed itself: not the grace, which nobody has named, nor a request that DynamoDB refuses."""
+    code, _, err = shell.run("run", *table, "--lock", "job", option, value, "--", "true")
 
     assert code == 2
     assert err.startswith(f"pynamo-locking: {message}")
-
-
-def test_an_owner_that_is_no_text(memory, shell):
-    """Bytes that are not UTF-8: DynamoDB would refuse the request without a reason."""
-    memory.bind(Locks)
-    code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "--owner", "\udcff", "--", "true")
-
-    assert code == 2
-    assert err.startswith("pynamo-locking: owner is no text: ")
-
-
-def test_an_owner_that_is_too_long(memory, shell):
-    """Every party that meets the lock would read it."""
-    memory.bind(Locks)
-    code, _, err = shell.run("run", "--table", name_of(Locks), "--lock", "job", "--owner", "o" * 257, "--", "true")
-
-    assert code == 2
-    assert err.startswith("pynamo-locking: owner must have at most 256 bytes in UTF-8, not 257: ")
 
 
 # Signals
@@ -787,7 +665,7 @@ def test_a_signal_at_an_unexpected_moment(monkeypatch, capsys):
     def stopped(*_: Any, **__: Any) -> None:
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr(app, "make_app", stopped)
+    monkeypatch.setattr("typer.main.get_command", stopped)
 
     assert main(["version"]) == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "pynamo-locking: interrupted\n"

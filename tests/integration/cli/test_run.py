@@ -19,13 +19,14 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from pynamo_locking import LockLost, LockSettings
-from pynamo_locking.cli import guardian, main
+from pynamo_locking.cli import guardian
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.run import Child, Signals, Turn
 from pynamo_locking.cli.terminal import Problem
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Locks
 from tests.support.parties import shifted_clock
+from tests.support.shell import running
 from tests.support.workers import PATIENCE, until, until_queued
 
 if TYPE_CHECKING:
@@ -236,16 +237,18 @@ def test_interrupted_while_it_waits(start):
     assert [entry.ticket for entry in left] == [lock.ticket]
 
 
-def test_interrupted_at_the_last_moment(memory):
-    """A signal between the grant and the start: the lock is given back."""
+@pytest.mark.parametrize("period", [None, {"period": 3600}])
+def test_interrupted_at_the_last_moment(period, memory):
+    """A signal between the grant and the start: the lock is given back, and no run counts."""
     memory.bind(Locks)
     signals: Any = SimpleNamespace(keep=lambda: signal.raise_signal(signal.SIGTERM))
     with Signals(), pytest.raises(Problem, match="interrupted") as caught:
-        command._acquire(Turn(Locks, "job", {}, None), signals)
+        command._acquire(Turn(Locks, "job", {}, period), signals)
 
+    state = Locks.lock_state("job")
     assert caught.value.exit_code == 128 + signal.SIGTERM
-    assert Locks.lock_state("job").next_ticket > 0
-    assert Locks.lock_state("job").entries == ()
+    assert state.next_ticket > 0
+    assert (state.success, state.entries) == (None, ())
 
 
 # In this process
@@ -254,16 +257,7 @@ def test_interrupted_at_the_last_moment(memory):
 @pytest.fixture
 def run(memory: Engine, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run the command here; exit code, standard output and standard error, of the program as well."""
-    memory.bind(Locks)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTSTP)}
-        code = main(["run", "--table", Locks.Meta.table_name, *arguments])
-        assert {number: signal.getsignal(number) for number in before} == before
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return running(memory, capfd)
 
 
 def test_the_exit_code_and_the_ticket(run):
@@ -323,40 +317,19 @@ def test_a_program_gets_no_files_of_ours(run):
     assert len(out.splitlines()) == 1, out
 
 
-def test_not_obtained_in_time(run, tmp_path):
-    """Exit code 75; the program was not started."""
-    mark = tmp_path / "mark"
-    holding, may_leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with Locks.locked("job", owner="somebody"):
-            holding.set()
-            may_leave.wait(PATIENCE)
-
-    thread = threading.Thread(target=hold, daemon=True)
-    thread.start()
-    assert holding.wait(PATIENCE)
-    code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "touch", str(mark))
-    may_leave.set()
-    thread.join(PATIENCE)
-    error = json.loads(err)["error"]
-
-    assert (code, error["kind"], error["exit_code"]) == (75, "not_obtained", 75)
-    assert "somebody" in error["message"]
-    assert not mark.exists()
-
-
-def test_a_program_that_cannot_be_started(run, tmp_path):
-    """Exit code 126, and the lock is given back."""
+@pytest.mark.parametrize("options", [(), ("--once-per", "1d")])
+def test_a_program_that_cannot_be_started(options, run, tmp_path):
+    """Exit code 126, and the lock is given back; the run does not count, as if it had failed."""
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(0o755)
-    code, _, err = run("--lock", "job", "--", str(broken))
+    code, _, err = run("--lock", "job", *options, "--", str(broken))
+    state = Locks.lock_state("job")
 
     assert code == 126
     assert "cannot be started" in err
-    assert Locks.lock_state("job").next_ticket > 0
-    assert Locks.lock_state("job").entries == ()
+    assert state.next_ticket > 0
+    assert (state.success, state.entries) == (None, ())
 
 
 class Meanwhile(threading.Thread):
@@ -381,6 +354,22 @@ class Meanwhile(threading.Thread):
             raise self._error
 
 
+@contextlib.contextmanager
+def meanwhile(ear: Ear, action: Callable[[], None]) -> Iterator[None]:
+    """Do something as soon as `WAITING` is heard, and then let it end."""
+
+    def act() -> None:
+        try:
+            ear.lines(1)
+            action()
+        finally:
+            Path(f"{ear.path}.go").touch()
+
+    thread = Meanwhile(act)
+    yield
+    thread.result()
+
+
 #: Says that it is there, and ends when it is told to by a file.
 WAITING = 'echo up $$ > "$0"; while [ ! -e "$0.go" ]; do sleep 0.02; done'
 
@@ -390,16 +379,11 @@ def test_a_loss_that_only_the_release_notices(run, ear, program, code):
     """The program ended by itself after the lock was broken: its exit code, or 70 where that would say all is well."""
 
     def break_it() -> None:
-        try:
-            ear.lines(1)
-            (entry,) = Locks.lock_state("job").holders
-            assert Locks.break_lock("job", ticket=entry.ticket)
-        finally:
-            Path(f"{ear.path}.go").touch()
+        (entry,) = Locks.lock_state("job").holders
+        assert Locks.break_lock("job", ticket=entry.ticket)
 
-    meanwhile = Meanwhile(break_it)
-    got, _, err = run("--lock", "job", "--json", "--", "sh", "-c", f"{WAITING}; exit {program}", ear.path)
-    meanwhile.result()
+    with meanwhile(ear, break_it):
+        got, _, err = run("--lock", "job", "--json", "--", "sh", "-c", f"{WAITING}; exit {program}", ear.path)
     error = json.loads(err.splitlines()[-1])["error"]
 
     assert (got, error["exit_code"], error["program_exit_code"]) == (code, code, program)
@@ -465,21 +449,20 @@ def test_no_answer_at_all(run, memory, monkeypatch):
 def test_the_options_of_the_lock(run, ear):
     """They reach the queue."""
     found: list[Any] = []
-
-    def look() -> None:
-        try:
-            ear.lines(1)
-            found.extend(Locks.lock_state("job").holders)
-        finally:
-            Path(f"{ear.path}.go").touch()
-
-    meanwhile = Meanwhile(look)
     options = ("--permits", "3", "--lease", "30", "--owner", "me")
-    code = run("--lock", "job", *options, "--", "sh", "-c", WAITING, ear.path)[0]
-    meanwhile.result()
+    with meanwhile(ear, lambda: found.extend(Locks.lock_state("job").holders)):
+        code = run("--lock", "job", *options, "--", "sh", "-c", WAITING, ear.path)[0]
 
     assert code == 0
     assert [(entry.claim.permits, entry.lease, entry.owner) for entry in found] == [(3, 30, "me")]
+
+
+def child_of(program: str, ear: Ear, heard: int, guarded_s: float = GUARDED_S, news: Any = None) -> Child:
+    """Start a program as the command does, and wait until it was heard."""
+    on_end = (news or threading.Event()).set
+    child = Child(["sh", "-c", program, ear.path], "/bin/sh", dict(os.environ), guarded_s, on_end)
+    ear.lines(heard)
+    return child
 
 
 class Ending:
@@ -505,13 +488,11 @@ def test_a_lease_that_is_not_renewed(program, heard, grace, code, ear):
     """The program is told before the lease ends, and dead when it ends, although no loss is proven."""
     news = threading.Event()
     lock: Any = Ending(2 * PATIENCE)
-    made: list[Child] = []
 
     def start_program() -> Child:
-        made.append(Child(["sh", "-c", program, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, news.set))
-        ear.lines(heard)
+        child = child_of(program, ear, heard, news=news)
         lock._ends = time.monotonic() + 0.3 + grace
-        return made[0]
+        return child
 
     with Signals() as signals:
         why, got = command._run_under(lock, signals, start_program, news, grace)
@@ -528,8 +509,7 @@ def test_a_program_that_takes_too_long(ear, memory):
     lock = Locks.lock("job", lease=100, max_hold=150, heartbeat=False, on_lost=lambda _: news.set())
 
     def start_program() -> Child:
-        child = Child(["sh", "-c", POLITE, ear.path], "/bin/sh", dict(os.environ), lock.remaining, news.set)
-        ear.lines(1)
+        child = child_of(POLITE, ear, 1, lock.remaining, news)
         world.shift += 80
         lock.renew()
         world.shift += 80
@@ -548,8 +528,7 @@ def test_a_program_that_takes_too_long(ear, memory):
 
 def test_who_does_not_stop_is_killed(ear):
     """Without the guardian's help, which comes later, and would come if this process died."""
-    child = Child(["sh", "-c", STUBBORN, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, lambda: None)
-    ear.lines(2)
+    child = child_of(STUBBORN, ear, 2)
     child.end(0.1)
     ear.until_over()
 
@@ -565,13 +544,7 @@ def test_signals_before_the_program_runs_are_kept_for_it(ear):
         signals.keep()
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTSTP)
-
-        def start_program() -> Child:
-            child = Child(["sh", "-c", POLITE, ear.path], "/bin/sh", dict(os.environ), GUARDED_S, news.set)
-            ear.lines(1)
-            return child
-
-        why, code = command._run_under(lock, signals, start_program, news, 1)
+        why, code = command._run_under(lock, signals, lambda: child_of(POLITE, ear, 1, news=news), news, 1)
     ear.until_over()
 
     assert (why, code) == (None, 7)
@@ -624,37 +597,26 @@ def program_of(script: str, ear: Ear, count: int) -> subprocess.Popen[bytes]:
     return program
 
 
-def test_the_guardian_kills_when_no_renewal_comes(holder, ear):
-    """As when the holder of the lock was stopped: with SIGKILL, when the lease is over."""
-    program = program_of(STUBBORN, ear, 2)
-    holder.tell(f"{program.pid} {PATIENCE}\n{program.pid} ")
-    holder.tell("0.2\n")
-    holder.guardian_has_left()
+@pytest.mark.parametrize(
+    ("script", "count", "said", "dies", "code"),
+    [
+        (STUBBORN, 2, (f"{{0}} {PATIENCE}\n{{0}} ", "0.2\n"), False, -signal.SIGKILL),
+        (POLITE, 1, (f"{{0}} {PATIENCE}\n",), True, 7),
+        (STUBBORN, 2, ("{0} 0.3\n",), True, -signal.SIGKILL),
+    ],
+    ids=["no renewal comes", "it tells before it kills", "one does not listen"],
+)
+def test_the_guardian_ends_the_program(script, count, said, dies, code, holder, ear):
+    """With SIGKILL when the lease is over; if the holder died, it is told first, so that it may stop by itself."""
+    program = program_of(script, ear, count)
+    for text in said:
+        holder.tell(text.format(program.pid))
+    if dies:
+        holder.die()
 
-    assert program.wait(PATIENCE) == -signal.SIGKILL
+    assert program.wait(PATIENCE) == code
     ear.until_over()
-
-
-def test_the_guardian_tells_before_it_kills(holder, ear):
-    """The holder died, and the lease goes on for a while: the program may stop by itself."""
-    program = program_of(POLITE, ear, 1)
-    holder.tell(f"{program.pid} {PATIENCE}\n")
-    holder.die()
-
-    assert program.wait(PATIENCE) == 7
-    ear.until_over()
     holder.guardian_has_left()
-
-
-def test_the_guardian_kills_who_does_not_listen(holder, ear):
-    """The holder died, the program ignores what it is told: it is killed when the lease ends, if not earlier."""
-    program = program_of(STUBBORN, ear, 2)
-    holder.tell(f"{program.pid} 0.3\n")
-    holder.die()
-    holder.guardian_has_left()
-
-    assert program.wait(PATIENCE) == -signal.SIGKILL
-    ear.until_over()
 
 
 @pytest.mark.parametrize("with_program", [True, False])

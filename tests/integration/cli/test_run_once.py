@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from datetime import datetime, timezone
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +14,11 @@ from pynamo_locking._io import lock_requests
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import main
 from pynamo_locking.cli import run as command
-from pynamo_locking.cli.run import Signals, Turn
-from pynamo_locking.cli.terminal import Problem
+from pynamo_locking.cli.run import Turn
 from tests.support.faults import lost_requests
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
+from tests.support.shell import running
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -38,14 +36,7 @@ Ran = tuple[int, str, str]
 @pytest.fixture
 def run(memory: Engine, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """Run the command here; exit code, standard output and standard error, of the program as well."""
-    memory.bind(Locks)
-
-    def run(*arguments: str) -> Ran:
-        code = main(["run", "--table", Locks.Meta.table_name, *arguments])
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return running(memory, capfd)
 
 
 def last() -> Success:
@@ -104,17 +95,6 @@ def test_a_program_that_fails_does_not_count(run, script, code, says):
     assert run(*DAILY, "--", "echo", "now") == (0, "now\n", "")
 
 
-def test_a_program_that_cannot_be_started_does_not_count(run, tmp_path):
-    """As if it had failed."""
-    broken = tmp_path / "broken"
-    broken.write_text("#!/no/such/interpreter\n")
-    broken.chmod(0o755)
-
-    assert run(*DAILY, "--", str(broken))[0] == 126
-    assert Locks.lock_state("job").success is None
-    assert Locks.lock_state("job").entries == ()
-
-
 @pytest.mark.parametrize("options", [DAILY, ("--lock", "job")])
 def test_busy(run, options):
     """The lock is held elsewhere: exit code 75, or the one that was asked for; with or without a period."""
@@ -122,7 +102,10 @@ def test_busy(run, options):
         code, out, err = run(*options, "--wait", "0", "--", "echo", "never")
         quiet = run(*options, "--wait", "0", "--quiet", "--", "echo", "never")
         chosen = run(*options, "--wait", "0", "--busy-exit", "0", "--quiet", "--", "echo", "never")
-        error = json.loads(run(*options, "--wait", "0", "--busy-exit", "9", "--json", "--", "echo", "never")[2])
+        usual, error = (
+            json.loads(run(*options, "--wait", "0", *more, "--json", "--", "echo", "never")[2])["error"]
+            for more in ((), ("--busy-exit", "9"))
+        )
 
     assert (code, out) == (75, "")
     assert err == (
@@ -130,7 +113,8 @@ def test_busy(run, options):
         f"the lock for 0 s.\n"
     )
     assert (quiet, chosen) == ((75, "", ""), (0, "", ""))
-    assert (error["error"]["kind"], error["error"]["exit_code"]) == ("not_obtained", 9)
+    assert [(each["kind"], each["exit_code"]) for each in (usual, error)] == [("not_obtained", 75), ("not_obtained", 9)]
+    assert "web-1:811" in usual["message"]
 
 
 @pytest.mark.parametrize(
@@ -208,17 +192,6 @@ def test_no_answer_to_the_note(run, monkeypatch):
 
     assert code == 0
     assert "the job runs again in this period" in err
-
-
-def test_interrupted_at_the_last_moment(memory):
-    """A signal between the grant and the start: the run does not count, and the lock is given back."""
-    memory.bind(Locks)
-    signals: Any = SimpleNamespace(keep=lambda: signal.raise_signal(signal.SIGTERM))
-    with Signals(), pytest.raises(Problem, match="interrupted"):
-        command._acquire(Turn(Locks, "job", {}, {"period": 3600}), signals)
-
-    assert Locks.lock_state("job").success is None
-    assert Locks.lock_state("job").entries == ()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -13,6 +12,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import (
@@ -27,7 +27,7 @@ from pynamodb.exceptions import ScanError
 import pynamo_locking.cli
 from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from pynamo_locking._io.client import Unavailable
-from pynamo_locking.cli import app, locks, main, session, terminal
+from pynamo_locking.cli import locks, main, session, terminal
 from pynamo_locking.cli.terminal import Exit, Problem, explain
 
 COMMANDS = [
@@ -37,6 +37,7 @@ COMMANDS = [
     ["run"],
     ["version"],
 ]
+PROGRAM = (sys.executable, "-m", "pynamo_locking.cli")
 VARIABLES = ("REGION", "PROFILE", "ENDPOINT", "TABLE", "TRANSACTION_TABLE", "LOG_FILE")
 
 
@@ -47,6 +48,13 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(f"PYNAMO_LOCKING_{name}", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
+
+
+def started(*command: str, **options: Any) -> tuple[int, str, str]:
+    """Run a command in a process of its own; exit code, standard output and standard error."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    done = subprocess.run(command, text=True, check=False, timeout=60, **streams)
+    return done.returncode, done.stdout, done.stderr
 
 
 # Help and what needs no table
@@ -67,9 +75,9 @@ def test_every_command_has_help_with_examples(command, capsys):
 
 def test_help_without_docstrings():
     """``python -OO`` drops them; the help is read from the source then."""
-    command = [sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help"]
-    helped = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "Remove an entry from a queue by hand, whether its owner lives or not." in " ".join(helped.stdout.split())
+    code, out, _ = started(sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help")
+    assert code == 0
+    assert "Remove an entry from a queue by hand, whether its owner lives or not." in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", [[], ["locks"], ["tables"], ["tx"]])
@@ -194,12 +202,8 @@ def test_a_program_that_does_not_exist(capsys):
 # Settings
 
 
-def write_file(folder: Path, text: str) -> None:
-    """Write a pyproject.toml."""
-    (folder / "pyproject.toml").write_text(f"[tool.other]\nkey = 1\n{text}", encoding="utf-8")
-
-
-FILE = """
+OTHER = "[tool.other]\nkey = 1\n"
+FILE = f"""{OTHER}
 [tool.pynamo-locking]
 region = "from-file"
 table = "from-file"
@@ -210,7 +214,7 @@ log-file = "from-file"
 
 def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path, monkeypatch):
     """Each setting for itself."""
-    write_file(tmp_path, FILE)
+    (tmp_path / "pyproject.toml").write_text(FILE)
     monkeypatch.setenv("PYNAMO_LOCKING_TABLE", "from-environment")
     monkeypatch.setenv("PYNAMO_LOCKING_REGION", "from-environment")
     monkeypatch.setenv("PYNAMO_LOCKING_LOG_FILE", "")
@@ -223,12 +227,25 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path, monkeyp
     )
 
 
-@pytest.mark.parametrize("text", ["", "[tool.pynamo-locking]"])
-def test_a_file_without_settings(text, tmp_path):
-    """Is no error; nor is a broken file that is none of ours."""
-    write_file(tmp_path, text)
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", None),
+        ("[tool.pynamo-locking]", None),
+        ('[tool]\npynamo-locking = {table = "t"}', "t"),
+        ('[tool."pynamo-locking"]\ntable = "t"', "t"),
+        ('[ tool . pynamo-locking ]\ntable = "t"', "t"),
+        ('tool.pynamo-locking.table = "t"', "t"),
+        ('[tool]\npynamo-locking.table = "t"', "t"),
+        ("tool = 3\n[x]\npynamo-locking = 1", None),
+        ('dependencies = [\n"pynamo-locking[cli]",\nbroken', None),
+    ],
+)
+def test_all_forms_of_the_section(text, found, tmp_path):
+    """That TOML has: none of them is overlooked. A tool that is none, and a dependency, are none of ours."""
+    (tmp_path / "pyproject.toml").write_text(text)
 
-    assert session.load_settings({}) == session.Settings()
+    assert session.load_settings({}) == session.Settings(table=found)
 
 
 @pytest.mark.parametrize(
@@ -237,25 +254,48 @@ def test_a_file_without_settings(text, tmp_path):
         ('[tool.pynamo-locking]\nregoin = "x"', "has 'regoin' in [tool.pynamo-locking], which is not known"),
         ("[tool.pynamo-locking]\ntable = 1", "table in [tool.pynamo-locking] must be a string"),
         ("[tool.pynamo-locking]\ntable = ", "cannot be read"),
+        ("tool.pynamo-locking = 3", "must be a table of settings"),
+        ("[[tool.pynamo-locking]]", "must be a table of settings"),
+        (None, "cannot be read"),
     ],
 )
 def test_a_file_with_a_mistake(text, message, tmp_path):
-    """Says which, rather than to go on with another table."""
-    write_file(tmp_path, text)
+    """Says which, rather than to go on with another table, or to fail with an error of Python's."""
+    path = tmp_path / "pyproject.toml"
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_text(text)
 
     with pytest.raises(Problem, match=r"pyproject\.toml") as caught:
         session.load_settings({})
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://", "https://", "http://a b", "http://localhost:99999", "http://localhost:x", "ftp://host", "http://a_b"],
+)
+def test_endpoints_that_botocore_would_not_take(url):
+    """It would raise a ValueError."""
+    with pytest.raises(Problem, match="is no URL"):
+        session.load_settings({"endpoint": url})
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8000", "https://h.example/", "http://[::1]:1", "http://10.0.0.1"])
+def test_endpoints(url):
+    """That are taken."""
+    assert session.load_settings({"endpoint": url}).endpoint == url
+
+
 def test_a_python_without_toml(tmp_path, monkeypatch):
     """Says what to do, but only if there is something to read."""
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)
-    write_file(tmp_path, "")
+    (tmp_path / "pyproject.toml").write_text(OTHER)
     assert session.load_settings({}) == session.Settings()
 
-    write_file(tmp_path, FILE)
+    (tmp_path / "pyproject.toml").write_text(FILE)
     with pytest.raises(Problem, match="pip install tomli"):
         session.load_settings({})
 
@@ -339,27 +379,17 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 @pytest.mark.parametrize("module", ["pynamo_locking", "pynamo_locking.cli"])
 def test_the_version_by_either_name(module):
     """`python -m pynamo_locking` is the command line, and has the option that programs have."""
-    command = [sys.executable, "-m", module, "--version"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-    expected = f"pynamo-locking {importlib.metadata.version('pynamo-locking')}\n"
-    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+    expected = f"pynamo-locking {version('pynamo-locking')}\n"
+    assert started(sys.executable, "-m", module, "--version") == (0, expected, "")
 
 
 def test_the_package_as_a_program_without_the_extra():
     """Says what to install, as the command does."""
     code = "import runpy, sys; sys.modules['typer'] = None; runpy.run_module('pynamo_locking', run_name='__main__')"
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    exit_code, out, err = started(sys.executable, "-c", code)
 
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("pynamo-locking: the command line needs typer, which is not installed.")
-
-
-def test_a_command_is_still_needed(capsys):
-    """The option of the program changes nothing about a program without a command."""
-    assert main([]) == 2
-    assert "Name a command" in capsys.readouterr().err
+    assert (exit_code, out) == (2, "")
+    assert err.startswith("pynamo-locking: the command line needs typer, which is not installed.")
 
 
 @pytest.mark.parametrize(
@@ -397,11 +427,9 @@ def test_bash_completes(tmp_path):
     """
     folder = Path(sys.executable).parent
     environment = {**os.environ, "HOME": str(tmp_path), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    result = subprocess.run(
-        ["bash", "-c", session], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    code, out, err = started("bash", "-c", session, env=environment)
 
-    assert (result.returncode, result.stdout.split()) == (0, ["--prefix", "--profile"]), result.stderr
+    assert (code, out.split()) == (0, ["--prefix", "--profile"]), err
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -409,11 +437,20 @@ def test_no_reader_goes_on(options):
     """As with ``| head``: the exit code of a program that SIGPIPE has killed, and no traceback."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "pynamo_locking.cli", "version", *options]
     with os.fdopen(writer, "w") as stdout:
-        result = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        assert started(*PROGRAM, "version", *options, stdout=stdout) == (141, None, "")
 
-    assert (result.returncode, result.stderr) == (141, "")
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_answer_that_cannot_be_written(options):
+    """Exit code 74, which no other problem has, and one sentence."""
+    with Path("/dev/full").open("w") as full:
+        code, _, err = started(*PROGRAM, "version", *options, stdout=full)
+
+    assert code == 74
+    assert "the answer cannot be written: No space left on device." in err
+    assert len(err.splitlines()) == 1
 
 
 # Output
@@ -445,7 +482,7 @@ def test_what_a_terminal_obeys_is_made_visible():
 def test_what_a_terminal_obeys_in_errors_and_logs(capsys):
     """Both may name owners; no line of theirs looks like one of ours."""
     hostile = Problem("failed", "held by \x1b[2J\nWARNING", 69)
-    app._tell(hostile, as_json=False)
+    assert terminal.tell(hostile, as_json=False) == 69
     with terminal.logging_to(None, as_json=False):
         terminal.logger.warning("held by \x1b[2J\nWARNING nobody")
 

@@ -7,7 +7,6 @@ import errno
 import getpass
 import io
 import os
-import runpy
 import signal
 import socket
 import sys
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import cli
-from pynamo_locking.cli import starter, terminal
+from pynamo_locking.cli import guardian as guardian_script
+from pynamo_locking.cli import terminal
 from pynamo_locking.cli.run import Signals
 from pynamo_locking.cli.terminal import Ending, Exit, Problem, Stopped
 
@@ -46,7 +45,7 @@ def test_a_program_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatc
         os.set_inheritable(descriptor, True)
     try:
         with pytest.raises(InterruptedError, match="with 1"):
-            starter.start(guardian, errors, "2.5", str(tmp_path / "absent"), ["absent"])
+            guardian_script.start(guardian, errors, "2.5", str(tmp_path / "absent"), ["absent"])
         assert [signal.getsignal(name) for name in before] == [signal.SIG_DFL] * 2
         assert os.read(guarded, 100).decode() == f"{os.getpid()} 2.5\n"
         assert int(os.read(failed, 100)) == errno.ENOENT
@@ -69,15 +68,6 @@ def test_a_second_signal_does_not_disturb_the_end(handlers: Callable[[], Abstrac
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_the_program_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m pynamo_locking.cli`` is the command."""
-    monkeypatch.setattr(sys, "argv", ["pynamo-locking", "--version"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(f"{cli.__name__}", run_name="__main__")
-    assert not ended.value.code
-    assert "pynamo" in capsys.readouterr().out
 
 
 def test_an_operator_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
