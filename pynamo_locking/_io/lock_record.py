@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.dynamodb import MOST_WAITERS
@@ -182,8 +183,16 @@ def new_entry(
     owner: str, claim: LockMode, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
 ) -> dict[str, Any]:
     """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
-    facts = {"owner": owner, "lease_ms": int(lease * 1000), "beat": 0, "entered_ms": now_ms, "writes": 0}
-    facts |= {"renewed_ms": 0, "granted_ms": None, "members": members}
+    facts = SimpleNamespace(
+        owner=owner,
+        lease_ms=int(lease * 1000),
+        beat=0,
+        entered_ms=now_ms,
+        renewed_ms=0,
+        granted_ms=None,
+        writes=0,
+        members=members,
+    )
     stored = {"M": _FACTS.encode(facts) | _CLAIM.encode(claim)}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
 
@@ -286,13 +295,13 @@ def _mark_in(raw: Mapping[str, Any]) -> WriteIntent | None:
 
 
 def stored_mark(mark: WriteIntent) -> dict[str, Any]:
-    intent = _INTENT.encode(vars(mark)) | ({} if mark.spill else stored_changes(mark))
-    return {"M": {FORMAT_NAME: number(FORMAT), **_MARK.encode(vars(mark)), INTENT: {"M": intent}}}
+    intent = _INTENT.encode(mark) | ({} if mark.spill else stored_changes(mark))
+    return {"M": {FORMAT_NAME: number(FORMAT), **_MARK.encode(mark), INTENT: {"M": intent}}}
 
 
 def stored_changes(mark: WriteIntent) -> dict[str, Any]:
     """Return the stored form of what a mark intends: in it, or in a row of its own."""
-    return _CHANGES.encode(vars(mark))
+    return _CHANGES.encode(mark)
 
 
 def with_changes(mark: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:

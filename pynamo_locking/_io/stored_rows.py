@@ -122,7 +122,12 @@ def whole_within(least: int, most: float = math.inf) -> Kind:
 
 
 def one_of(*texts: str) -> Kind:
-    return Kind(TEXT.stored, lambda stored: texts[texts.index(stored["S"])])
+    def read(stored: Mapping[str, Any]) -> Any:
+        if stored["S"] not in texts:
+            raise ValueError(stored["S"])
+        return stored["S"]
+
+    return Kind(TEXT.stored, read)
 
 
 #: Of a field that is always stored.
@@ -138,22 +143,20 @@ class Field(NamedTuple):
 
 
 class Codec(Generic[_T]):
-    """Stores an object, or a dict of its values, as a map by a table of its fields, and makes one of a stored map."""
+    """Stores the attributes of an object as a map, by a table of its fields, and makes an object of a stored map."""
 
     def __init__(self, make: Callable[..., _T], **fields: Field) -> None:
         self._make = make
-        self._fields = [(of_row, field.name, *field.kind, field.unless) for of_row, field in fields.items()]
+        self._fields = [(attribute, field.name, *field.kind, field.unless) for attribute, field in fields.items()]
 
-    def encode(self, row: _T) -> dict[str, Any]:
-        values = row if isinstance(row, dict) else vars(row)
-        return {
-            name: store(values[of_row]) for of_row, name, store, _, unless in self._fields if values[of_row] != unless
-        }
+    def encode(self, row: object) -> dict[str, Any]:
+        values = [(name, store, unless, getattr(row, attribute)) for attribute, name, store, _, unless in self._fields]
+        return {name: store(value) for name, store, unless, value in values if value != unless}
 
     def decode(self, stored: Mapping[str, Any]) -> _T:
         values = {
-            of_row: read(stored[name]) if unless is _NOTHING or name in stored else unless
-            for of_row, name, _, read, unless in self._fields
+            attribute: read(stored[name]) if unless is _NOTHING or name in stored else unless
+            for attribute, name, _, read, unless in self._fields
         }
         return self._make(**values)
 
