@@ -50,7 +50,6 @@ class Bill:
         self._units: dict[str, float] = {}
 
     def add(self, table: str, units: float) -> None:
-        """Note a cost."""
         self._units[table] = self._units.get(table, 0.0) + units
 
     def add_read(self, table: str, size: int, factor: float) -> None:
@@ -95,7 +94,6 @@ class Write:
     returns_item: bool  # with a refusal
 
     def evaluate(self) -> Change:
-        """Return what the write changes."""
         old = self.table.primary.get(self.key)
         item = {} if old is None else old.item
         if self.condition is not None and not self.condition.holds(item):
@@ -109,19 +107,14 @@ class Write:
 
 @dataclass
 class Put(Write):
-    """A PutItem."""
-
     item: Item
 
     def outcome(self, old: Record | None) -> Record | None:  # noqa: ARG002
-        """Return the new item."""
         return self.table.record(self.key, self.item)
 
 
 @dataclass
 class Update(Write):
-    """An UpdateItem."""
-
     key_item: Item
     update: BoundUpdate | None
 
@@ -133,10 +126,7 @@ class Update(Write):
 
 @dataclass
 class Delete(Write):
-    """A DeleteItem."""
-
     def outcome(self, old: Record | None) -> Record | None:  # noqa: ARG002
-        """Return None: the item no longer exists."""
         return None
 
 
@@ -211,7 +201,6 @@ def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
 
 
 def get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a GetItem."""
     projection = read_projection(request)
     table = store.table(request["TableName"])
     record = table.primary.get(table.key_of_request(request["Key"]))
@@ -374,7 +363,6 @@ def _check_distinct(places: list[tuple[str, Any]]) -> None:
 
 
 def _evaluate(writes: list[Write]) -> list[Change]:
-    """Return what all writes change."""
     changes, reasons = list["Change"](), list[dict[str, Any]]()
     for write in writes:
         try:
@@ -389,7 +377,6 @@ def _evaluate(writes: list[Write]) -> list[Change]:
 
 
 def check_size(changes: Iterable[Change]) -> None:
-    """Refuse a transaction whose items are too large together."""
     _check_bytes(sum(size_of(change.new) for change in changes))
 
 
@@ -450,7 +437,6 @@ def bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[
 
 
 def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a TransactGetItems."""
     _check_number(request["TransactItems"])
     bill, responses, places, size = Bill(request), list[dict[str, Any]](), list[tuple[str, Any]](), 0
     for action in request["TransactItems"]:

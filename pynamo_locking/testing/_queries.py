@@ -192,7 +192,6 @@ class _Reader:
 
 
 def query(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a Query."""
     reader = _Reader(store, request, _FILTER, _PROJECTION, _KEY_CONDITION)
     condition = reader.expressions.condition(_KEY_CONDITION)
     reader.expressions.check_all_used()
@@ -210,7 +209,6 @@ def query(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scan(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a Scan."""
     reader = _Reader(store, request, _FILTER, _PROJECTION)
     reader.expressions.check_all_used()
     segment, segments = _segments(request)
