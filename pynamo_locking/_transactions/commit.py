@@ -69,7 +69,7 @@ from pynamo_locking._transactions.prepare import (
 from pynamo_locking._transactions.transaction_table import TransactionTable
 from pynamo_locking._transactions.validation import size_of_member, validate
 from pynamo_locking._writes import write
-from pynamo_locking._writes.native_transaction import TransactionActions, note_applied
+from pynamo_locking._writes.native_transaction import TransactionActions, note_applied, write_alone
 from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import DELETE, OutcomeQuery
 from pynamo_locking.exceptions import (
@@ -656,7 +656,7 @@ class CommitRun:
     def _write_one(self) -> None:
         [member] = self._members
         assert member.writer is not None  # noqa: S101 - it has a write
-        member.writer._write(member.final())
+        write_alone(member.writer, member.final())
 
     def _write_together(self) -> None:
         self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())

@@ -176,6 +176,11 @@ class TransactionActions(Work):
             held_lock.note_left(own, None)
 
 
+def write_alone(writer: Writer, write: Write) -> None:
+    """Send the only write of a transaction in a request of one item."""
+    writer._write(write)
+
+
 def note_applied(write: Write) -> None:
     """Update an instance after a transaction has applied its write."""
     if write.operation not in (SAVE, UPDATE):

@@ -400,16 +400,6 @@ def view_here() -> ClockView | None:
     return _ENTERED.get()[-1] if _ENTERED.get() else None
 
 
-def enter(view: ClockView) -> None:
-    """Make a view that of the running code."""
-    _ENTERED.set((*_ENTERED.get(), view))
-
-
-def leave() -> None:
-    """Go back to the view before."""
-    _ENTERED.set(_ENTERED.get()[:-1])
-
-
 # Virtual time for tests: leases end and items expire without a real wait.
 
 
@@ -560,11 +550,11 @@ class VirtualProcess(ClockView):
     """
 
     def __enter__(self) -> Self:
-        enter(self)
+        _ENTERED.set((*_ENTERED.get(), self))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        leave()
+        _ENTERED.set(_ENTERED.get()[:-1])
 
 
 class _VirtualRuntime(runtime.Runtime):
