@@ -8,7 +8,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 
 from pynamo_locking._facade import inspection
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib.django import conf, http, sql
+from pynamo_locking.contrib.django import apps, http, sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,10 +68,9 @@ class LocksMiddleware:
         """Return the answer to an error of this package; None for any other error, which Django handles."""
         if not isinstance(error, _frameworks.ANSWERED):
             return None
-        base = conf.configuration().get("PROBLEM_TYPE")
-        problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(request.META), base=base)
-        _frameworks.log_if_broken(error, problem, f"{request.method} {request.path}")
-        handler = conf.handler_of(problem.status)
+        base = apps.configuration().get("PROBLEM_TYPE")
+        problem = _frameworks.answer(error, request.META, f"{request.method} {request.path}", base)
+        handler = apps.handler_of(problem.status)
         return http.response_of(problem) if handler is None else handler(request, error)
 
 
