@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._core.dynamodb import INVALID
 from pynamo_locking._core.errors import ConfigurationError
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-class NewEntry(NamedTuple):
+@dataclass(frozen=True)
+class NewEntry:
     """What a newcomer writes into the queue."""
 
     id: str

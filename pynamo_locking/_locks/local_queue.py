@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -265,8 +266,8 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     if following is None:
         return None
     if entry.members > 1:
-        return Handover(following.new._replace(members=entry.members - 1), entry.ticket + 1)
-    return Handover(following.new._replace(members=drawn), None)
+        return Handover(replace(following.new, members=entry.members - 1), entry.ticket + 1)
+    return Handover(replace(following.new, members=drawn), None)
 
 
 def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:
