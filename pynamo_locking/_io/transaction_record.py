@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
 
 
-# All requests for a transaction's own rows: its header, and the rows beside it.
-
-
 _T = TypeVar("_T")
 
 #: Stored names.

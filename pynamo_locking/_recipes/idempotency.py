@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction import Savepoint, Transaction
 
 
-# Calls that may be made twice: what the first one has returned is kept beside its key, and returned again.
-
-
 #: How long a result is kept: as long as idempotency keys of transactions.
 KEEP_S: Final = 86_400.0
 

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# What Flask, Django and Starlette have in common: errors as HTTP answers, and entity tags.
-
-
 # What an error is over HTTP
 
 
