@@ -172,10 +172,6 @@ def _wrong_type() -> Refusal:
     return invalid("An operand in the update expression has an incorrect data type")
 
 
-def _wrong_path() -> Refusal:
-    return invalid("The document path provided in the update expression is invalid for update")
-
-
 def _required(value: Value | None) -> Value:
     if value is None:
         raise invalid("The provided expression refers to an attribute that does not exist in the item")
@@ -292,7 +288,7 @@ def _parent(item: Item, target: Parts) -> Any:
         value = _step(content, part)
         kind = "L" if isinstance(following, int) else "M"
         if value is None or kind not in value:
-            raise _wrong_path()
+            raise invalid("The document path provided in the update expression is invalid for update")
         inner = value[kind].copy()
         content[part] = {kind: inner}
         content = inner

@@ -131,7 +131,7 @@ def problem(error: LockingError, *, is_conditional: bool, base: str | None = Non
         state = _queue_of(error)
         if state is None and isinstance(error, LockTimeout):
             kind = _Kind(503, "no-answer", "The database did not answer. Try again later.")
-        facts |= _who_holds(state)
+        facts |= {"ticket": state.holders[0].ticket} if state is not None and state.holders else {}
         headers = _retry_after(state)
     title = kind.code.replace("-", " ").capitalize()
     body = {"type": f"{PROBLEM_TYPE if base is None else base}{kind.code}", "title": title, "status": kind.status}
@@ -153,10 +153,6 @@ def _queue_of(error: ItemLocked | LockTimeout) -> LockState | None:
     stored = None if lock is None else image.get(lock.attr_name)
     state: LockState | None = None if lock is None or stored is None else lock.deserialize(lock.get_value(stored))
     return state
-
-
-def _who_holds(state: LockState | None) -> dict[str, int]:
-    return {"ticket": state.holders[0].ticket} if state is not None and state.holders else {}
 
 
 def _retry_after(state: LockState | None) -> dict[str, str]:
