@@ -229,6 +229,7 @@ def scattered(hash_value: Any) -> int:
 
 
 _EMPTY: Final = {"S": "string", "B": "binary"}
+_INDEXES: Final = ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
 
 
 class Table:
@@ -244,7 +245,7 @@ class Table:
         self.ttl: str | None = None
         self.indexes = {
             each["IndexName"]: _index(each, self.schema, is_local=kind == "LocalSecondaryIndexes")
-            for kind in ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
+            for kind in _INDEXES
             for each in description.get(kind, ())
         }
 
@@ -390,12 +391,10 @@ _KEPT: Final = (
     "TableName",
     "AttributeDefinitions",
     "KeySchema",
-    "LocalSecondaryIndexes",
-    "GlobalSecondaryIndexes",
+    *_INDEXES,
     "BillingMode",
     "ProvisionedThroughput",
 )
-_INDEXES: Final = ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
 _MOST_NAMES: Final = 100
 
 

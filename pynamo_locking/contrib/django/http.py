@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, TypeVar
 
-from django.http import HttpResponse, JsonResponse
+from django.http import JsonResponse
 from django.utils.cache import get_conditional_response
 from pynamodb.models import Model
 
@@ -14,7 +13,7 @@ from pynamo_locking.contrib import _frameworks
 from pynamo_locking.contrib._frameworks import etag
 from pynamo_locking.contrib.django import apps
 
-__all__ = ["conditional", "etag", "health", "if_match", "response_of"]
+__all__ = ["conditional", "etag", "health", "if_match"]
 
 _M = TypeVar("_M", bound=Model)
 
@@ -57,16 +56,6 @@ def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key:
     """
     found: _M = _frameworks.if_match(request.META, item, hash_key, range_key)
     return found
-
-
-def response_of(problem: _frameworks.Problem) -> Any:
-    """Return the answer to an error."""
-    return HttpResponse(
-        json.dumps(problem.body).encode(),
-        status=problem.status,
-        headers=problem.headers,
-        content_type=_frameworks.CONTENT_TYPE,
-    )
 
 
 def health(_request: Any) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.http import JsonResponse
 
 from pynamo_locking._facade import inspection
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib.django import apps, http, sql
+from pynamo_locking.contrib.django import apps, sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,10 @@ class LocksMiddleware:
         base = apps.configuration().get("PROBLEM_TYPE")
         problem = _frameworks.answer(error, request.META, f"{request.method} {request.path}", base)
         handler = apps.handler_of(problem.status)
-        return http.response_of(problem) if handler is None else handler(request, error)
+        if handler is not None:
+            return handler(request, error)
+        kind = _frameworks.CONTENT_TYPE
+        return JsonResponse(problem.body, status=problem.status, headers=problem.headers, content_type=kind)
 
 
 def _end(before: Any, held: list[Any], request: Any) -> None:
