@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._core.dynamodb import INVALID
 from pynamo_locking._core.errors import ConfigurationError
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-@dataclass(frozen=True)
-class NewEntry:
+class NewEntry(NamedTuple):
     """What a newcomer writes into the queue."""
 
     id: str
@@ -33,6 +31,10 @@ class NewEntry:
     lease: float
     claim: LockMode = WHOLE
     members: int = 1
+
+    def standing_for(self, members: int) -> NewEntry:
+        """Return the same entry for so many callers."""
+        return self._replace(members=members)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
         return lock_record.new_entry(self.owner, self.claim, self.lease, now_ms, self.members, ticket)

@@ -150,12 +150,16 @@ class Codec(Generic[_T]):
         self._fields = [(attribute, field.name, *field.kind, field.unless) for attribute, field in fields.items()]
 
     def encode(self, row: object) -> dict[str, Any]:
-        values = [(name, store, unless, getattr(row, attribute)) for attribute, name, store, _, unless in self._fields]
-        return {name: store(value) for name, store, unless, value in values if value != unless}
+        stored = {}
+        for attribute, name, store, _, unless in self._fields:
+            value = getattr(row, attribute)
+            if value != unless:
+                stored[name] = store(value)
+        return stored
 
     def decode(self, stored: Mapping[str, Any]) -> _T:
         values = {
-            attribute: read(stored[name]) if unless is _NOTHING or name in stored else unless
+            attribute: read(stored[name]) if name in stored or unless is _NOTHING else unless
             for attribute, name, _, read, unless in self._fields
         }
         return self._make(**values)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -266,8 +265,8 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     if following is None:
         return None
     if entry.members > 1:
-        return Handover(replace(following.new, members=entry.members - 1), entry.ticket + 1)
-    return Handover(replace(following.new, members=drawn), None)
+        return Handover(following.new.standing_for(entry.members - 1), entry.ticket + 1)
+    return Handover(following.new.standing_for(drawn), None)
 
 
 def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:
