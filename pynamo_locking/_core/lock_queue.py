@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lease import LockSettings
 
 
-# The queue of one lock: who holds it, who may be evicted, how often to look. Pure.
-
-
 #: How many evicted holders a lock document remembers, one per slot. See `LockState.was_evicted`.
 EVICTION_SLOTS: Final = 8
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
-# Names of lock rows, unique for each key of a table, and names and times that are shown to people. Pure.
-
-
 #: No name of `row_name` begins like this: it encodes ``#`` as %23.
 GUARD_PREFIX: Final = "guard#"
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import EntryOwnership, LockState
 
 
-# What became of a write that DynamoDB refused: applied before, rejected, lost, or unknown. Pure.
-
-
 #: What `OutcomeUnknown.resolve` answers.
 Resolution: TypeAlias = Literal["applied", "not applied", "unknown"]
 

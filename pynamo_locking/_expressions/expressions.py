@@ -59,7 +59,6 @@ class Condition:
     __slots__ = ()
 
     def holds(self, scope: Scope) -> bool:
-        """Tell whether it is true."""
         raise NotImplementedError
 
 
@@ -87,7 +86,6 @@ class And(Condition):
     parts: tuple[Condition, ...]
 
     def holds(self, scope: Scope) -> bool:
-        """Tell whether all are true."""
         return all(part.holds(scope) for part in self.parts)
 
 
@@ -98,7 +96,6 @@ class Or(Condition):
     parts: tuple[Condition, ...]
 
     def holds(self, scope: Scope) -> bool:
-        """Tell whether one is true."""
         return any(part.holds(scope) for part in self.parts)
 
 
@@ -109,7 +106,6 @@ class Not(Condition):
     condition: Condition
 
     def holds(self, scope: Scope) -> bool:
-        """Tell whether it is false."""
         return not self.condition.holds(scope)
 
 
@@ -176,10 +172,6 @@ def _wrong_type() -> Refusal:
     return invalid("An operand in the update expression has an incorrect data type")
 
 
-def _wrong_path() -> Refusal:
-    return invalid("The document path provided in the update expression is invalid for update")
-
-
 def _required(value: Value | None) -> Value:
     if value is None:
         raise invalid("The provided expression refers to an attribute that does not exist in the item")
@@ -193,7 +185,6 @@ def if_not_exists(value: Value | None, other: Value | None) -> Value:
 
 
 def list_append(first: Value | None, second: Value | None) -> Value:
-    """Return two lists as one."""
     first, second = _required(first), _required(second)
     if "L" not in first or "L" not in second:
         raise _wrong_type()
@@ -297,7 +288,7 @@ def _parent(item: Item, target: Parts) -> Any:
         value = _step(content, part)
         kind = "L" if isinstance(following, int) else "M"
         if value is None or kind not in value:
-            raise _wrong_path()
+            raise invalid("The document path provided in the update expression is invalid for update")
         inner = value[kind].copy()
         content[part] = {kind: inner}
         content = inner
@@ -469,14 +460,12 @@ _VERBS: Final = frozenset({"SET", "REMOVE", "ADD", "DELETE"})
 
 @lru_cache(maxsize=4096)
 def parse_update(text: str) -> Parsed[tuple[Action, ...]]:
-    """Return the changes of an update."""
     parser = _UpdateParser("UpdateExpression", text)
     return parser.finish(parser.actions())
 
 
 @lru_cache(maxsize=4096)
 def parse_projection(text: str) -> Parsed[tuple[Path, ...]]:
-    """Return the paths of a projection."""
     parser = Parser("ProjectionExpression", text)
     paths = [parser.path()]
     while parser.tokens.accept(","):
@@ -591,7 +580,6 @@ class BoundUpdate:
         self._values = values
 
     def apply(self, item: Item) -> Item:
-        """Return the item after the update."""
         return apply(self._targets, Scope(item, self._names, self._values))
 
     def updated(self, item: Item) -> Item:
@@ -636,7 +624,6 @@ class Expressions:
             self._values = _bound_values(request[_VALUES])
 
     def condition(self, kind: str = "ConditionExpression") -> BoundCondition | None:
-        """Return a condition of the request, or None if it has none."""
         if kind not in self._request:
             return None
         parsed = parse_condition(kind, self._request[kind])
@@ -644,7 +631,6 @@ class Expressions:
         return BoundCondition(parsed, self._names, self._values)
 
     def update(self) -> BoundUpdate | None:
-        """Return the update of the request, or None if it has none."""
         text = self._request.get("UpdateExpression")
         if not text:  # an empty one is taken for none
             return None
@@ -653,7 +639,6 @@ class Expressions:
         return update
 
     def projection(self) -> BoundProjection | None:
-        """Return the projection of the request, or None if it has none."""
         kind = "ProjectionExpression"
         if kind not in self._request:
             return None

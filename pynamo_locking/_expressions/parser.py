@@ -64,7 +64,6 @@ class Path(Operand):
         return tuple(map(names.get, self.parts, self.parts))
 
     def value(self, scope: Scope) -> Value | None:
-        """Return what the item has there."""
         return find(scope.item, self.resolve(scope.names))
 
 
@@ -75,7 +74,6 @@ class Literal(Operand):
     name: str
 
     def value(self, scope: Scope) -> Value | None:
-        """Return the value that was given for it."""
         return scope.values[self.name]
 
 
@@ -404,11 +402,9 @@ class Tokens:
             raise self.syntax_error()
 
     def error(self, message: str) -> Refusal:
-        """Return the refusal of this expression."""
         return invalid(f"Invalid {self.kind}: {message}")
 
     def syntax_error(self) -> Refusal:
-        """Return the refusal of the next token."""
         first, last = max(self.place - 1, 0), self.place + 1
         spans = (self._spans[first : last + 1] if self.next else self._spans[-1:]) or [(0, len(self._text))]
         near = self._text[spans[0][0] : spans[-1][1]]
@@ -478,7 +474,6 @@ class Parser:
                     self.demand(distinct(first, other, function))
 
     def count_operator(self) -> None:
-        """Note one operator more."""
         self._operators += 1
         if self._operators > _MOST_OPERATORS:
             raise self.tokens.error(f"The expression contains too many operators; operator count: {self._operators}")
@@ -520,11 +515,9 @@ class Parser:
             raise self.tokens.error(f"Operator or function requires a document path; operator or function: {function}")
 
     def path_or_literal(self) -> Path | Literal:
-        """Take a document path, or a placeholder of a value."""
         return self.literal() if self.tokens.next.startswith(":") else self.path()
 
     def literal(self) -> Literal:
-        """Take a placeholder of a value."""
         if not self.tokens.next.startswith(":"):
             raise self.tokens.syntax_error()
         name = self.tokens.take()
@@ -532,7 +525,6 @@ class Parser:
         return Literal(name)
 
     def path(self) -> Path:
-        """Take a document path."""
         parts: list[str | int] = [self._name()]
         while self.tokens.next in {".", "["}:
             if self.tokens.take() == ".":

@@ -45,7 +45,6 @@ def invalid(message: str) -> Refusal:
 
 
 def invalid_value(message: str) -> Refusal:
-    """Return the refusal of a parameter's value."""
     return invalid(f"One or more parameter values were invalid: {message}")
 
 
@@ -209,7 +208,6 @@ def ordered(kind: str, elements: Any) -> list[Any]:
 
 @lru_cache(maxsize=1 << 15)
 def decimal(text: str) -> Decimal:
-    """Return a stored number."""
     return Decimal(text)
 
 
@@ -260,7 +258,6 @@ def comparable(value: Value) -> Any:
 
 
 def type_of(value: Value) -> str:
-    """Return the type of a value."""
     return next(iter(value))
 
 

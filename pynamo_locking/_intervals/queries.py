@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
 
 
-# Finds the rows that overlap an interval.
-
-
 #: The size of the first page, in rows; later pages grow.
 _PAGE: Final = 16
 

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The stream of events: who listens, and what is emitted.
-
-
 #: All subscriptions. Replaced as a whole, so that it can be read without a mutex.
 listeners: tuple[Subscription, ...] = ()
 _mutex = runtime.current.mutex()

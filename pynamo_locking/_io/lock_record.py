@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.dynamodb import MOST_WAITERS
@@ -16,7 +17,21 @@ from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, Success
 from pynamo_locking._core.row_keys import plain, row_name, shown_owner, text_of_ms
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import own_keys_of
-from pynamo_locking._io.stored_rows import ADVICE, FORMAT, FORMAT_NAME, Image, corrupt, format_of, number
+from pynamo_locking._io.stored_rows import (
+    FORMAT,
+    FORMAT_NAME,
+    INTEGER,
+    MAP,
+    TEXT,
+    TEXTS,
+    Codec,
+    Field,
+    Image,
+    Kind,
+    number,
+    one_of,
+    whole_within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +49,7 @@ def trusted(row: LockRow, state: LockState) -> LockState:
     if state.unreadable:
         refuse_newer(row, state.raw)
         what = _what(row)
-        raise corrupt(what, state.unreadable, table=row.table, key=row.key, advice=ADVICE)
+        raise stored_rows.corrupt(what, state.unreadable, table=row.table, key=row.key, advice=stored_rows.ADVICE)
     return state
 
 
@@ -52,7 +67,11 @@ def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
 
 def format_in(raw: Mapping[str, Any]) -> int:
     """Return the newest format in a stored map: of the document or of the mark."""
-    return max(format_of(raw), format_of(raw[TX]["M"])) if TX in raw else format_of(raw)
+    return (
+        max(stored_rows.format_of(raw), stored_rows.format_of(raw[TX]["M"]))
+        if TX in raw
+        else stored_rows.format_of(raw)
+    )
 
 
 def shown_format(raw: Mapping[str, Any] | None) -> int | None:
@@ -90,27 +109,16 @@ UPPER = "hi"
 
 # The last successful run of a job.
 SUCCESS = "success"
-PERIOD = "period_ms"
-BEGAN = "began_ms"
-ENDED = "ended_ms"
 KEPT = "kept_s"  # for how long after a lease the row is kept, for the sake of this
 
 # The mark of a transaction.
 TX_ID = "id"
-TX_TABLE = "table"
 INTENT = "intent"
-OP = "op"
 GHOST = "ghost"
-SET = "set"
-REMOVE = "remove"
-SPILL = "spill"
 
 #: The largest ticket: tickets begin at the time in µs, and DynamoDB has 38 digits. A ticket is given out only if it and
 #: the next one can be read, so a repair never lowers tickets.
 _MOST_TICKETS: Final = 10**30
-
-#: What a mark intends.
-_OPS: Final = ("save", "delete", "keep")
 
 #: The attribute of a lock row in which people read when the lease ends that was taken or renewed last.
 LEASE_ENDS: Final = "lease_ends"
@@ -122,65 +130,71 @@ EMPTY: Final[dict[str, Any]] = {"M": {}}
 NULL: Final[dict[str, Any]] = {"NULL": True}
 
 
-#: What a fact is that is not stored. Those that a condition compares are always stored.
-_USUAL: Final = {
-    LEASE: number(60_000),
-    RENEWED: number(0),
-    MODE: {"S": EXCLUSIVE},
-    PERMITS: number(1),
-    MEMBERS: number(1),
-}
+def _bound_in(stored: Mapping[str, Any]) -> Bound:
+    bound: Bound = next(iter(stored.items()))
+    if bound[0] not in ("N", "S", "B"):
+        raise ValueError(bound)
+    return bound
+
+
+_LABEL: Final = Kind(TEXT.stored, lambda stored: shown_owner(stored["S"]))
+_TICKET: Final = whole_within(1, _MOST_TICKETS)
+_BOUND: Final = Kind(lambda bound: dict([bound]), _bound_in)
+
+_CLAIM: Final = Codec(
+    LockMode,
+    mode=Field(MODE, one_of(EXCLUSIVE, SHARED), EXCLUSIVE),
+    permits=Field(PERMITS, whole_within(1), 1),
+    lower=Field(LOWER, _BOUND, None),
+    upper=Field(UPPER, _BOUND, None),
+)
+_CLAIM_NAMES: Final = {MODE, PERMITS, LOWER, UPPER}
+#: What an entry says besides its claim. A field that a condition compares is always stored.
+_FACTS: Final[Codec[dict[str, Any]]] = Codec(
+    dict,
+    entered_ms=Field(ENTERED, INTEGER),
+    lease_ms=Field(LEASE, INTEGER, 60_000),
+    renewed_ms=Field(RENEWED, INTEGER, 0),
+    granted_ms=Field(GRANTED, INTEGER, None),
+    owner=Field(OWNER, _LABEL),
+    beat=Field(BEAT, INTEGER),
+    writes=Field(WRITES, INTEGER),
+    members=Field(MEMBERS, whole_within(1, MOST_WAITERS), 1),
+)
+_SUCCESS: Final = Codec(
+    Success,
+    ticket=Field("ticket", _TICKET),
+    owner=Field("owner", _LABEL),
+    period_ms=Field("period_ms", INTEGER),
+    began_ms=Field("began_ms", INTEGER),
+    ended_ms=Field("ended_ms", INTEGER),
+)
+_MARK: Final[Codec[dict[str, Any]]] = Codec(dict, id=Field(TX_ID, TEXT), table=Field("table", TEXT))
+_CHANGES: Final[Codec[dict[str, Any]]] = Codec(dict, set=Field("set", MAP, {}), remove=Field("remove", TEXTS, ()))
+_INTENT: Final[Codec[dict[str, Any]]] = Codec(
+    dict,
+    op=Field("op", one_of("save", "delete", "keep")),
+    is_ghost=Field(GHOST, Kind(lambda _: {"BOOL": True}, lambda _: True), unless=False),
+    spill=Field("spill", TEXT, ""),
+)
 
 
 def new_entry(
     owner: str, claim: LockMode, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
 ) -> dict[str, Any]:
     """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
-    lease_ms = int(lease * 1000)
-    facts = {
-        OWNER: {"S": owner},
-        LEASE: number(lease_ms),
-        BEAT: number(0),
-        ENTERED: number(now_ms),
-        WRITES: number(0),
-        MEMBERS: number(members),
-        **_stored_claim(claim),
-    }
-    stored = {"M": {name: value for name, value in facts.items() if value != _USUAL.get(name)}}
+    facts = SimpleNamespace(
+        owner=owner,
+        lease_ms=int(lease * 1000),
+        beat=0,
+        entered_ms=now_ms,
+        renewed_ms=0,
+        granted_ms=None,
+        writes=0,
+        members=members,
+    )
+    stored = {"M": _FACTS.encode(facts) | _CLAIM.encode(claim)}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
-
-
-def _stored_claim(claim: LockMode) -> dict[str, Any]:
-    stored: dict[str, Any] = {MODE: {"S": claim.mode}, PERMITS: number(claim.permits)}
-    for name, bound in ((LOWER, claim.lower), (UPPER, claim.upper)):
-        if bound is not None:
-            stored[name] = dict([bound])
-    return stored
-
-
-def _claim_in(stored: Mapping[str, Any]) -> LockMode:
-    if MODE not in stored and PERMITS not in stored and LOWER not in stored and UPPER not in stored:
-        return WHOLE
-    mode = _fact(stored, MODE)["S"]
-    if mode not in (EXCLUSIVE, SHARED):
-        raise ValueError(mode)
-    lower = _bound_in(stored[LOWER]) if LOWER in stored else None
-    upper = _bound_in(stored[UPPER]) if UPPER in stored else None
-    permits = int(_fact(stored, PERMITS)["N"])
-    if permits < 1:
-        raise ValueError(permits)
-    return LockMode(mode, permits, lower, upper)
-
-
-def _fact(stored: Mapping[str, Any], name: str) -> Any:
-    return stored.get(name, _USUAL[name])
-
-
-def _bound_in(stored: Mapping[str, Any]) -> Bound:
-    bound: Bound = next(iter(stored.items()))
-    if bound[0] not in ("N", "S", "B"):
-        raise ValueError(bound)
-    return bound
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:
@@ -248,7 +262,7 @@ def _state(raw: Mapping[str, Any]) -> LockState:
         if not _is_in_order(entries):
             raise ValueError(raw[QUEUE])
     [upcoming] = raw[NEXT]["L"]
-    next_ticket = _ticket_in(upcoming)
+    next_ticket = _TICKET.read(upcoming)
     if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
         raise ValueError(next_ticket)
     return LockState(
@@ -264,20 +278,12 @@ def _state(raw: Mapping[str, Any]) -> LockState:
 
 def _success_in(stored: Mapping[str, Any]) -> Success:
     int(stored[KEPT]["N"])  # which requests add to a time
-    return Success(
-        ticket=_ticket_in(stored["ticket"]),
-        owner=shown_owner(stored["owner"]["S"]),
-        period_ms=int(stored[PERIOD]["N"]),
-        began_ms=int(stored[BEGAN]["N"]),
-        ended_ms=int(stored[ENDED]["N"]),
-    )
+    return _SUCCESS.decode(stored)
 
 
 def stored_success(success: Success, kept_s: int) -> dict[str, Any]:
     """Return a success as it is stored, in a row that is to be kept for so long after a lease."""
-    times = {PERIOD: success.period_ms, BEGAN: success.began_ms, ENDED: success.ended_ms, KEPT: kept_s}
-    told = {"ticket": number(success.ticket), "owner": {"S": success.owner}}
-    return {"M": told | {name: number(value) for name, value in times.items()}}
+    return {"M": {**_SUCCESS.encode(success), KEPT: number(kept_s)}}
 
 
 def _mark_in(raw: Mapping[str, Any]) -> WriteIntent | None:
@@ -285,48 +291,22 @@ def _mark_in(raw: Mapping[str, Any]) -> WriteIntent | None:
         return None
     stored = raw[TX]["M"]
     intent = stored[INTENT]["M"]
-    op = intent[OP]["S"]
-    if op not in _OPS:
-        raise ValueError(op)
-    mark = WriteIntent(
-        id=stored[TX_ID]["S"],
-        table=stored[TX_TABLE]["S"],
-        op=op,
-        is_ghost=GHOST in intent,
-        spill=intent[SPILL]["S"] if SPILL in intent else "",
-    )
-    return with_changes(mark, intent)
+    return WriteIntent(**_MARK.decode(stored), **_INTENT.decode(intent), **_CHANGES.decode(intent))
 
 
 def stored_mark(mark: WriteIntent) -> dict[str, Any]:
-    intent: dict[str, Any] = {OP: {"S": mark.op}}
-    if mark.is_ghost:
-        intent[GHOST] = {"BOOL": True}
-    if mark.spill:
-        intent[SPILL] = {"S": mark.spill}
-    else:
-        intent |= stored_changes(mark)
-    told = {FORMAT_NAME: number(FORMAT), TX_ID: {"S": mark.id}, TX_TABLE: {"S": mark.table}}
-    return {"M": {**told, INTENT: {"M": intent}}}
+    intent = _INTENT.encode(mark) | ({} if mark.spill else stored_changes(mark))
+    return {"M": {FORMAT_NAME: number(FORMAT), **_MARK.encode(mark), INTENT: {"M": intent}}}
 
 
 def stored_changes(mark: WriteIntent) -> dict[str, Any]:
     """Return the stored form of what a mark intends: in it, or in a row of its own."""
-    changes: dict[str, Any] = {}
-    if mark.set:
-        changes[SET] = {"M": dict(mark.set)}
-    if mark.remove:
-        changes[REMOVE] = {"L": [{"S": name} for name in mark.remove]}
-    return changes
+    return _CHANGES.encode(mark)
 
 
 def with_changes(mark: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:
     """Return a mark with the changes that were stored in a row of their own."""
-    return replace(
-        mark,
-        set=stored[SET]["M"] if SET in stored else {},
-        remove=tuple(name["S"] for name in stored[REMOVE]["L"]) if REMOVE in stored else (),
-    )
+    return replace(mark, **_CHANGES.decode(stored))
 
 
 def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
@@ -342,11 +322,11 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     ticket = now_us
     for stored in given:
         with suppress(*stored_rows.UNREADABLE):
-            ticket = max(ticket, min(_ticket_in(stored) + 1, _MOST_TICKETS))
+            ticket = max(ticket, min(_TICKET.read(stored) + 1, _MOST_TICKETS))
     kept = list[QueueEntry]()
     for name, stored in queue.items():
         with suppress(*stored_rows.UNREADABLE):
-            kept.append(_entry(name, stored, 0, ticket - 1))
+            kept.append(_entry(name, stored, 0, whole_within(1, ticket - 1)))
     kept = [entry for entry in kept if entry.last_ticket < _MOST_TICKETS]
     if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
         kept = []
@@ -361,38 +341,23 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     return {"M": content}
 
 
-def _ticket_in(stored: Any, most: int = _MOST_TICKETS) -> int:
-    ticket = int(stored["N"])
-    if not 0 < ticket <= most:
-        raise ValueError(ticket)
-    return ticket
-
-
-def _entry(name: str, stored: Mapping[str, Any], now_ms: int, most: int = _MOST_TICKETS) -> QueueEntry:
+def _entry(name: str, stored: Mapping[str, Any], now_ms: int, ticket_kind: Kind = _TICKET) -> QueueEntry:
     ticket, content = stored["L"]
-    facts = content["M"]
-    entered_ms, lease_ms = int(facts[ENTERED]["N"]), int(_fact(facts, LEASE)["N"])
+    facts = _FACTS.decode(content["M"])
+    entered_ms, renewed_ms, granted_ms = facts["entered_ms"], facts.pop("renewed_ms"), facts.pop("granted_ms")
     return QueueEntry(
         id=name,
-        ticket=_ticket_in(ticket, most),
-        owner=shown_owner(facts[OWNER]["S"]),
-        claim=_claim_in(facts),
-        lease_ms=lease_ms,
-        beat=int(facts[BEAT]["N"]),
-        until_ms=entered_ms + int(_fact(facts, RENEWED)["N"]) + lease_ms,
-        writes=int(facts[WRITES]["N"]),
-        members=_members_in(facts),
+        ticket=ticket_kind.read(ticket),
+        claim=_claim_in(content["M"]),
+        until_ms=entered_ms + renewed_ms + facts["lease_ms"],
         read_ms=now_ms,
-        entered_ms=entered_ms,
-        granted_ms=entered_ms + int(facts[GRANTED]["N"]) if GRANTED in facts else None,
+        granted_ms=None if granted_ms is None else entered_ms + granted_ms,
+        **facts,
     )
 
 
-def _members_in(stored: Mapping[str, Any]) -> int:
-    members = int(_fact(stored, MEMBERS)["N"])
-    if not 0 < members <= MOST_WAITERS:
-        raise ValueError(members)
-    return members
+def _claim_in(facts: Mapping[str, Any]) -> LockMode:
+    return WHOLE if _CLAIM_NAMES.isdisjoint(facts) else _CLAIM.decode(facts)
 
 
 def _is_in_order(entries: list[QueueEntry]) -> bool:

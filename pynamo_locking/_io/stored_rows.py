@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pynamodb.expressions.operand import Path, Value
 from pynamodb.expressions.util import get_value_placeholder
@@ -89,10 +90,83 @@ def known_format(*names: str) -> Condition:
     return known
 
 
-# Finds what is wrong with a stored row, by reading it once more after reading has failed.
+# A table of what a stored map says: it stores the map, and reads it.
 
 
 _T = TypeVar("_T")
+
+
+class Kind(NamedTuple):
+    """How a value is stored, and how it is read; reading what is broken raises one of `UNREADABLE`."""
+
+    stored: Callable[[Any], dict[str, Any]]
+    read: Callable[[Mapping[str, Any]], Any]
+
+
+TEXT: Final = Kind(lambda text: {"S": text}, lambda stored: stored["S"])
+INTEGER: Final = Kind(number, lambda stored: int(stored["N"]))
+MAP: Final = Kind(lambda values: {"M": dict(values)}, lambda stored: stored["M"])
+TEXTS: Final = Kind(
+    lambda texts: {"L": [{"S": text} for text in texts]}, lambda stored: tuple(text["S"] for text in stored["L"])
+)
+
+
+def whole_within(least: int, most: float = math.inf) -> Kind:
+    def read(stored: Mapping[str, Any]) -> int:
+        found = int(stored["N"])
+        if not least <= found <= most:
+            raise ValueError(found)
+        return found
+
+    return Kind(number, read)
+
+
+def one_of(*texts: str) -> Kind:
+    def read(stored: Mapping[str, Any]) -> Any:
+        if stored["S"] not in texts:
+            raise ValueError(stored["S"])
+        return stored["S"]
+
+    return Kind(TEXT.stored, read)
+
+
+#: Of a field that is always stored.
+_NOTHING: Final = object()
+
+
+class Field(NamedTuple):
+    """The name and the kind of a value in a stored map, and the value that is not stored."""
+
+    name: str
+    kind: Kind
+    unless: Any = _NOTHING
+
+
+class Codec(Generic[_T]):
+    """Stores the attributes of an object as a map, by a table of its fields, and makes an object of a stored map."""
+
+    def __init__(self, make: Callable[..., _T], **fields: Field) -> None:
+        self._make = make
+        self._fields = [(attribute, field.name, *field.kind, field.unless) for attribute, field in fields.items()]
+
+    def encode(self, row: object) -> dict[str, Any]:
+        stored = {}
+        for attribute, name, store, _, unless in self._fields:
+            value = getattr(row, attribute)
+            if value != unless:
+                stored[name] = store(value)
+        return stored
+
+    def decode(self, stored: Mapping[str, Any]) -> _T:
+        values = {
+            attribute: read(stored[name]) if name in stored or unless is _NOTHING else unless
+            for attribute, name, _, read, unless in self._fields
+        }
+        return self._make(**values)
+
+
+# Finds what is wrong with a stored row, by reading it once more after reading has failed.
+
 
 #: What reading a row that this package has not written can raise.
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
 
 
-# All requests for a transaction's own rows: its header, and the rows beside it.
-
-
 _T = TypeVar("_T")
 
 #: Stored names.
@@ -50,6 +47,9 @@ EXPIRES: Final = "expires_s"
 CLEAN: Final = "clean"
 CONTENT: Final = "content"
 ABANDONED: Final = "abandoned"
+
+#: What of them is a number.
+NUMBERS: Final = (BEAT, LEASE, UNTIL, ITEMS, ROWS)
 
 _ALONE: Final = OwnKeys(ID)
 
@@ -124,11 +124,7 @@ def begun(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any
     """Return a pending header as it is stored."""
     return {
         **_told(header_table, header),
-        BEAT: number(header.beat),
-        LEASE: number(header.lease_ms),
-        UNTIL: number(header.until_ms),
-        ITEMS: number(header.items),
-        ROWS: number(header.rows),
+        **{name: number(getattr(header, name)) for name in NUMBERS},
         EARLY: {"BOOL": header.is_early},
     }
 
@@ -151,8 +147,8 @@ def record(header_table: RecordTable, header: TransactionRecord) -> dict[str, An
 
 def give_up(header_table: RecordTable, header: TransactionRecord) -> TransactionRecord:
     """Store an aborted header in the place of a record, unless that is stored; return what is stored then."""
-    item = {**_told(header_table, header), BY: {"S": header.by}, CLEAN: {"BOOL": True}}
-    item[header_table.expires] = _final_expiry(header_table)
+    over = {BY: {"S": header.by}, CLEAN: {"BOOL": True}, header_table.expires: _final_expiry(header_table)}
+    item = {**_told(header_table, header), **over}
     return record_in(put_once(header_table, item, PRIORITY), header_table) or header
 
 
@@ -223,13 +219,9 @@ def _header(image: Mapping[str, Any]) -> TransactionRecord:
         state=TransactionStatus(text(STATE)),
         priority=text(PRIORITY),
         owner=shown_owner(text(OWNER)),
-        beat=whole(image, BEAT),
-        lease_ms=whole(image, LEASE),
-        until_ms=whole(image, UNTIL),
         by=text(BY),
-        items=whole(image, ITEMS),
-        rows=whole(image, ROWS),
         is_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
+        **{name: whole(image, name) for name in NUMBERS},
     )
 
 

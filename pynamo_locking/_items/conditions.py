@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pynamo_locking._items.versions import VersionPart
 
 
-# Conditions and actions of one item's write.
-
-
 #: An attribute that no item has.
 _NOTHING: Final = "pynamo_locking_nothing"
 

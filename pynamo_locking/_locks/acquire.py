@@ -208,7 +208,7 @@ class Acquisition:
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
         for _ in range(_ATTEMPTS_AT_ONCE):
-            new = self._new._replace(members=local_queue.tickets_to_reserve(self._caller))
+            new = self._new.standing_for(local_queue.tickets_to_reserve(self._caller))
             image = self._attempt(lambda: lock_requests.enter(self._row, new, self._options.capacity))  # noqa: B023
             state = self._state_in(image)
             if state.find(self._new.id) is not None:
@@ -237,7 +237,7 @@ class Acquisition:
         if not self._expects_no_row:
             return None
         self._expects_no_row = False
-        new = self._new._replace(members=local_queue.tickets_to_reserve(self._caller))
+        new = self._new.standing_for(local_queue.tickets_to_reserve(self._caller))
         image = self._attempt(lambda: lock_requests.enter_first(self._row, new))
         state = self._state_in(image)
         if len(state.entries) >= self._options.capacity and state.find(self._new.id) is None:

@@ -265,8 +265,8 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     if following is None:
         return None
     if entry.members > 1:
-        return Handover(following.new._replace(members=entry.members - 1), entry.ticket + 1)
-    return Handover(following.new._replace(members=drawn), None)
+        return Handover(following.new.standing_for(entry.members - 1), entry.ticket + 1)
+    return Handover(following.new.standing_for(drawn), None)
 
 
 def let_next_lead(caller: LocalWaiter | None, image: Image | None = None) -> None:

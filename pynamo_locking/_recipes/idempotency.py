@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.transaction import Savepoint, Transaction
 
 
-# Calls that may be made twice: what the first one has returned is kept beside its key, and returned again.
-
-
 #: How long a result is kept: as long as idempotency keys of transactions.
 KEEP_S: Final = 86_400.0
 
@@ -338,11 +335,8 @@ class IdempotentCall:
 
     def __enter__(self) -> Self:
         tx = self._begin()
-        if tx is not None:
-            self._enter_in(tx)
-            return self
         try:
-            self._row = self._edit.__enter__()
+            self._row = self._edit.__enter__() if tx is None else self._enter_in(tx)
         except _AlreadyAnswered as answered:
             found = answered.row
         else:
@@ -351,11 +345,8 @@ class IdempotentCall:
 
     async def __aenter__(self) -> Self:
         tx = self._begin()
-        if tx is not None:
-            await as_step(partial(self._enter_in, tx))
-            return self
         try:
-            self._row = await self._edit.__aenter__()
+            self._row = await (self._edit.__aenter__() if tx is None else as_step(partial(self._enter_in, tx)))
         except _AlreadyAnswered as answered:
             found = answered.row
         else:
@@ -402,15 +393,15 @@ class IdempotentCall:
             )
         return tx
 
-    def _enter_in(self, tx: Transaction) -> None:
+    def _enter_in(self, tx: Transaction) -> IdempotencyTable:
         if isolation_of(tx) == "read_uncommitted":
             raise ConfigurationError("a result counts once it is committed: choose another isolation.")
         row = tx.get_or_none(type(self._row), self._terms.key)
         if row is not None and _is_kept(row.kept_until_ms):
-            self._repeat(row)
-        else:
-            check_writable(tx)
-            self._in, self._row, self._before = tx, row or self._row, tx.savepoint()
+            raise _AlreadyAnswered(row)
+        check_writable(tx)
+        self._in, self._before = tx, tx.savepoint()
+        return row or self._row
 
     def _leave_in(self, tx: Transaction, error: BaseException | None) -> None:
         if error is not None:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import Self
@@ -320,7 +319,10 @@ class Campaign:
             term.reason = term._why_over() or "resigned"
             term.ended.set()
             if self._on_lost is not None:
-                _harmless(partial(self._on_lost, term.reason), "on_lost")
+                try:
+                    self._on_lost(term.reason)
+                except Exception:
+                    logger.exception("on_lost failed")
             run_steps(
                 self._until(
                     lambda: not term._is_working or (self._is_stopping and not lock.is_held),
@@ -359,10 +361,3 @@ class Campaign:
         except BaseException:
             term._is_working = False
             raise
-
-
-def _harmless(work: Callable[[], object], name: str) -> None:
-    try:
-        work()
-    except Exception:
-        logger.exception("%s failed", name)

@@ -656,7 +656,7 @@ class CommitRun:
     def _write_one(self) -> None:
         [member] = self._members
         assert member.writer is not None  # noqa: S101 - it has a write
-        member.writer._write(member.final())
+        member.writer.send(member.final())
 
     def _write_together(self) -> None:
         self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())

@@ -49,19 +49,7 @@ from pynamo_locking._io.client import Refused, Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool, run_all
 from pynamo_locking._io.lock_record import LockRow
 from pynamo_locking._io.stored_rows import Place, number
-from pynamo_locking._io.transaction_record import (
-    BEAT,
-    BY,
-    CLEAN,
-    CONTENT,
-    EXPIRES,
-    ID,
-    ITEMS,
-    LEASE,
-    ROWS,
-    STATE,
-    UNTIL,
-)
+from pynamo_locking._io.transaction_record import BY, CLEAN, CONTENT, EXPIRES, ID, ITEMS, NUMBERS, ROWS, STATE
 from pynamo_locking._io.write_intents import reason_now, stuck
 from pynamo_locking._items import keys
 from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown
@@ -508,7 +496,7 @@ _NO_STATE: Final = (
 _NOT_ALL: Final = "that may not be all of them. Restore the number that is broken, from a backup."
 
 #: The attributes of a header that must not have changed between the look and the repair.
-_SEEN: Final = (STATE, BEAT, LEASE, UNTIL, ITEMS, ROWS, BY, CLEAN, EXPIRES)
+_SEEN: Final = (STATE, *NUMBERS, BY, CLEAN, EXPIRES)
 
 
 def repair(header_table: RecordTable, header_id: str, state: str | None, *, dry_run: bool) -> list[str] | None:
@@ -559,7 +547,7 @@ def _sound(
     if state is None:
         raise _refusal(error, _NO_STATE)
     counts = _counts(header_table, image, error, is_committed=state is TransactionStatus.COMMITTED)
-    sound = {**dict.fromkeys((BEAT, LEASE, UNTIL), number(0)), **counts}
+    sound = {**dict.fromkeys(NUMBERS, number(0)), **counts}
     changes = {STATE: {"S": state.value}, **{name: sound[name] for name in _broken_numbers(image)}}
     if state is TransactionStatus.PENDING or (state is TransactionStatus.ABORTED and known is None):
         ends = header_table.ends(header_table.keep.keep_rows_s)
@@ -578,7 +566,7 @@ def _known_state(image: Mapping[str, Any]) -> TransactionStatus | None:
 
 def _broken_numbers(image: Mapping[str, Any]) -> list[str]:
     broken = list[str]()
-    for name in (BEAT, LEASE, UNTIL, ITEMS, ROWS):
+    for name in NUMBERS:
         try:
             transaction_record.whole(image, name)
         except stored_rows.UNREADABLE:

@@ -7,13 +7,14 @@ items again, and its commit deletes the row: so the transaction is committed onc
 from __future__ import annotations
 
 from itertools import groupby
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
-from pynamo_locking._io.stored_rows import Place, Stored, number
+from pynamo_locking._io.stored_rows import INTEGER, MAP, TEXT, TEXTS, Codec, Field, Place, Stored, number
 from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._models.writes import GuardedMixin
@@ -33,21 +34,31 @@ if TYPE_CHECKING:
 
 _KEY: Final = "key"
 
+#: What a row says about an item: `known` if it was there, and `op` if it was not only read.
+_ITEM: Final = Codec(
+    SimpleNamespace,
+    table=Field("table", TEXT),
+    model=Field("model", TEXT, ""),
+    key=Field("key", MAP),
+    known=Field("known", MAP, None),
+    op=Field("op", stored_rows.one_of("update", "delete"), None),
+)
+_KNOWN: Final = Codec(Known, version=Field("version", INTEGER, None), write_id=Field("write_id", TEXT, None))
+_CHANGES: Final = Codec(SimpleNamespace, set=Field("set", MAP), remove=Field("remove", TEXTS))
+
 #: What to do about a broken row.
 _ADVICE: Final = "Delete the row, and begin the transaction anew."
 
-#: What a row says about an item: its table and key, what is known of it, and its write.
-_Entry = dict[str, Any]
-
 
 class _Remembered(NamedTuple):
-    """An item in a row: `known` is None if it was absent, `write` if it was only read, and empty for a delete."""
+    """An item in a row: `known` is None if it was absent, `op` if it was only read, `actions` if it is deleted."""
 
     table: str
     model: str
     values: tuple[Any, Any]
     known: Known | None
-    write: _Entry | None
+    op: str | None
+    actions: list[Action] | None
 
 
 #: An item, and what to do to it; None: delete it.
@@ -79,7 +90,7 @@ def _is_kept(member: TransactionItem) -> bool:
     return member.is_read or (member.write is not None and not commit.is_own_row(member))
 
 
-def _entry(member: TransactionItem) -> _Entry:
+def _entry(member: TransactionItem) -> Image:
     """Return what is stored of an item, whose write from now on requires the item as it is known.
 
     Raises:
@@ -94,36 +105,21 @@ def _entry(member: TransactionItem) -> _Entry:
     after = member.look()
     if not member.holds(member.stored or None):
         raise member.refused(member.stored or None)
-    entry: _Entry = {
-        "table": {"S": _place_of(member.model)},
-        "model": {"S": member.model.__name__},
-        "key": {"M": member.key},
-    }
-    if not member.is_absent:
-        entry["known"] = {"M": _stored(member.before)}
+    item = SimpleNamespace(table=_place_of(member.model), model=member.model.__name__, key=member.key)
+    item.known = None if member.is_absent else _KNOWN.encode(member.before)
     if member.write is None or commit.is_own_row(member):
-        return entry
-    return entry | ({"op": {"S": "delete"}} if after is None else {"op": {"S": "update"}, **_changes(member, after)})
+        item.op = None
+        return _ITEM.encode(item)
+    item.op = "delete" if after is None else "update"
+    return _ITEM.encode(item) | ({} if after is None else _CHANGES.encode(_changes(member, after)))
 
 
-def _stored(known: Known) -> Image:
-    version = {} if known.version is None else {"version": number(known.version)}
-    return version if known.write_id is None else {**version, "write_id": {"S": known.write_id}}
-
-
-def _known(stored: Mapping[str, Any]) -> Known:
-    version = stored.get("version")
-    return Known(None if version is None else int(version["N"]), stored.get("write_id", {}).get("S"))
-
-
-def _changes(member: TransactionItem, after: Image) -> _Entry:
+def _changes(member: TransactionItem, after: Image) -> SimpleNamespace:
     shape, lock = versions.shape_of(member.model), lock_attribute_of(member.model)
     ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
     set_, removed = conditions.difference(member.stored, after, keys=member.key)
-    return {
-        "set": {"M": {name: value for name, value in set_.items() if name not in ours}},
-        "remove": {"L": [{"S": name} for name in removed if name not in ours]},
-    }
+    kept = {name: value for name, value in set_.items() if name not in ours}
+    return SimpleNamespace(set=kept, remove=[name for name in removed if name not in ours])
 
 
 def resume(
@@ -177,12 +173,19 @@ def _content(
 
 
 def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[Any]]], own: str) -> _Remembered:
-    table, key, known = entry["table"]["S"], entry["key"]["M"], entry["known"]["M"] if "known" in entry else None
-    name = entry["model"]["S"] if "model" in entry else ""
-    model = _chosen(models.get(table, []), name)
-    values = (None, None) if model is None else _values(model, key)
-    known_ = None if known is None else _known(known)
-    return _Remembered(table, name, values, known_, _write(entry, is_own=table == own))
+    item = _ITEM.decode(entry)
+    if item.op is not None and item.table == own:  # rows of the table itself are only relied on
+        raise ValueError(item.op)
+    actions: list[Action] | None = None
+    if item.op == "update":
+        changes = _CHANGES.decode(entry)
+        actions = [Place(name).set(Stored(value)) for name, value in changes.set.items()]
+        actions += [Place(name).remove() for name in changes.remove]
+        actions = actions or [conditions.nothing()]
+    model = _chosen(models.get(item.table, []), item.model)
+    values = (None, None) if model is None else _values(model, item.key)
+    known = None if item.known is None else _KNOWN.decode(item.known)
+    return _Remembered(item.table, item.model, values, known, item.op, actions)
 
 
 def _place_of(model: type[Any]) -> str:
@@ -197,16 +200,6 @@ def _chosen(models: list[type[Any]], name: str) -> type[Any] | None:
     return next((each for each in models if each.__name__ == name or len(models) == 1), None)
 
 
-def _write(entry: Mapping[str, Any], *, is_own: bool) -> _Entry | None:
-    if "op" not in entry:
-        return None
-    if is_own or entry["op"]["S"] not in ("update", "delete"):  # rows of the table itself are only relied on
-        raise ValueError
-    if entry["op"]["S"] == "delete":
-        return {}
-    return {"set": dict(entry["set"]["M"]), "remove": [each["S"] for each in entry["remove"]["L"]]}
-
-
 def _model_of(entry: _Remembered) -> tuple[str, str]:
     return entry.table, entry.model
 
@@ -215,8 +208,8 @@ def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[_
     found = members._find(model, [entry.values for entry in entries])
     for member, entry in zip(found, entries, strict=True):
         _check(member, entry.known)
-        if entry.write is not None:
-            yield member.item, _actions(entry.write) if entry.write else None
+        if entry.op is not None:
+            yield member.item, entry.actions
 
 
 def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
@@ -232,9 +225,3 @@ def _check(member: TransactionItem, known: Known | None) -> None:
     member.check()
     if not is_same:
         raise member.refused(member.stored or None)
-
-
-def _actions(entry: _Entry) -> list[Action]:
-    actions: list[Action] = [Place(name).set(Stored(value)) for name, value in entry["set"].items()]
-    actions += [Place(name).remove() for name in entry["remove"]]
-    return actions or [conditions.nothing()]

@@ -131,20 +131,20 @@ class Writer:
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Save the item."""
         kept = None if self.kept is None else self.kept()
-        data = self._write(self.plan_save(conditions.both(condition, kept), checks_version=checks_version, kind=kind))
+        data = self.send(self.plan_save(conditions.both(condition, kept), checks_version=checks_version, kind=kind))
         self._note_deleted(is_deleted=False)
         return data
 
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Any:
         """Apply actions, and load the stored item from the response."""
-        return self._write(self.plan_update(actions, condition, checks_version=checks_version))
+        return self.send(self.plan_update(actions, condition, checks_version=checks_version))
 
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; a separate lock stays."""
         write = self.plan_delete(condition, checks_version=checks_version)
         if self.is_locked and not self.is_embedded:
             write = replace(write, kind=EntryEffect.KEEP)
-        data = self._write(write)
+        data = self.send(write)
         self._note_deleted(is_deleted=True)
         return data
 
@@ -154,9 +154,10 @@ class Writer:
 
     def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Increment the version."""
-        return self._write(plan_update(self.item, [], condition, checks_version=checks_version))
+        return self.send(plan_update(self.item, [], condition, checks_version=checks_version))
 
-    def _write(self, write: Write, unanswered: Statement | None = None) -> dict[str, Any]:
+    def send(self, write: Write, unanswered: Statement | None = None) -> dict[str, Any]:
+        """Send a write of the item, and tell the instance what became of it."""
         try:
             data = send.send_item(write, self.owns, self.row, self.foreign_checks, unanswered)
         except (Conflict, OutcomeUnknown) as error:
@@ -323,7 +324,7 @@ class BatchedWrite:
 
     def send_alone(self) -> None:
         """Send what is not known to be applied."""
-        self.writer._write(self.write, self.said if self.is_unanswered else None)
+        self.writer.send(self.write, self.said if self.is_unanswered else None)
 
 
 def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:

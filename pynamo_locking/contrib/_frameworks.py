@@ -7,6 +7,7 @@ import math
 import re
 import threading
 import weakref
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking import ConfigurationError, LockableMixin, LockSettings
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# What Flask, Django and Starlette have in common: errors as HTTP answers, and entity tags.
-
-
 # What an error is over HTTP
 
 
@@ -71,7 +69,8 @@ PROBLEM_TYPE: Final = "urn:pynamo-locking:problem:"
 CONTENT_TYPE: Final = "application/problem+json"
 
 
-class _Kind(NamedTuple):
+@dataclass(frozen=True)
+class _Kind:
     status: int
     code: str
     detail: str
@@ -108,6 +107,14 @@ ANSWERED: Final = tuple(_KINDS)
 STATUSES: Final = frozenset({kind.status for kind in _KINDS.values()} | {412, 503})
 
 
+def answer(error: LockingError, environ: dict[str, Any], request: str, base: str | None) -> Problem:
+    """Return the answer to a request, and log an error that is no ordinary conflict: frameworks log no answers."""
+    found = problem(error, is_conditional=is_conditional(environ), base=base)
+    if found.status in (500, 503):
+        logger.error("%s: %s", request, error, exc_info=error)
+    return found
+
+
 def problem(error: LockingError, *, is_conditional: bool, base: str | None = None) -> Problem:
     """Return the answer to a request that has failed with one of the errors in `ANSWERED`.
 
@@ -124,7 +131,7 @@ def problem(error: LockingError, *, is_conditional: bool, base: str | None = Non
         state = _queue_of(error)
         if state is None and isinstance(error, LockTimeout):
             kind = _Kind(503, "no-answer", "The database did not answer. Try again later.")
-        facts |= _who_holds(state)
+        facts |= {"ticket": state.holders[0].ticket} if state is not None and state.holders else {}
         headers = _retry_after(state)
     title = kind.code.replace("-", " ").capitalize()
     body = {"type": f"{PROBLEM_TYPE if base is None else base}{kind.code}", "title": title, "status": kind.status}
@@ -134,14 +141,8 @@ def problem(error: LockingError, *, is_conditional: bool, base: str | None = Non
 def _of_stale(kind: _Kind, error: StaleVersion, *, is_conditional: bool) -> _Kind:
     """Return what a stale version is in this request. Without an expected version, no version was changed."""
     if error.expected is None and error.actual is not None:
-        kind = kind._replace(detail="There is one already, and no strong ETag in If-Match names a version of it.")
-    return kind._replace(status=412) if is_conditional else kind
-
-
-def log_if_broken(error: LockingError, answer: Problem, request: str) -> None:
-    """Log an error that is no ordinary conflict: the framework does not log errors that were answered."""
-    if answer.status in (500, 503):
-        logger.error("%s: %s", request, error, exc_info=error)
+        kind = replace(kind, detail="There is one already, and no strong ETag in If-Match names a version of it.")
+    return replace(kind, status=412) if is_conditional else kind
 
 
 def _queue_of(error: ItemLocked | LockTimeout) -> LockState | None:
@@ -152,10 +153,6 @@ def _queue_of(error: ItemLocked | LockTimeout) -> LockState | None:
     stored = None if lock is None else image.get(lock.attr_name)
     state: LockState | None = None if lock is None or stored is None else lock.deserialize(lock.get_value(stored))
     return state
-
-
-def _who_holds(state: LockState | None) -> dict[str, int]:
-    return {"ticket": state.holders[0].ticket} if state is not None and state.holders else {}
 
 
 def _retry_after(state: LockState | None) -> dict[str, str]:
@@ -206,6 +203,21 @@ def is_known(environ: dict[str, Any], tag: str) -> bool:
     if header.strip(" \t") == "*":
         return True
     return _TAGS.fullmatch(header) is not None and tag.strip('"') in [known for _, known in _TAG.findall(header)]
+
+
+def etag(item: Model) -> str:
+    """Return the ETag of an item, with its quotes.
+
+    ``response.headers["ETag"] = etag(account)``. It is a strong tag: it names the write that made the item what it is.
+    No request.
+
+    Args:
+        item: a stored item.
+
+    Raises:
+        ConfigurationError: the model has no version.
+    """
+    return f'"{versions.etag_of(item)}"'
 
 
 def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any = None) -> Any:

@@ -147,8 +147,7 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
 
 def _answer(error: LockingError) -> Response:
     base = current_app.config.get(f"{_PREFIX}PROBLEM_TYPE")
-    problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(request.environ), base=base)
-    _frameworks.log_if_broken(error, problem, _request())
+    problem = _frameworks.answer(error, request.environ, _request(), base)
     body = current_app.json.dumps(problem.body)
     return current_app.response_class(body, problem.status, problem.headers, content_type=_frameworks.CONTENT_TYPE)
 
@@ -167,13 +166,14 @@ def _note_held_before_request(_app: Flask, **_: Any) -> None:
 
 
 def _release_leftovers(_error: BaseException | None) -> None:
-    before = g.get(_HELD_BEFORE)
-    if before is not None:
-        inspection.release_all_since(before, _request())
+    _release_since(g.get(_HELD_BEFORE))
 
 
 def _release_leftovers_of_request(_error: BaseException | None) -> None:
-    before = request.environ.get(_HELD_BEFORE)
+    _release_since(request.environ.get(_HELD_BEFORE))
+
+
+def _release_since(before: Any) -> None:
     if before is not None:
         inspection.release_all_since(before, _request())
 

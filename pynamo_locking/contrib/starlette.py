@@ -15,9 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import NotModifiedResponse
 
-from pynamo_locking._facade import inspection, versions
+from pynamo_locking._facade import inspection
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib._frameworks import PreconditionRequired
+from pynamo_locking.contrib._frameworks import PreconditionRequired, etag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,9 +103,8 @@ class PynamoLocking:
         async def answer(connection: Request | Any, error: Any) -> Response:
             if connection.scope["type"] != "http":  # a WebSocket has no answer with a status
                 raise error
-            environ = _environ(connection)
-            problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(environ), base=problem_type)
-            _frameworks.log_if_broken(error, problem, f"{connection.method} {connection.url.path}")
+            asked = f"{connection.method} {connection.url.path}"
+            problem = _frameworks.answer(error, _environ(connection), asked, problem_type)
             return JSONResponse(problem.body, problem.status, problem.headers, media_type=_frameworks.CONTENT_TYPE)
 
         for error_class in _frameworks.ANSWERED:
@@ -114,21 +113,6 @@ class PynamoLocking:
     def reset(self) -> None:
         """Undo the configuration of the models: for tests that configure one application after another."""
         _frameworks.reset(self.models)
-
-
-def etag(item: Model) -> str:
-    """Return the ETag of an item, with its quotes.
-
-    ``response.headers["ETag"] = etag(account)``. It is a strong tag: it names the write that made the item what it is.
-    No request.
-
-    Args:
-        item: a stored item.
-
-    Raises:
-        ConfigurationError: the model has no version.
-    """
-    return f'"{versions.etag_of(item)}"'
 
 
 def conditional(request: Request, body: Any, item: Model) -> Response:

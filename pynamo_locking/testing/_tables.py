@@ -46,7 +46,6 @@ def condition_failed(item: Mapping[str, Any] | None) -> Refusal:
 
 
 def no_such_table() -> Refusal:
-    """Return the refusal of a request to a table that does not exist."""
     return Refusal(NOT_FOUND, "Requested resource not found")
 
 
@@ -133,7 +132,6 @@ class View:
         self._hashes: list[tuple[int, Any]] = []  # the partitions, scattered as DynamoDB does
 
     def get(self, key: Key) -> Record | None:
-        """Return an item of the table by its key."""
         partition = self._partitions.get(key[0])
         return None if partition is None else partition.records.get(key[1:])
 
@@ -217,7 +215,6 @@ class View:
         return sum(len(partition.order) for partition in self._partitions.values())
 
     def sizes(self) -> int:
-        """Return the size of all items."""
         return sum(record.size for partition in self._partitions.values() for record in partition.records.values())
 
 
@@ -232,6 +229,7 @@ def scattered(hash_value: Any) -> int:
 
 
 _EMPTY: Final = {"S": "string", "B": "binary"}
+_INDEXES: Final = ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
 
 
 class Table:
@@ -247,7 +245,7 @@ class Table:
         self.ttl: str | None = None
         self.indexes = {
             each["IndexName"]: _index(each, self.schema, is_local=kind == "LocalSecondaryIndexes")
-            for kind in ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
+            for kind in _INDEXES
             for each in description.get(kind, ())
         }
 
@@ -260,7 +258,6 @@ class Table:
         return self.indexes[index]
 
     def key_of_request(self, given: Mapping[str, Mapping[str, Any]]) -> Key:
-        """Return the key that a request names."""
         return self.read_key(given)[0]
 
     def read_key(self, given: Mapping[str, Mapping[str, Any]]) -> tuple[Key, Item]:
@@ -350,7 +347,6 @@ class Table:
 
 
 def schema_of(keys: Iterable[Mapping[str, str]]) -> Schema:
-    """Return the key attributes of a key schema."""
     by_role = {each["KeyType"]: each["AttributeName"] for each in keys}
     return Schema(by_role["HASH"], by_role.get("RANGE"))
 
@@ -374,7 +370,6 @@ class Store:
         self.tokens: dict[str, tuple[int, Any]] = {}
 
     def table(self, name: str) -> Table:
-        """Return a table."""
         # An ARN ends with the table's name.
         table = self.tables.get(name) or self.tables.get(name.rpartition(":table/")[2])
         if table is None:
@@ -396,12 +391,10 @@ _KEPT: Final = (
     "TableName",
     "AttributeDefinitions",
     "KeySchema",
-    "LocalSecondaryIndexes",
-    "GlobalSecondaryIndexes",
+    *_INDEXES,
     "BillingMode",
     "ProvisionedThroughput",
 )
-_INDEXES: Final = ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
 _MOST_NAMES: Final = 100
 
 
@@ -474,7 +467,6 @@ def _described(table: Table, status: str = "ACTIVE") -> dict[str, Any]:
 
 
 def describe_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a DescribeTable."""
     return {"Table": _described(store.table_itself(request["TableName"]))}
 
 
@@ -486,7 +478,6 @@ def delete_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_tables(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a ListTables."""
     after, limit = request.get("ExclusiveStartTableName", ""), request.get("Limit", _MOST_NAMES)
     names = [name for name in sorted(store.tables) if name > after]
     more = {"LastEvaluatedTableName": names[limit - 1]} if len(names) > limit else {}
@@ -507,7 +498,6 @@ def update_time_to_live(store: Store, request: Mapping[str, Any]) -> dict[str, A
 
 
 def describe_time_to_live(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve a DescribeTimeToLive."""
     table = store.table_itself(request["TableName"])
     described = {"TimeToLiveStatus": "DISABLED"}
     if table.ttl is not None:

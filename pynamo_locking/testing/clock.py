@@ -34,6 +34,11 @@ _PATIENCE_S: Final = 0.1
 _LOOK_S: Final = 0.005
 
 
+#: Threads of the library have names that begin so. That of the heartbeat only keeps locks alive.
+_LIBRARY: Final = "pynamo-locking-"
+_HEARTBEAT: Final = f"{_LIBRARY}heartbeat"
+
+
 class Closed(BaseException):
     """Ends a thread of the library that waits in a timeline that has ended."""
 
@@ -63,15 +68,14 @@ class Timeline:
 
     Threads of the library are those that were started by `spawn`. Time moves by itself to the next moment for which a
     thread waits. It does so when no thread of the library runs, and no thread that was just woken. It does not move
-    for threads that only keep locks alive; `keeps_alive` recognises them by their names.
+    for a thread that only keeps locks alive.
     """
 
-    def __init__(self, real: Runtime, *, auto_jump: bool, keeps_alive: Callable[[str], bool]) -> None:
+    def __init__(self, real: Runtime, *, auto_jump: bool) -> None:
         self.elapsed = 0.0
         self.auto_jump = auto_jump
         self.is_closed = False
         self._real = real
-        self._keeps_alive = keeps_alive
         self._guard = threading.RLock()
         self._sleepers: list[Sleeper] = []
         self._threads: set[threading.Thread] = set()
@@ -145,7 +149,7 @@ class Timeline:
         self._woken = {thread: until for thread, until in self._woken.items() if until > now and thread.is_alive()}
         if self._running or self._woken:
             return
-        worth = any(not self._keeps_alive(sleeper.thread.name) for sleeper in self._sleepers)
+        worth = any(sleeper.thread.name != _HEARTBEAT for sleeper in self._sleepers)
         until = min((sleeper.until for sleeper in self._sleepers), default=math.inf)
         if until <= self.elapsed or (self.auto_jump and worth and until < math.inf):
             self._wake_all(max(self.elapsed, until))
@@ -178,10 +182,10 @@ class Timeline:
 
     # Threads of the library
 
-    def runs_thread(self, prefix: str) -> bool:
-        """Tell whether the running thread was started by `spawn`, or has a name that does not begin so."""
+    def runs_thread(self) -> bool:
+        """Tell whether the running thread was started by `spawn`, or is one of the application."""
         thread = threading.current_thread()
-        return thread in self._threads or not thread.name.startswith(prefix)
+        return thread in self._threads or not thread.name.startswith(_LIBRARY)
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
         """Start a daemon thread, in the context of the caller."""
@@ -400,23 +404,10 @@ def view_here() -> ClockView | None:
     return _ENTERED.get()[-1] if _ENTERED.get() else None
 
 
-def enter(view: ClockView) -> None:
-    """Make a view that of the running code."""
-    _ENTERED.set((*_ENTERED.get(), view))
-
-
-def leave() -> None:
-    """Go back to the view before."""
-    _ENTERED.set(_ENTERED.get()[:-1])
-
-
 # Virtual time for tests: leases end and items expire without a real wait.
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-#: Threads of the library have names that begin so.
-_LIBRARY: Final = "pynamo-locking-"
 
 
 class VirtualClock:
@@ -459,7 +450,7 @@ class VirtualClock:
         self._start_ms = (self._start - _EPOCH) // timedelta(milliseconds=1)
         # As the real one, for locks from before; in steps of a power of two, so that sums with whole seconds are exact.
         self._origin = math.ceil(self._before.monotonic() * 1024) / 1024
-        self._timeline = Timeline(runtime.Runtime(), auto_jump=auto_jump, keeps_alive=_is_heartbeat)
+        self._timeline = Timeline(runtime.Runtime(), auto_jump=auto_jump)
         self._world: _VirtualRuntime | None = None
         self._hearts = _Hearts()
 
@@ -560,11 +551,11 @@ class VirtualProcess(ClockView):
     """
 
     def __enter__(self) -> Self:
-        enter(self)
+        _ENTERED.set((*_ENTERED.get(), self))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        leave()
+        _ENTERED.set(_ENTERED.get()[:-1])
 
 
 class _VirtualRuntime(runtime.Runtime):
@@ -580,7 +571,7 @@ class _VirtualRuntime(runtime.Runtime):
         self.monotonic = self._virtual_monotonic
 
     def _is_from_before(self) -> bool:
-        return not self._timeline.runs_thread(_LIBRARY)
+        return not self._timeline.runs_thread()
 
     def _clocks(self) -> TimeSource:
         return self._before if self._is_from_before() else view_here() or self._clock
@@ -645,10 +636,6 @@ class _Hearts:
             if view not in self._by_view:
                 self._by_view[view] = HeartbeatThread()
             return self._by_view[view]
-
-
-def _is_heartbeat(name: str) -> bool:
-    return name == f"{_LIBRARY}heartbeat"
 
 
 def _true_seconds(seconds: float) -> float:

@@ -25,7 +25,7 @@ from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._pynamodb import ttl_attribute_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from pynamo_locking.testing._botocore import client_error
+from pynamo_locking.testing.memory import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +51,14 @@ class Strikes:
 
     def __init__(self) -> None:
         self.count = 0
+        self._mutex = runtime.current.exclusive()
+
+    def _hits(self, is_meant: Callable[[], bool], most: int | None) -> bool:
+        """Count a request that the fault is to strike, which it does so many times; tell whether it is one."""
+        with self._mutex:
+            is_hit = (most is None or self.count < most) and is_meant()
+            self.count += is_hit
+        return is_hit
 
 
 @contextmanager
@@ -94,20 +102,20 @@ def conflict(
     Cost: 1 read and 1 write for each time.
     """
     is_write = _writes_of(model, hash_key, range_key)
-    strikes, mutex, failures = Strikes(), runtime.current.exclusive(), list[Exception]()
+    strikes, failures = Strikes(), list[Exception]()
 
     def write() -> None:
         try:
             item = model.get(hash_key, range_key, consistent_read=True)
         except DoesNotExist:
             item = model(hash_key, range_key)
-        (by or _save)(item)
+        if by is None:
+            item.save()
+        else:
+            by(item)
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        with mutex:
-            is_hit = strikes.count < times and is_write(operation, kwargs)
-            strikes.count += is_hit
-        if is_hit:
+        if strikes._hits(lambda: is_write(operation, kwargs), times):
             try:
                 _elsewhere(write)
             except Exception as error:  # noqa: BLE001 - raised when the block ends, and not in the application
@@ -155,13 +163,10 @@ def lost_answers(
         AssertionError: when the block ends: it did not write the item. The block's own error goes before.
     """
     is_write = _writes_of(model, hash_key, range_key)
-    strikes, mutex = Strikes(), runtime.current.exclusive()
+    strikes = Strikes()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        with mutex:
-            is_hit = (strikes.count > 0 or is_write(operation, kwargs)) and (times is None or strikes.count < times)
-            strikes.count += is_hit
-        if not is_hit:
+        if not strikes._hits(lambda: strikes.count > 0 or is_write(operation, kwargs), times):
             return send()
         if is_applied:
             with suppress(ClientError):
@@ -187,13 +192,10 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strik
     Yields:
         What has happened so far.
     """
-    table, strikes, mutex = model.Meta.table_name, Strikes(), runtime.current.exclusive()
+    table, strikes = model.Meta.table_name, Strikes()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        with mutex:
-            is_hit = table in _tables(kwargs) and (times is None or strikes.count < times)
-            strikes.count += is_hit
-        if is_hit:
+        if strikes._hits(lambda: table in _tables(kwargs), times):
             raise client_error(operation, "ProvisionedThroughputExceededException", "throttled by a test", {})
         return send()
 
@@ -221,7 +223,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[S
     Yields:
         How many writes have been refused so far.
     """
-    table, strikes, mutex = model.Meta.table_name, Strikes(), runtime.current.exclusive()
+    table, strikes = model.Meta.table_name, Strikes()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if table not in _tables(kwargs):
@@ -229,10 +231,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[S
         if operation in _NOT_THERE:
             message = f"{operation} is not supported on global tables with multi-Region strong consistency"
             raise client_error(operation, INVALID, message, {})
-        with mutex:
-            is_hit = operation in _WRITES and strikes.count < conflicts
-            strikes.count += is_hit
-        if is_hit:
+        if strikes._hits(lambda: operation in _WRITES, conflicts):
             code, message = "ReplicatedWriteConflictException", "refused by a test: a write of another Region has it"
             raise client_error(operation, code, message, {})
         answer = send()
@@ -309,10 +308,6 @@ def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = N
         if each.entry.id in lost:
             with suppress(LockLost):
                 _elsewhere(each.renew)
-
-
-def _save(item: Model) -> None:
-    item.save()
 
 
 def _elsewhere(call: Callable[[], _T]) -> _T:

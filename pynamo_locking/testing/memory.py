@@ -3,28 +3,68 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache, partial
+from typing import Any, Final
 
+from botocore.exceptions import ClientError
+from botocore.hooks import HierarchicalEmitter
+from pynamodb.connection.base import Connection
 from typing_extensions import Self
 
 from pynamo_locking._expressions.values import Refusal
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_lock, local_queue
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing import _operations, _queries, _tables
-from pynamo_locking.testing._botocore import Exceptions, Meta, client_error, connections_use, response_metadata
+from pynamo_locking.testing import _operations, _tables
 from pynamo_locking.testing._tables import Store
 from pynamo_locking.testing.clock import view_here
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pynamodb.connection
+# Where it meets botocore and PynamoDB.
 
 
-# The arguments that operations take.
+@lru_cache(maxsize=64)
+def error_class(code: str) -> type[ClientError]:
+    """Return the class of the errors with this code, as ``client.exceptions`` has it."""
+    return type(code, (ClientError,), {})
+
+
+def client_error(operation: str, code: str, message: str, details: dict[str, Any]) -> ClientError:
+    """Return an error as botocore raises it; `details` are further parts of the response, as ``Item``."""
+    error = {"Code": code, "Message": message}
+    response: Any = {"Error": error, "ResponseMetadata": response_metadata(400), **details}
+    return error_class(code)(response, operation)
+
+
+def response_metadata(status: int) -> dict[str, Any]:
+    """Return what botocore adds to every response."""
+    return {"RequestId": "memory", "HTTPStatusCode": status, "HTTPHeaders": {}, "RetryAttempts": 0}
+
+
+class Meta:
+    """As much of ``client.meta`` as PynamoDB and this package look at.
+
+    The in-memory database raises none of botocore's events by itself; a test that plays botocore's retries can.
+    """
+
+    def __init__(self) -> None:
+        self.endpoint_url = "memory://dynamodb"
+        self.region_name = "memory"
+        self.events: Any = HierarchicalEmitter()
+
+
+class Exceptions:
+    """The exception classes of a client: ``client.exceptions.ConditionalCheckFailedException``."""
+
+    def __getattr__(self, name: str) -> type[ClientError]:
+        """Return the class of the errors with this code."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return ClientError if name == "ClientError" else error_class(name)
+
+
+# The operations, and the arguments that they take.
 
 
 _NAMES: Final = {"ExpressionAttributeNames"}
@@ -37,39 +77,45 @@ _PAGE: Final = {
     *("FilterExpression", "ProjectionExpression", "ReturnConsumedCapacity", *_PLACEHOLDERS),
 }
 
-#: By operation, what must be given, and what may.
-_ARGUMENTS: Final[dict[str, tuple[set[str], set[str]]]] = {
-    "GetItem": ({"TableName", "Key"}, {"ConsistentRead", "ProjectionExpression", "ReturnConsumedCapacity", *_NAMES}),
-    "PutItem": ({"TableName", "Item"}, _WRITE),
-    "UpdateItem": ({"TableName", "Key"}, {"UpdateExpression", *_WRITE}),
-    "DeleteItem": ({"TableName", "Key"}, _WRITE),
-    "Query": ({"TableName"}, {"KeyConditionExpression", "ScanIndexForward", *_PAGE}),
-    "Scan": ({"TableName"}, {"Segment", "TotalSegments", *_PAGE}),
-    "BatchGetItem": ({"RequestItems"}, {"ReturnConsumedCapacity"}),
-    "BatchWriteItem": ({"RequestItems"}, _REPORT),
-    "BatchExecuteStatement": ({"Statements"}, {"ReturnConsumedCapacity"}),
-    "TransactGetItems": ({"TransactItems"}, {"ReturnConsumedCapacity"}),
-    "TransactWriteItems": ({"TransactItems"}, {"ClientRequestToken", *_REPORT}),
+_Serve = Callable[[Store, Mapping[str, Any]], dict[str, Any]]
+#: By operation, what serves it, what must be given, and what may.
+_OPERATIONS: Final[dict[str, tuple[_Serve, set[str], set[str]]]] = {
+    "GetItem": (
+        _operations.get_item,
+        {"TableName", "Key"},
+        {"ConsistentRead", "ProjectionExpression", "ReturnConsumedCapacity", *_NAMES},
+    ),
+    "PutItem": (_operations.put_item, {"TableName", "Item"}, _WRITE),
+    "UpdateItem": (_operations.update_item, {"TableName", "Key"}, {"UpdateExpression", *_WRITE}),
+    "DeleteItem": (_operations.delete_item, {"TableName", "Key"}, _WRITE),
+    "Query": (_operations.query, {"TableName"}, {"KeyConditionExpression", "ScanIndexForward", *_PAGE}),
+    "Scan": (_operations.scan, {"TableName"}, {"Segment", "TotalSegments", *_PAGE}),
+    "BatchGetItem": (_operations.batch_get_item, {"RequestItems"}, {"ReturnConsumedCapacity"}),
+    "BatchWriteItem": (_operations.batch_write_item, {"RequestItems"}, _REPORT),
+    "BatchExecuteStatement": (_operations.batch_execute_statement, {"Statements"}, {"ReturnConsumedCapacity"}),
+    "TransactGetItems": (_operations.transact_get_items, {"TransactItems"}, {"ReturnConsumedCapacity"}),
+    "TransactWriteItems": (_operations.transact_write_items, {"TransactItems"}, {"ClientRequestToken", *_REPORT}),
     "CreateTable": (
+        _tables.create_table,
         {"TableName", "KeySchema", "AttributeDefinitions"},
         {
             *("LocalSecondaryIndexes", "GlobalSecondaryIndexes", "BillingMode", "ProvisionedThroughput"),
             *("Tags", "SSESpecification", "TableClass", "DeletionProtectionEnabled"),  # without effect
         },
     ),
-    "DescribeTable": ({"TableName"}, set()),
-    "DeleteTable": ({"TableName"}, set()),
-    "ListTables": (set(), {"Limit", "ExclusiveStartTableName"}),
-    "UpdateTimeToLive": ({"TableName", "TimeToLiveSpecification"}, set()),
-    "DescribeTimeToLive": ({"TableName"}, set()),
+    "DescribeTable": (_tables.describe_table, {"TableName"}, set()),
+    "DeleteTable": (_tables.delete_table, {"TableName"}, set()),
+    "ListTables": (_tables.list_tables, set(), {"Limit", "ExclusiveStartTableName"}),
+    "UpdateTimeToLive": (_tables.update_time_to_live, {"TableName", "TimeToLiveSpecification"}, set()),
+    "DescribeTimeToLive": (_tables.describe_time_to_live, {"TableName"}, set()),
 }
 
 
 def check_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a request that the in-memory DynamoDB would not understand."""
-    if operation not in _ARGUMENTS:
+    if operation not in _OPERATIONS:
         raise ConfigurationError(f"MemoryDynamoDB does not know the operation {operation}")
-    required, optional = _ARGUMENTS[operation]
+    _, required, optional = _OPERATIONS[operation]
     given = arguments.keys()
     if not required <= given:
         raise ConfigurationError(f"{operation} needs {', '.join(sorted(required - given))}")
@@ -81,26 +127,7 @@ def check_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
 # A DynamoDB in this process, for tests that take microseconds a request.
 
 
-_SERVED: Final[dict[str, Callable[[Store, Mapping[str, Any]], dict[str, Any]]]] = {
-    "GetItem": _operations.get_item,
-    "PutItem": _operations.put_item,
-    "UpdateItem": _operations.update_item,
-    "DeleteItem": _operations.delete_item,
-    "Query": _queries.query,
-    "Scan": _queries.scan,
-    "BatchGetItem": _operations.batch_get_item,
-    "BatchWriteItem": _operations.batch_write_item,
-    "BatchExecuteStatement": _operations.batch_execute_statement,
-    "TransactGetItems": _operations.transact_get_items,
-    "TransactWriteItems": _operations.transact_write_items,
-    "CreateTable": _tables.create_table,
-    "DescribeTable": _tables.describe_table,
-    "DeleteTable": _tables.delete_table,
-    "ListTables": _tables.list_tables,
-    "UpdateTimeToLive": _tables.update_time_to_live,
-    "DescribeTimeToLive": _tables.describe_time_to_live,
-}
-_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in _SERVED}
+_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in _OPERATIONS}
 
 #: The database whose ``with`` block is open; there is one process-wide seam, so there is one.
 _in_use: list[MemoryDynamoDB] = []
@@ -151,7 +178,9 @@ class MemoryDynamoDB:
                 "a MemoryDynamoDB is in use already: PynamoDB's connections can go to one only. Leave its `with` "
                 "block first, or use the one that is open."
             )
-        self._patch.enter_context(connections_use(self.client_for))
+        connection: Any = Connection
+        self._patch.callback(setattr, connection, "client", connection.client)
+        connection.client = property(self.client_for)
         # Locks of the running code are in another database: they guard nothing here, and those from here nothing there.
         self._patch.callback(held_lock.held_by_context.set, held_lock.held_by_context.get())
         held_lock.held_by_context.set({})
@@ -181,7 +210,7 @@ class MemoryDynamoDB:
         check_arguments(operation, kwargs)
         try:
             with self._mutex:
-                response = _SERVED[operation](self._store, kwargs)
+                response = _OPERATIONS[operation][0](self._store, kwargs)
         except Refusal as refusal:
             raise client_error(operation, refusal.code, refusal.message, refusal.details) from None
         response["ResponseMetadata"] = response_metadata(200)
@@ -197,7 +226,7 @@ class MemoryDynamoDB:
         """Return a low-level client, as ``boto3.client("dynamodb")`` makes one."""
         return self._client
 
-    def client_for(self, connection: pynamodb.connection.Connection) -> MemoryClient:  # noqa: ARG002 - for subclasses
+    def client_for(self, connection: Connection) -> MemoryClient:  # noqa: ARG002 - for subclasses
         """Return the client that a PynamoDB connection uses inside the ``with`` block.
 
         Override it to tell connections apart, by their retries for example.

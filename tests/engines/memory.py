@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from botocore.retries import standard
 
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
-from pynamo_locking.testing._botocore import error_class
+from pynamo_locking.testing.memory import error_class
 from tests.support import faults
 
 if TYPE_CHECKING:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, TypeVar
 
-from django.http import HttpResponse, JsonResponse
+from django.http import JsonResponse
 from django.utils.cache import get_conditional_response
 from pynamodb.models import Model
 
-from pynamo_locking._facade import tables, versions
+from pynamo_locking._facade import tables
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib.django import conf
+from pynamo_locking.contrib._frameworks import etag
+from pynamo_locking.contrib.django import apps
+
+__all__ = ["conditional", "etag", "health", "if_match"]
 
 _M = TypeVar("_M", bound=Model)
 
 #: How many seconds a connection may take, and again the response.
 _PATIENCE: Final = 1.0
-
-
-def etag(item: Model) -> str:
-    """Return the ETag of an item as Django takes it, with its quotes.
-
-    ``response["ETag"] = etag(stock)``. It is a strong tag: it names the write that made the item what it is.
-    No request.
-
-    Args:
-        item: a stored item.
-
-    Raises:
-        ConfigurationError: the model has no version.
-    """
-    return f'"{versions.etag_of(item)}"'
 
 
 def conditional(request: Any, response: Any, item: Model) -> Any:
@@ -71,16 +58,6 @@ def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key:
     return found
 
 
-def response_of(problem: _frameworks.Problem) -> Any:
-    """Return the answer to an error."""
-    return HttpResponse(
-        json.dumps(problem.body).encode(),
-        status=problem.status,
-        headers=problem.headers,
-        content_type=_frameworks.CONTENT_TYPE,
-    )
-
-
 def health(_request: Any) -> Any:
     """Answer 200 if every table of the settings answers, else 503, with the error in the log.
 
@@ -88,7 +65,7 @@ def health(_request: Any) -> Any:
 
     Cost: half a read unit for each model.
     """
-    errors = {model: tables.probe(model, _PATIENCE) for model in conf.models()}
+    errors = {model: tables.probe(model, _PATIENCE) for model in apps.models()}
     bad = {model.__name__: error for model, error in errors.items() if error is not None}
     for name, error in bad.items():
         _frameworks.logger.error("%s does not answer: %s", name, error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.http import JsonResponse
 
 from pynamo_locking._facade import inspection
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib.django import conf, http, sql
+from pynamo_locking.contrib.django import apps, sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,11 +69,13 @@ class LocksMiddleware:
         """Return the answer to an error of this package; None for any other error, which Django handles."""
         if not isinstance(error, _frameworks.ANSWERED):
             return None
-        base = conf.configuration().get("PROBLEM_TYPE")
-        problem = _frameworks.problem(error, is_conditional=_frameworks.is_conditional(request.META), base=base)
-        _frameworks.log_if_broken(error, problem, f"{request.method} {request.path}")
-        handler = conf.handler_of(problem.status)
-        return http.response_of(problem) if handler is None else handler(request, error)
+        base = apps.configuration().get("PROBLEM_TYPE")
+        problem = _frameworks.answer(error, request.META, f"{request.method} {request.path}", base)
+        handler = apps.handler_of(problem.status)
+        if handler is not None:
+            return handler(request, error)
+        kind = _frameworks.CONTENT_TYPE
+        return JsonResponse(problem.body, status=problem.status, headers=problem.headers, content_type=kind)
 
 
 def _end(before: Any, held: list[Any], request: Any) -> None:

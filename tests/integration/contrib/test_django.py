@@ -650,7 +650,7 @@ def found(**options):
 
 def test_the_checks(client, shop, settings_of, monkeypatch):
     """Unknown keys, handlers that are none, short leases and missing times of expiry; no request is made for them."""
-    from pynamo_locking.contrib.django import conf
+    from pynamo_locking.contrib.django import apps
 
     with faults.count_requests() as requests:
         assert found() == []
@@ -658,7 +658,7 @@ def test_the_checks(client, shop, settings_of, monkeypatch):
             assert found() == ["pynamo_locking.E001"]
         with settings_of(HANDLER409="nowhere.at_all", HANDLER412=f"{__name__}.PRODUCT", HANDLER423=handled):
             assert found() == ["pynamo_locking.E003"] * 2
-        monkeypatch.setattr(conf, "models", lambda: [Brief, Fine, shop.Stock])
+        monkeypatch.setattr(apps, "models", lambda: [Brief, Fine, shop.Stock])
         assert sorted(found()) == ["pynamo_locking.W001", "pynamo_locking.W002"]
         monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # a heartbeat renews
         assert found() == ["pynamo_locking.W002"]
@@ -683,15 +683,15 @@ def test_the_check_of_tables_has_to_be_asked_for(client, shop, monkeypatch):
 @pytest.mark.parametrize("path", ["shop.stock.Nothing", "nowhere.Stock", "shop.views.order"])
 def test_models_that_are_not_there(settings_of, path):
     """Are a mistake in the settings, and said so when Django starts."""
-    from pynamo_locking.contrib.django import conf
+    from pynamo_locking.contrib.django import apps
 
     with settings_of(MODELS=[path]), pytest.raises(ImproperlyConfigured, match=path):
-        conf.apply()
+        apps.apply()
 
 
 def test_settings_that_cannot_be(settings_of):
     """The same."""
-    from pynamo_locking.contrib.django import conf
+    from pynamo_locking.contrib.django import apps
 
     with settings_of(TABLE_PREFIX="t-"), pytest.raises(ImproperlyConfigured, match="PYNAMO_LOCKING: Stock was"):
-        conf.apply()
+        apps.apply()

@@ -10,7 +10,7 @@ from pynamodb.connection import Connection
 from pynamo_locking import ConfigurationError, LockableModel, TransactionConflict, transaction
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.testing._botocore import client_error
+from pynamo_locking.testing.memory import client_error
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Locks

@@ -30,7 +30,7 @@ from pynamo_locking._items import unique_values
 from pynamo_locking._items.unique_values import Value
 from pynamo_locking._writes.unique_rows import Holder, UniqueRow
 from pynamo_locking._writes.write import error_of_refusal
-from pynamo_locking.testing._botocore import client_error
+from pynamo_locking.testing.memory import client_error
 from tests.support.faults import delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock

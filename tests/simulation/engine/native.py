@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pynamo_locking._expressions.values import Refusal
-from pynamo_locking.testing._botocore import client_error
 from pynamo_locking.testing._operations import (
     TRANSACTIONAL,
     Bill,
@@ -30,7 +29,7 @@ from pynamo_locking.testing._operations import (
     remember,
 )
 from pynamo_locking.testing._tables import cancelled, reason
-from pynamo_locking.testing.memory import check_arguments
+from pynamo_locking.testing.memory import check_arguments, client_error
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

@@ -12,8 +12,8 @@ from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutErr
 from pynamo_locking._core.dynamodb import ACTION_FAILED
 from pynamo_locking._io import lock_record
 from pynamo_locking.testing import MemoryDynamoDB
-from pynamo_locking.testing._botocore import response_metadata
 from pynamo_locking.testing._operations import refused, single_write
+from pynamo_locking.testing.memory import response_metadata
 from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
 from tests.simulation.engine.client import FaultyClient
 from tests.simulation.engine.expiry import Expiry

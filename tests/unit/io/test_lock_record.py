@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pynamo_locking import LockState
 from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
-from pynamo_locking._core.lock_queue import FREE
+from pynamo_locking._core.lock_queue import FREE, Success, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_record, runtime, stored_rows, transaction_record
@@ -239,3 +240,45 @@ def test_a_mended_document_gives_out_tickets_that_can_be_read():
     raw["queue"]["M"]["id1"]["L"][0] = stored_rows.number(most - 1)
     state = lock_record.state_of(lock_record.mended(raw, 6)["M"])
     assert (state.unreadable, state.entries, state.next_ticket) == ("", (), most)
+
+
+MARK = {"f": {"N": "1"}, "id": {"S": "T"}, "table": {"S": "tx"}}
+SAVE = {"op": {"S": "save"}, "set": {"M": {"a": {"N": "1"}}}, "remove": {"L": [{"S": "b"}]}}
+
+
+@pytest.mark.parametrize(
+    ("mark", "intent"),
+    [
+        (WriteIntent("T", "tx", "save", set={"a": {"N": "1"}}, remove=("b",)), SAVE),
+        (WriteIntent("T", "tx", "save", is_ghost=True), {"op": {"S": "save"}, "ghost": {"BOOL": True}}),
+        (WriteIntent("T", "tx", "save", spill="T!00000"), {"op": {"S": "save"}, "spill": {"S": "T!00000"}}),
+        (WriteIntent("T", "tx", "delete"), {"op": {"S": "delete"}}),
+    ],
+)
+def test_a_mark_is_stored_as_ever_and_read_back(mark, intent):
+    """What it does not say is not stored."""
+    stored_mark = lock_record.stored_mark(mark)
+    read = lock_record.state_of({"tx": stored_mark}).mark
+
+    assert stored_mark == {"M": {**MARK, "intent": {"M": intent}}}
+    assert (read, read.set) == (mark, mark.set)
+
+
+def test_the_changes_of_a_mark_may_be_in_another_row():
+    mark = WriteIntent("T", "tx", "save", set={"a": {"N": "1"}}, remove=("b",))
+    whole = lock_record.with_changes(replace(mark, set={}, remove=()), lock_record.stored_changes(mark))
+
+    assert {"op": {"S": "save"}, **lock_record.stored_changes(mark)} == SAVE
+    assert (whole, whole.set) == (mark, mark.set)
+
+
+def test_a_success_is_stored_as_ever_and_read_back():
+    success = Success(ticket=7, owner="host", period_ms=1, began_ms=2, ended_ms=3)
+    numbers = {"ticket": "7", "period_ms": "1", "began_ms": "2", "ended_ms": "3", "kept_s": "9"}
+    stored_success = lock_record.stored_success(success, 9)
+    raw = stored([], 1, 1, {}) | {"success": stored_success}
+
+    assert stored_success == {"M": {"owner": {"S": "host"}, **{name: {"N": n} for name, n in numbers.items()}}}
+    assert lock_record.state_of(raw).success == success
+    del stored_success["M"]["period_ms"]
+    assert lock_record.state_of(raw).unreadable == "success.period_ms is missing"

@@ -114,13 +114,15 @@ with MemoryDynamoDB() as database:
     Locks.create_table()
     inside, forking = threading.Event(), threading.Event()
 
-    def serve(store, kwargs, served=memory._SERVED["GetItem"]):
+    served, *arguments = memory._OPERATIONS["GetItem"]
+
+    def serve(store, kwargs):
         if threading.current_thread() is not threading.main_thread():
             inside.set()
             forking.wait(60)
         return served(store, kwargs)
 
-    memory._SERVED["GetItem"] = serve
+    memory._OPERATIONS["GetItem"] = (serve, *arguments)
     os.register_at_fork(before=forking.set)  # runs before those that were registered earlier
     threading.Thread(target=Locks.lock_state, args=("a",), daemon=True).start()
     assert inside.wait(60)

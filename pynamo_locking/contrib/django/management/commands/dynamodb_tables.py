@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from pynamo_locking._facade import tables
-from pynamo_locking.contrib.django import conf
+from pynamo_locking.contrib.django import apps
 from pynamo_locking.exceptions import ConfigurationError
 
 
@@ -28,8 +28,8 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _do(self, action: str) -> None:
-        absent = [model for model in conf.models() if not model.exists()]
-        for model in conf.models():
+        absent = [model for model in apps.models() if not model.exists()]
+        for model in apps.models():
             if model not in absent:
                 tables.check_keys(model, wait=False)
         names = ", ".join(dict.fromkeys(str(model.Meta.table_name) for model in absent))

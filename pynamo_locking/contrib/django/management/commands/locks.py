@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib.django import conf
+from pynamo_locking.contrib.django import apps
 from pynamo_locking.exceptions import LockingError
 
 
@@ -35,7 +35,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """Do it."""
         try:
-            self._do(options, conf.models())
+            self._do(options, apps.models())
         except (LockingError, PynamoDBException) as error:
             raise CommandError(str(error)) from error
 
