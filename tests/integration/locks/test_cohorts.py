@@ -16,8 +16,9 @@ from pynamo_locking._core.lock_queue import QueueEntry
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
+from tests.integration.locks.conftest import with_item
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued
+from tests.support.workers import PATIENCE, Beside, Plain, Versioned, in_line, until, until_in_line, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +32,11 @@ ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_time
 
 
 @pytest.fixture(autouse=True)
-def _no_lock_of_another_test() -> None:
-    """An example of the documentation may have left one held in this process."""
+def _nobody_is_left_in_line() -> Iterator[None]:
+    """An example of the documentation may have left a lock held in this process."""
     local_queue.local_queues.clear()
+    yield
+    assert not local_queue.local_queues
 
 
 @contextmanager
@@ -60,51 +63,23 @@ def edit(model: Any, settings: LockSettings = LAZY, **options: Any) -> Callable[
 
 
 @pytest.fixture(params=[Plain, Versioned, Beside])
-def model(request: pytest.FixtureRequest, dynoxide: Engine) -> Any:
-    dynoxide.bind(Locks, request.param)
-    request.param("a").save()
-    return request.param
-
-
-def test_each_turn_is_one_write(dynoxide: Engine) -> None:
-    dynoxide.bind(Versioned)
-    Versioned("a").save()
-    lock = Versioned.lock("a", settings=LAZY).acquire()
-    with lined_up(Versioned, "a", *[edit(Versioned)] * 5) as futures, count_requests() as counted:
-        lock.release()
-        served = [future.result() for future in futures]
-    assert counted.by_operation == {"UpdateItem": 6}
-    first = served[0][0]
-    assert served == [(first + i, 1 + i) for i in range(5)]  # in order of arrival, one draw
-    assert first == lock.ticket + 1
-
-
-def test_a_turn_with_the_lock_in_another_row(dynoxide: Engine) -> None:
-    """A transaction returns no values, so the next caller reads the row and the item."""
-    dynoxide.bind(Locks, Beside)
-    Beside("a").save()
-    lock = Beside.lock("a", settings=LAZY).acquire()
-    with lined_up(Beside, "a", *[edit(Beside)] * 4) as futures, count_requests() as counted:
-        lock.release()
-        assert [future.result()[1] for future in futures] == [1, 2, 3, 4]
-    assert counted.by_operation == {"UpdateItem": 1, "TransactWriteItems": 4, "TransactGetItems": 4, "GetItem": 3}
+def model(request: pytest.FixtureRequest, dynoxide: Engine) -> Iterator[Any]:
+    yield from with_item(dynoxide, request.param)
 
 
 def test_in_order_of_arrival(model: Any) -> None:
+    """All tickets are of one draw, and each turn is one write; a transaction returns no item, so the next one reads."""
     lock = model.lock("a", settings=LAZY).acquire()
-    with lined_up(model, "a", *[edit(model)] * 4) as futures:
+    with lined_up(model, "a", *[edit(model)] * 4) as futures, count_requests() as counted:
         lock.release()
         served = [future.result() for future in futures]
-    assert [value for _, value in served] == [1, 2, 3, 4]
-    assert [ticket for ticket, _ in served] == sorted({ticket for ticket, _ in served})
-    assert model.lock_state("a").entries == ()
-    assert not local_queue.local_queues
+    assert served == [(lock.ticket + i, i) for i in range(1, 5)]
+    beside = {"UpdateItem": 1, "TransactWriteItems": 4, "TransactGetItems": 4, "GetItem": 3}
+    assert counted.by_operation == (beside if model is Beside else {"UpdateItem": 5})
 
 
-def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
+def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory: Any) -> None:
     """100 tasks: each turn is one write, whatever the threads do that make the requests."""
-    memory.bind(Plain)
-    Plain("a").save()
     served: list[int] = []
 
     async def work(number: int) -> None:
@@ -125,10 +100,8 @@ def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
     assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
 
 
-def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_in_line_sleep(plain_item_in_memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them looks whether the leader still acts, another one when that caller has left."""
-    memory.bind(Plain)
-    Plain("a").save()
     looked, is_leading = list[str](), local_queue.is_leading
     quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
 
@@ -172,9 +145,7 @@ def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
         assert futures[2].result() == (lock.ticket + 3, 2)
 
 
-def test_a_block_has_a_largest_size(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_a_block_has_a_largest_size(plain_item: Any) -> None:
     small = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=2)
     lock = Plain.lock("a", settings=small).acquire()
     with lined_up(Plain, "a", *[edit(Plain, small)] * 3) as futures:
@@ -251,38 +222,26 @@ def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
         assert futures[1].result()[0] > reader.ticket
 
 
-def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model: Any) -> None:
+@pytest.mark.parametrize("notices", [False, True])
+def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model: Any, notices: bool) -> None:
     """They enter the queue anew at once, whether or not the holder has noticed; it neither saves nor hands over."""
     lock = model.lock("a", settings=LAZY, heartbeat=False).acquire()
     with lined_up(model, "a", edit(model, wait=20), edit(model, wait=20)) as futures:
         model.break_lock("a", ticket=lock.ticket)
+        if notices:
+            with pytest.raises(LockLost):
+                lock.renew()
         assert [future.result()[1] for future in futures] == [1, 2]
     with pytest.raises(LockLost):
         lock.release()
-    assert model.lock_state("a").entries == ()
 
 
-def test_a_broken_lock_lets_the_others_enter_anew(model: Any) -> None:
-    lock = model.lock("a", settings=LAZY).acquire()
-    with lined_up(model, "a", edit(model), edit(model)) as futures:
-        model.break_lock("a", ticket=lock.ticket)
-        with pytest.raises(LockLost):
-            lock.renew()
-        assert [future.result()[1] for future in futures] == [1, 2]
-    with pytest.raises(LockLost):
-        lock.release()
-    assert model.lock_state("a").entries == ()
-
-
-def test_an_item_deleted_in_the_block(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_an_item_deleted_in_the_block(plain_item: Any) -> None:
     with Plain.locked("a", settings=LAZY) as lock, lined_up(Plain, "a", edit(Plain), edit(Plain)) as futures:
         lock.item.delete()
         for future in futures:
             with pytest.raises(ItemNotFound):
                 future.result()
-    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("lost", [lost_requests, lost_responses])
@@ -296,12 +255,9 @@ def test_a_hand_over_without_an_answer(model: Any, lost: Any, times: int) -> Non
         done = [future.result()[1] for future in futures]
     assert done == [1, 2, 3]
     assert model.get("a", consistent_read=True).value == 3
-    assert model.lock_state("a").entries == ()
 
 
-def test_threads_and_tasks_are_in_one_line(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_threads_and_tasks_are_in_one_line(plain_item: Any) -> None:
     lock = Plain.lock("a", settings=LAZY).acquire()
 
     async def task() -> int:
@@ -316,9 +272,7 @@ def test_threads_and_tasks_are_in_one_line(dynoxide: Engine) -> None:
         assert counted.by_operation == {"UpdateItem": 4}
 
 
-def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_a_task_that_is_cancelled_leaves_the_line(plain_item: Any) -> None:
 
     async def play() -> None:
         async def work() -> None:
@@ -335,15 +289,13 @@ def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
 
     asyncio.run(play())
     assert Plain.get("a", consistent_read=True).value == 2
-    assert Plain.lock_state("a").entries == ()
-    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
-def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_tasks_leave_the_line_in_their_loop(
+    plain_item_in_memory: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """Cancelled or timed out, they make no request and start no thread, however many there are."""
-    memory.bind(Plain)
-    Plain("a").save()
     lock, started, start = Plain.lock("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
 
     def spawn(world: runtime.Runtime, target: Callable[[], None], name: str) -> None:
@@ -373,33 +325,40 @@ def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.
 
     asyncio.run(play())
     lock.release()
-    assert Plain.lock_state("a").entries == ()
-    assert not local_queue.local_queues
 
 
-def test_who_can_leave_the_line(memory: Engine) -> None:
+def local_waiters(
+    count: int, *, lease: float = 60, remove: Callable[[Any, str], None] = lambda *_: None
+) -> list[local_queue.LocalWaiter]:
+    """Enqueue callers that act only by what a test calls for them."""
+    row, new = Plain.lock("a")._handle.target.row, lock_requests.NewEntry("of a test", "a test", lease)
+    waiters = [local_queue.LocalWaiter(row, new, Mailbox(), 32, remove) for _ in range(count)]
+    for waiter in waiters:
+        local_queue.enqueue_locally(waiter)
+    return waiters
+
+
+#: What a test lets a caller hand over.
+HELD = QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
+#: Looks whether the caller that leads is still there.
+QUICK = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
+
+
+@pytest.mark.usefixtures("plain_item_in_memory")
+def test_who_can_leave_the_line() -> None:
     """A caller without an entry, whether or not it leads; not the caller whose entry is stored or may be."""
-    memory.bind(Plain)
-    row = Plain.lock("a")._handle.target.row
-    new, held = lock_requests.NewEntry("of all", "all", 60), QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
-    first, second, third = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(3))
-    for caller in (first, second, third):
-        local_queue.enqueue_locally(caller)
-
+    first, second, third = local_waiters(3)
     assert not local_queue.leave_local_queue(first), "it acts for the others"
-    assert local_queue.handover_to_next(first, held) is not None
+    assert local_queue.handover_to_next(first, HELD) is not None
     assert not local_queue.leave_local_queue(second), "a write that stores its entry may be under way"
     local_queue.let_next_lead(first)
     assert not local_queue.leave_local_queue(second), "it has an entry, and does not know of it"
     local_queue.accept_handover(second)
     local_queue.let_next_lead(second)
     assert local_queue.leave_local_queue(third), "it leads, and has not begun to"
-    assert not local_queue.local_queues
 
 
-def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_one_entry_for_each_caller(plain_item: Any) -> None:
     with ThreadPoolExecutor(2) as pool, Plain.locked("a", settings=ALONE):
         futures = [pool.submit(edit(Plain, ALONE)) for _ in range(2)]
         assert len(until_queued(Plain, "a", 3)) == 3
@@ -407,33 +366,15 @@ def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
     assert sorted(future.result()[1] for future in futures) == [1, 2]
 
 
-def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
+@pytest.mark.usefixtures("plain_item")
+def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone() -> None:
     """A caller that an interrupt has kept from leaving does not hold up the others."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    new = lock_requests.NewEntry("of the leader", "leader", 60)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 1, lambda *_: None)
-    local_queue.enqueue_locally(caller)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
-    with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
-        del caller
-        assert future.result()[1] == 1
-    assert not local_queue.local_queues
-
-
-def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    new = lock_requests.NewEntry("x", "x", 100.0)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 1, lambda *_: None)
-    local_queue.enqueue_locally(caller)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
-    with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:
+    [leader] = local_waiters(1)
+    with lined_up(Plain, "a", edit(Plain, QUICK, wait=0.5), edit(Plain, QUICK), edit(Plain, QUICK)) as futures:
         with pytest.raises(LockTimeout):  # of the first watcher
             futures[0].result()
-        del caller
+        del leader
         assert [future.result()[1] for future in futures[1:]] == [1, 2]
-    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
@@ -450,16 +391,12 @@ def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
         assert [future.result()[1] for future in futures] == [1, 2]
     with pytest.raises(LockLost):
         lock.release()
-    assert model.lock_state("a").entries == ()
-    assert not local_queue.local_queues
 
 
 def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
-    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch
+    plain_item: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its entry is stored after it has left: it is removed, and the caller behind it has its turn."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     hand_over, sent, go_on = lock_requests.hand_over, threading.Event(), threading.Event()
 
     def late(*arguments: Any) -> Any:
@@ -486,52 +423,36 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
         futures[0].result()
         assert futures[1].result()[1] == 1
     until(lambda: Plain.lock_state("a").entries == (), "an empty queue")
-    assert not local_queue.local_queues
 
 
-def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
+@pytest.mark.usefixtures("plain_item")
+def test_a_leader_and_the_caller_after_it_are_gone() -> None:
     """The leader chose its successor, which left, and was then kept from passing on: the third caller leads."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    row, removed = Plain.lock("a", settings=LAZY)._handle.target.row, list[str]()
-    new = lock_requests.NewEntry("of the second", "second", 60)
-    first, second = (
-        local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda _, entry: removed.append(entry)) for _ in range(2)
-    )
-    local_queue.enqueue_locally(first)
-    local_queue.enqueue_locally(second)
-    held = QueueEntry("of the first", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
-    assert local_queue.handover_to_next(first, held) is not None
+    removed = list[str]()
+    first, second = local_waiters(2, remove=lambda _, entry: removed.append(entry))
+    assert local_queue.handover_to_next(first, HELD) is not None
     local_queue.abandon(second)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
-    with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
+    with lined_up(Plain, "a", edit(Plain, QUICK)) as (future,):
         del first
         assert future.result()[1] == 1
-    assert removed == ["of the second"]
-    assert not local_queue.local_queues
+    assert removed == ["of a test"]
 
 
 #: A lease that ends while a test waits.
 SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
 
 
-def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engine) -> None:
+@pytest.mark.usefixtures("plain_item")
+def test_a_leader_that_stands_still_does_not_hold_up_its_process() -> None:
     """It shows no sign of life for a lease, so the next caller enters by itself."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    new = lock_requests.NewEntry("of the leader", "leader", SHORT.lease)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 32, lambda *_: None)
-    local_queue.enqueue_locally(caller)
+    [leader] = local_waiters(1, lease=SHORT.lease)
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
         assert sorted(future.result()[1] for future in futures) == [1, 2]
-    assert local_queue.tickets_to_reserve(caller) == 1
-    assert not local_queue.local_queues
+    assert local_queue.tickets_to_reserve(leader) == 1
 
 
-def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
+def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item: Any) -> None:
     """The thread of its loop waits for the same lock: the entry of the task is evicted, and it enters again later."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     first = Plain.lock("a", settings=ALONE).acquire()
 
     def release_without(ticket: int) -> None:
@@ -550,17 +471,12 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
         return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
 
     assert asyncio.run(play()) == [1, 2]
-    assert not local_queue.local_queues
 
 
-def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("plain_item")
+def test_an_interrupt_while_the_next_caller_is_about_to_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either it leads or it is still next: it is never nowhere."""
-    dynoxide.bind(Plain)
-    row = Plain.lock("a")._handle.target.row
-    new = lock_requests.NewEntry("of both", "both", 60)
-    first, second = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
-    local_queue.enqueue_locally(first)
-    local_queue.enqueue_locally(second)
+    first, second = local_waiters(2)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -572,14 +488,11 @@ def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, m
     first.acts_until = 0  # its lease is over; else it would have to be collected
     assert local_queue.is_leading(second)
     local_queue.abandon(second)
-    assert not local_queue.local_queues
 
 
-@pytest.mark.parametrize("model", [Plain, Beside])
-def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
+@pytest.mark.parametrize("model", [Plain, Beside], indirect=True)
+def test_an_edit_that_deletes_its_item(model: Any) -> None:
     """The callers in line hear that there is no item, one after the other, and nothing stays in the queue."""
-    dynoxide.bind(Locks, model)
-    model("a").save()
     lock = model.lock("a", settings=LAZY).acquire()
 
     def delete() -> None:
@@ -592,5 +505,3 @@ def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
         for future in futures[1:]:
             with pytest.raises((ItemNotFound, model.DoesNotExist)):
                 future.result()
-    assert not local_queue.local_queues
-    assert model.lock_state("a").entries == ()

@@ -75,10 +75,8 @@ def test_threads_take_turns(dynoxide: Engine, model: Any) -> None:
     assert model.lock_state("a").entries == ()
 
 
-def test_a_release_wakes_the_next_thread(dynoxide: Engine) -> None:
+def test_a_release_wakes_the_next_thread(plain_item: Any) -> None:
     """No thread polls in time, and yet all get through, with fewer reads than there were turns to wait for."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def work() -> None:
         for _ in range(5):
@@ -92,10 +90,8 @@ def test_a_release_wakes_the_next_thread(dynoxide: Engine) -> None:
     assert counted.by_operation["GetItem"] < THREADS * 5
 
 
-def test_handoff_makes_no_read(dynoxide: Engine) -> None:
+def test_handoff_makes_no_read(plain_item: Any) -> None:
     """Once all are in the queue, each turn costs one write to leave and nothing else."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def work() -> None:
         with Plain.edit("a", settings=APART) as item:
@@ -145,10 +141,8 @@ def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])
-def test_exception_while_waiting(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
+def test_exception_while_waiting(plain_item: Any, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     """Whatever is raised in a thread that waits, its entry leaves the queue with it."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def raising(mailbox: Mailbox, timeout: float) -> None:
         assert len(Plain.lock_state("a").entries) == 2
@@ -162,13 +156,10 @@ def test_exception_while_waiting(dynoxide: Engine, monkeypatch: pytest.MonkeyPat
     with Plain.locked("a", settings=APART) as lock:
         in_threads(1, wait)
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
-    assert Plain.lock_state("a").entries == ()
 
 
-def test_ctrl_c_while_waiting(dynoxide: Engine) -> None:
+def test_ctrl_c_while_waiting(dynoxide: Engine, plain_item: Any) -> None:
     """A process that is interrupted (SIGINT) while it waits leaves no entry, and can go on."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     with crew(dynoxide, 1, Plain) as [worker]:
         with Plain.locked("a") as lock:
             worker.start("enter", Plain, "a", settings=LAZY)
@@ -181,10 +172,8 @@ def test_ctrl_c_while_waiting(dynoxide: Engine) -> None:
         worker.call("leave", "a")
 
 
-def test_timeout_leaves_no_entry(dynoxide: Engine) -> None:
+def test_timeout_leaves_no_entry(plain_item: Any) -> None:
     """Threads that run out of time are gone from the queue, and those behind them are served."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def too_short() -> LockTimeout:
         with pytest.raises(LockTimeout) as late:
@@ -205,13 +194,10 @@ def test_timeout_leaves_no_entry(dynoxide: Engine) -> None:
             lock.release()
             second.result()
             lock.acquire()
-    assert Plain.lock_state("a").entries == ()
 
 
-def test_no_time_to_wait_costs_one_request(dynoxide: Engine) -> None:
+def test_no_time_to_wait_costs_one_request(plain_item: Any) -> None:
     """``wait=0`` on a lock that is held: one request, and no entry."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def at_once() -> None:
         with pytest.raises(LockTimeout):
@@ -224,10 +210,8 @@ def test_no_time_to_wait_costs_one_request(dynoxide: Engine) -> None:
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
 
 
-def test_two_hundred_threads_wait(dynoxide: Engine, idle_at_once: None) -> None:
+def test_two_hundred_threads_wait(plain_item: Any, idle_at_once: None) -> None:
     """200 waiting threads need no heartbeat threads, and nothing is left of them."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     settings = LockSettings(poll_max=10, request_timeout=10)
     started_with = threading.active_count()
     stop = threading.Event()
