@@ -1,7 +1,9 @@
-"""Fixtures for tests of locks: one item with its lock inside, on one engine; its queue is empty in the end."""
+"""For tests of locks: one item with its lock inside, whose queue is empty in the end, and tests that are coroutines."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engines.engine import Engine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def with_item(engine: Engine, model: Any) -> Iterator[Any]:

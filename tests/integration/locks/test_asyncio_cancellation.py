@@ -201,20 +201,17 @@ def test_cancelled_in_the_middle_of_each_request(
     assert each_place(run) >= 2
 
 
-def test_out_of_time_from_outside(memory: Engine) -> None:
+async def test_out_of_time_from_outside(memory: Engine) -> None:
     """`asyncio.wait_for` ends a wait, and the holder has not noticed."""
 
-    async def main() -> None:
-        async with Plain.locked("a", settings=DEAF) as holder:
+    async with Plain.locked("a", settings=DEAF) as holder:
 
-            async def wait() -> None:
-                await Plain.locked("a", settings=DEAF).aacquire()
+        async def wait() -> None:
+            await Plain.locked("a", settings=DEAF).aacquire()
 
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.create_task(wait()), 0.02)  # else it is this task, from Python 3.12 on
-            assert [entry.ticket for entry in state()] == [holder.ticket]
-
-    asyncio.run(main())
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.create_task(wait()), 0.02)  # else it is this task, from Python 3.12 on
+        assert [entry.ticket for entry in state()] == [holder.ticket]
     assert state() == []
 
 
@@ -297,7 +294,7 @@ def test_a_loop_that_is_closed_under_its_tasks(
 
 
 @pytest.mark.parametrize("way", [locks, edits])
-def test_no_thread_can_be_started(
+async def test_no_thread_can_be_started(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, way: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     """The holder saves and gives back all the same; who waits hears of it, and its entry is removed."""
@@ -305,43 +302,37 @@ def test_no_thread_can_be_started(
     def no_thread(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def main() -> None:
-        async with Plain.edit("a", settings=DEAF) as item:
-            waiter = asyncio.ensure_future(way())
-            while not has_sleeper():  # noqa: ASYNC110 - no event for it
-                await asyncio.sleep(0)
-            until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
-            monkeypatch.setattr(runtime.current, "spawn", no_thread)
-            item.value = 7
-        with pytest.raises(RuntimeError, match="start new thread"):
-            await waiter
-
-    asyncio.run(main())
+    async with Plain.edit("a", settings=DEAF) as item:
+        waiter = asyncio.ensure_future(way())
+        while not has_sleeper():  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+        until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
+        monkeypatch.setattr(runtime.current, "spawn", no_thread)
+        item.value = 7
+    with pytest.raises(RuntimeError, match="start new thread"):
+        await waiter
     monkeypatch.undo()
     assert state() == []
     assert Plain.get("a").value == 7
 
 
-def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_process_leaves_the_entries_of_its_parent(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the child of a fork collects is not taken out of the queue: it belongs to tasks of the parent."""
 
-    async def main() -> None:
-        async with Plain.locked("a", settings=DEAF):
-            apart = replace(DEAF, block=1)
-            waiting = Acquisition(
-                Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options
-            )
-            taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
-            assert taking.advance(None) is TO_THREADS
-            assert taking.advance(None) is not None
-            before = set(concurrency.blocking_threads._threads)  # those of earlier tests end soon
-            monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
-            taking.leave_behind()
-            assert concurrency.blocking_threads._threads <= before
-            taking.abandon()
-            assert len(state()) == 2
-            monkeypatch.undo()
-            waiting._leave()
-
-    asyncio.run(main())
+    async with Plain.locked("a", settings=DEAF):
+        apart = replace(DEAF, block=1)
+        waiting = Acquisition(Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options)
+        taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
+        assert taking.advance(None) is TO_THREADS
+        assert taking.advance(None) is not None
+        before = set(concurrency.blocking_threads._threads)  # those of earlier tests end soon
+        monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
+        taking.leave_behind()
+        assert concurrency.blocking_threads._threads <= before
+        taking.abandon()
+        assert len(state()) == 2
+        monkeypatch.undo()
+        waiting._leave()
     assert state() == []

@@ -72,19 +72,16 @@ WAYS = [locked, edited, all_locked]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
+async def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
     """When `aclose` returns, the lock has been given back; nothing was saved."""
 
-    async def main() -> None:
-        async with contextlib.aclosing(way()) as numbers:  # type: ignore[type-var]
-            async for _ in numbers:
-                break
-        assert is_free()
-        assert held_lock.holds_nothing()
-        async with Plain.try_locked("a") as lock:
-            assert lock is not None
-
-    asyncio.run(main())
+    async with contextlib.aclosing(way()) as numbers:  # type: ignore[type-var]
+        async for _ in numbers:
+            break
+    assert is_free()
+    assert held_lock.holds_nothing()
+    async with Plain.try_locked("a") as lock:
+        assert lock is not None
     assert Plain.get("a").value == 0
 
 

@@ -78,7 +78,7 @@ def test_in_order_of_arrival(model: Any) -> None:
     assert counted.by_operation == (beside if model is Beside else {"UpdateItem": 5})
 
 
-def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory: Any) -> None:
+async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory: Any) -> None:
     """100 tasks: each turn is one write, whatever the threads do that make the requests."""
     served: list[int] = []
 
@@ -87,15 +87,12 @@ def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory: Any) -> None
             item.value += 1
             served.append(number)
 
-    async def play() -> None:
+    with count_requests() as counted:
         async with Plain.locked("a", settings=LAZY):
             tasks = [asyncio.create_task(work(number)) for number in range(100)]
             await asyncio.sleep(0)
             assert len(in_line(Plain, "a")) == 100
         await asyncio.gather(*tasks)
-
-    with count_requests() as counted:
-        asyncio.run(play())
     assert served == list(range(100))
     assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
 
@@ -272,27 +269,24 @@ def test_threads_and_tasks_are_in_one_line(plain_item: Any) -> None:
         assert counted.by_operation == {"UpdateItem": 4}
 
 
-def test_a_task_that_is_cancelled_leaves_the_line(plain_item: Any) -> None:
+async def test_a_task_that_is_cancelled_leaves_the_line(plain_item: Any) -> None:
 
-    async def play() -> None:
-        async def work() -> None:
-            async with Plain.edit("a", settings=LAZY) as item:
-                item.value += 1
+    async def work() -> None:
+        async with Plain.edit("a", settings=LAZY) as item:
+            item.value += 1
 
-        async with Plain.locked("a", settings=LAZY):
-            tasks = [asyncio.create_task(work()) for _ in range(3)]
-            await asyncio.to_thread(until_in_line, Plain, "a", 3)
-            tasks[0].cancel()
-            await asyncio.wait(tasks[:1])
-            assert len(in_line(Plain, "a")) == 2
-        await asyncio.gather(*tasks[1:])
-
-    asyncio.run(play())
+    async with Plain.locked("a", settings=LAZY):
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await asyncio.to_thread(until_in_line, Plain, "a", 3)
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        assert len(in_line(Plain, "a")) == 2
+    await asyncio.gather(*tasks[1:])
     assert Plain.get("a", consistent_read=True).value == 2
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
-def test_tasks_leave_the_line_in_their_loop(
+async def test_tasks_leave_the_line_in_their_loop(
     plain_item_in_memory: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Cancelled or timed out, they make no request and start no thread, however many there are."""
@@ -306,24 +300,21 @@ def test_tasks_leave_the_line_in_their_loop(
         async with Plain.edit("a", settings=LAZY, wait=wait):
             raise AssertionError
 
-    async def play() -> None:
-        leader = asyncio.create_task(work(100))
-        await asyncio.to_thread(until_queued, Plain, "a", 2)
-        tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
-        await asyncio.sleep(0)
-        assert len(in_line(Plain, "a")) == 100
-        monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
-        with count_requests() as counted:
-            for task in tasks if how == "cancelled" else ():
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        monkeypatch.undo()
-        assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
-        assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
-        leader.cancel()
-        await asyncio.wait([leader])
-
-    asyncio.run(play())
+    leader = asyncio.create_task(work(100))
+    await asyncio.to_thread(until_queued, Plain, "a", 2)
+    tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
+    await asyncio.sleep(0)
+    assert len(in_line(Plain, "a")) == 100
+    monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
+    with count_requests() as counted:
+        for task in tasks if how == "cancelled" else ():
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    monkeypatch.undo()
+    assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
+    assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
+    leader.cancel()
+    await asyncio.wait([leader])
     lock.release()
 
 

@@ -335,7 +335,7 @@ def test_a_lock_that_is_lost_while_the_others_are_waited_for(
     assert not Locks.lock_state("a").entries
 
 
-def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: Engine) -> None:
+async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: Engine) -> None:
     """The same for tasks."""
     memory.bind(Locks)
 
@@ -343,28 +343,22 @@ def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: E
         async with locked_all(Locks.locked("a"), Locks.locked("b")):
             raise AssertionError
 
-    async def work() -> None:
-        async with Locks.locked("b"):
-            entering = asyncio.create_task(enter())
-            await asyncio.to_thread(until_queued, Locks, "a", 1)
-            await asyncio.to_thread(lose, Locks, "a")
-        with pytest.raises(LockLost):
-            await entering
-
-    asyncio.run(work())
+    async with Locks.locked("b"):
+        entering = asyncio.create_task(enter())
+        await asyncio.to_thread(until_queued, Locks, "a", 1)
+        await asyncio.to_thread(lose, Locks, "a")
+    with pytest.raises(LockLost):
+        await entering
     assert not Locks.lock_state("a").entries
 
 
-def test_tasks(memory: Engine) -> None:
+async def test_tasks(memory: Engine) -> None:
     """A task calls it in its loop; a blocked loop is a silent one."""
     memory.bind(Locks)
 
-    async def work() -> None:
-        async with Locks.locked("job", heartbeat="progress", max_hold=60) as lock:
-            lock.progress()
-            assert lock.is_held
-
-    asyncio.run(work())
+    async with Locks.locked("job", heartbeat="progress", max_hold=60) as lock:
+        lock.progress()
+        assert lock.is_held
 
 
 # Options

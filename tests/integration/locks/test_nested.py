@@ -132,19 +132,16 @@ def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any
     assert stored(kind) == (5, 0)
 
 
-def test_an_inner_edit_of_a_task_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
+async def test_an_inner_edit_of_a_task_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
     """The same for tasks."""
 
-    async def work() -> None:
-        async with kind.edit("a") as outer:
-            outer.v = 5
-            with pytest.raises(OopsError):
-                async with kind.edit("a") as inner:
-                    inner.w = 9
-                    raise OopsError
-            outer.v += 1
-
-    asyncio.run(work())
+    async with kind.edit("a") as outer:
+        outer.v = 5
+        with pytest.raises(OopsError):
+            async with kind.edit("a") as inner:
+                inner.w = 9
+                raise OopsError
+        outer.v += 1
 
     assert stored(kind) == (6, 0)
 
@@ -261,22 +258,19 @@ def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
             assert outer.item is old
 
 
-def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind: Any) -> None:
+async def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind: Any) -> None:
     """The same for tasks; an `item` that has to be read first says so."""
 
-    async def work() -> None:
-        async with kind.locked("a") as lock:
-            await lock.aitem()
-            await asyncio.to_thread(write_through_another_copy, kind, "save")
-            assert lock.item.v == 0  # the instance of this block
-            async with kind.locked("a") as nested:
-                with pytest.raises(ConfigurationError, match="aitem"):
-                    _ = nested.item
-                assert (await nested.aitem()).v == 10
-            async with kind.edit("a") as inner:
-                inner.w = 1
-
-    asyncio.run(work())
+    async with kind.locked("a") as lock:
+        await lock.aitem()
+        await asyncio.to_thread(write_through_another_copy, kind, "save")
+        assert lock.item.v == 0  # the instance of this block
+        async with kind.locked("a") as nested:
+            with pytest.raises(ConfigurationError, match="aitem"):
+                _ = nested.item
+            assert (await nested.aitem()).v == 10
+        async with kind.edit("a") as inner:
+            inner.w = 1
 
     assert stored(kind) == (10, 1)
 
@@ -412,24 +406,10 @@ def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
             pytest.fail("it is not held")
 
 
-def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
+async def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
     """The same for tasks, without a request in the event loop."""
     loop_thread: list[int] = []
     asked: list[int] = []
-
-    async def work() -> None:
-        loop_thread.append(threading.get_ident())
-        with shifted_clock() as world:
-            async with kind.locked("a", heartbeat=False, lease=20) as outer:
-                world.shift += 30
-                async with kind.locked("a", heartbeat=False) as inner:  # which would notice that time has passed
-                    assert inner.is_held
-                    assert outer.is_held
-                world.shift += 30
-                await asyncio.to_thread(lambda: in_thread(lambda: kind.locked("a", wait=60).acquire().release()))
-                with pytest.raises(LockLost):
-                    async with kind.try_locked("a"):
-                        pytest.fail("it is not held")
 
     renew = lock_requests.renew
 
@@ -440,7 +420,18 @@ def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lock_requests, "renew", note)
         with pytest.raises(LockLost):
-            asyncio.run(work())
+            loop_thread.append(threading.get_ident())
+            with shifted_clock() as world:
+                async with kind.locked("a", heartbeat=False, lease=20) as outer:
+                    world.shift += 30
+                    async with kind.locked("a", heartbeat=False) as inner:  # which would notice that time has passed
+                        assert inner.is_held
+                        assert outer.is_held
+                    world.shift += 30
+                    await asyncio.to_thread(lambda: in_thread(lambda: kind.locked("a", wait=60).acquire().release()))
+                    with pytest.raises(LockLost):
+                        async with kind.try_locked("a"):
+                            pytest.fail("it is not held")
     assert asked
     assert not set(asked) & set(loop_thread)
 
@@ -475,19 +466,16 @@ def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytes
     assert len(added) == 2
 
 
-def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for tasks."""
     added: list[Any] = []
     add = heartbeat.heartbeat_thread.add
     monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
 
-    async def work() -> None:
-        async with kind.locked("a", heartbeat=False):
-            assert added == []
-            async with kind.locked("a"):
-                assert len(added) == 1
-
-    asyncio.run(work())
+    async with kind.locked("a", heartbeat=False):
+        assert added == []
+        async with kind.locked("a"):
+            assert len(added) == 1
 
 
 # Sharing from the inside
@@ -551,16 +539,13 @@ def test_ranges_of_which_one_is_held_already() -> None:
 
 
 @pytest.mark.usefixtures("readings")
-def test_ranges_of_which_one_is_held_already_for_tasks() -> None:
+async def test_ranges_of_which_one_is_held_already_for_tasks() -> None:
     """The same for tasks."""
 
-    async def work() -> None:
-        async with Reading.locked_range("d", 0, 10) as outer:
-            ranges = Reading.locked_range("d", 2, 3), Reading.locked_range("d", 20, 30)
-            async with locked_all(*ranges) as (again, new):
-                assert (again.ticket == outer.ticket, new.ticket == outer.ticket) == (True, False)
-
-    asyncio.run(work())
+    async with Reading.locked_range("d", 0, 10) as outer:
+        ranges = Reading.locked_range("d", 2, 3), Reading.locked_range("d", 20, 30)
+        async with locked_all(*ranges) as (again, new):
+            assert (again.ticket == outer.ticket, new.ticket == outer.ticket) == (True, False)
 
     assert Reading.lock_state("d").entries == ()
 
