@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.workers import Beside, Locks, Plain
+from tests.support.parties import held_elsewhere
+from tests.support.workers import Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from tests.engines.engine import Engine
 
@@ -26,10 +29,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def bind(engine: Engine, model: Any, *keys: str) -> tuple[type[Any], ...]:
+    """Bind a model, and the table of its locks if that is another one; save some items; return what was bound."""
+    models = (Locks, Beside) if model is Beside else (model,)
+    engine.bind(*models)
+    for key in keys:
+        model(key).save()
+    return models
+
+
 def with_item(engine: Engine, model: Any) -> Iterator[Any]:
     """Yield a model that has the item "a"; in the end no entry is left in its queue."""
-    engine.bind(*((Locks, model) if model is Beside else (model,)))
-    model("a").save()
+    bind(engine, model, "a")
     yield model
     assert model.lock_state("a").entries == ()
 
@@ -44,3 +55,38 @@ def plain_item(dynoxide: Engine) -> Iterator[Any]:
 def plain_item_in_memory(memory: Engine) -> Iterator[Any]:
     """The same in memory."""
     yield from with_item(memory, Plain)
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def entered(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    """Enter a block by `with`, or by `async with`, in a task either way."""
+
+    @asynccontextmanager
+    async def by_with(block: Any) -> AsyncIterator[Any]:
+        with block as value:
+            yield value
+
+    return by_with if request.param == "blocking" else lambda block: block
+
+
+def granted_in_turn(model: Any, key: str, holder: Any, *waiters: tuple[Any, Any]) -> list[Any]:
+    """Let others line up behind a holder, each a name and a lock; return the names in the order of the grants."""
+    granted = list[Any]()
+
+    def take(name: Any, lock: Any) -> None:
+        with lock:
+            granted.append(name)
+
+    with ThreadPoolExecutor(len(waiters)) as pool, held_elsewhere(holder):
+        for waiting, waiter in enumerate(waiters, 1):
+            pool.submit(take, *waiter)
+            until_waiting(model, key, waiting)
+        assert granted == []
+    return granted
+
+
+def until_waiting(model: Any, key: str, count: int = 1) -> list[Any]:
+    """Wait until so many are in the queue behind the holders; return their entries."""
+    return until(
+        lambda: (waiters := model.lock_state(key).waiters)[count - 1 :] and list(waiters), "waiters in the queue"
+    )

@@ -203,7 +203,6 @@ def test_cancelled_in_the_middle_of_each_request(
 
 async def test_out_of_time_from_outside(memory: Engine) -> None:
     """`asyncio.wait_for` ends a wait, and the holder has not noticed."""
-
     async with Plain.locked("a", settings=DEAF) as holder:
 
         async def wait() -> None:

@@ -74,7 +74,6 @@ WAYS = [locked, edited, all_locked]
 @pytest.mark.parametrize("way", WAYS)
 async def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
     """When `aclose` returns, the lock has been given back; nothing was saved."""
-
     async with contextlib.aclosing(way()) as numbers:  # type: ignore[type-var]
         async for _ in numbers:
             break

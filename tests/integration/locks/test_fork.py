@@ -8,7 +8,8 @@ import pytest
 
 from pynamo_locking import LockLost, LockSettings
 from pynamo_locking._locks import local_queue
-from tests.support.workers import Beside, Locks, Plain, Versioned, crew, until_next_beat, until_queued
+from tests.integration.locks.conftest import bind
+from tests.support.workers import Beside, Plain, Versioned, crew, until_next_beat, until_queued
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -18,16 +19,6 @@ pytestmark = pytest.mark.waits
 SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
 
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
-
-
-def bind(engine: Engine, model: Any, *keys: str) -> tuple[type[Any], ...]:
-    """Bind the model, and the table of its locks if that is another one; save some items."""
-    models = (Locks, Beside) if model is Beside else (model,)
-    for one in models:
-        engine.bind(one)
-    for key in keys:
-        model(key).save()
-    return models
 
 
 @all_models

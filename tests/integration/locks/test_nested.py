@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +48,6 @@ KINDS: list[Any] = [Inside, InsideVersioned, Beside, BesideVersioned]
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def kind(request: pytest.FixtureRequest, memory: Engine) -> Any:
     """A model of each kind, with one item."""
-    memory.bind(request.param, Locks)
-    request.param("a").save()
-    return request.param
-
-
-@pytest.fixture(params=[Inside, Beside], ids=lambda kind: kind.__name__)
-def plain(request: pytest.FixtureRequest, memory: Engine) -> Any:
-    """A model without a version, with one item."""
     memory.bind(request.param, Locks)
     request.param("a").save()
     return request.param
@@ -106,15 +99,15 @@ WAYS = ["save", "update", "key", "batch"]
 # An inner edit that fails
 
 
-def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
+async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind: Any, entered: Any) -> None:
     """The outer edit goes on with its own changes, and saves them."""
-    with kind.edit("a") as outer:
+    async with entered(kind.edit("a")) as outer:
         outer.v = 5
-        with pytest.raises(OopsError), kind.edit("a") as inner:
-            inner.w = 9
-            raise OopsError
+        with pytest.raises(OopsError):
+            async with entered(kind.edit("a")) as inner:
+                inner.w = 9
+                raise OopsError
         outer.v += 1
-
     assert stored(kind) == (6, 0)
 
 
@@ -130,20 +123,6 @@ def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any
         item.save()
 
     assert stored(kind) == (5, 0)
-
-
-async def test_an_inner_edit_of_a_task_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
-    """The same for tasks."""
-
-    async with kind.edit("a") as outer:
-        outer.v = 5
-        with pytest.raises(OopsError):
-            async with kind.edit("a") as inner:
-                inner.w = 9
-                raise OopsError
-        outer.v += 1
-
-    assert stored(kind) == (6, 0)
 
 
 def test_each_of_three_edits_takes_back_its_own_changes(kind: Any) -> None:
@@ -209,16 +188,21 @@ def test_the_outer_edit_saves_what_a_good_inner_one_did(kind: Any) -> None:
     with kind.edit("a") as outer:
         outer.v = 5
         with kind.edit("a") as inner:
+            assert inner is outer
             inner.w = 9
+        assert stored(kind) == (5, 9)
+        assert len(kind.lock_state("a").entries) == 1
         outer.v += 1
-
     assert stored(kind) == (6, 9)
+    assert kind.lock_state("a").entries == ()
 
 
 # A copy that another one has made old
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "way"), [*itertools.product(KINDS, WAYS), (InsideVersioned, "transaction")], indirect=["kind"]
+)
 def test_an_inner_edit_reads_what_another_copy_has_written(kind: Any, way: str) -> None:
     """It is not given the old instance, which would save the change away."""
     with kind.locked("a") as lock:
@@ -226,22 +210,7 @@ def test_an_inner_edit_reads_what_another_copy_has_written(kind: Any, way: str) 
         write_through_another_copy(kind, way)
         with kind.edit("a") as inner:
             inner.w = 1
-
     assert stored(kind) == (10, 1)
-
-
-def test_an_inner_edit_reads_what_a_transaction_has_written(memory: Engine) -> None:
-    """The same for a `Transaction`, which works on instances of its own."""
-    memory.bind(InsideVersioned)
-    InsideVersioned("a").save()
-
-    with InsideVersioned.locked("a") as lock:
-        assert lock.item.v == 0
-        write_through_another_copy(InsideVersioned, "transaction")
-        with InsideVersioned.edit("a") as inner:
-            inner.w = 1
-
-    assert stored(InsideVersioned) == (10, 1)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -260,7 +229,6 @@ def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
 
 async def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind: Any) -> None:
     """The same for tasks; an `item` that has to be read first says so."""
-
     async with kind.locked("a") as lock:
         await lock.aitem()
         await asyncio.to_thread(write_through_another_copy, kind, "save")
@@ -293,21 +261,23 @@ def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
     assert stored(kind) == (10, 2)
 
 
-def test_an_edit_does_not_save_what_another_copy_has_made_old(plain: Any) -> None:
+@pytest.mark.parametrize("kind", [Inside, Beside], indirect=True)
+def test_an_edit_does_not_save_what_another_copy_has_made_old(kind: Any) -> None:
     """An update through another instance in the block of an edit is not lost: the edit says so."""
-    with pytest.raises(StaleVersion, match="refresh"), plain.edit("a") as item:
-        plain("a").update([plain.v.add(10)])
+    with pytest.raises(StaleVersion, match="refresh"), kind.edit("a") as item:
+        kind("a").update([kind.v.add(10)])
         item.w = 1
 
-    assert stored(plain) == (10, 0)
+    assert stored(kind) == (10, 0)
 
 
-def test_all_copies_but_the_one_that_was_saved_are_old(plain: Any) -> None:
+@pytest.mark.parametrize("kind", [Inside, Beside], indirect=True)
+def test_all_copies_but_the_one_that_was_saved_are_old(kind: Any) -> None:
     """Also those of blocks that have ended, and whichever of them writes."""
-    with plain.locked("a") as lock:
+    with kind.locked("a") as lock:
         first = lock.item
-        write_through_another_copy(plain, "save")
-        with plain.locked("a") as inner:
+        write_through_another_copy(kind, "save")
+        with kind.locked("a") as inner:
             second = inner.item
         first.refresh()
         second.w = 1
@@ -320,7 +290,7 @@ def test_all_copies_but_the_one_that_was_saved_are_old(plain: Any) -> None:
         with pytest.raises(StaleVersion):
             second.save()
 
-    assert stored(plain) == (10, 2)
+    assert stored(kind) == (10, 2)
 
 
 def test_what_the_copy_itself_writes_does_not_make_it_old(kind: Any) -> None:
@@ -355,14 +325,13 @@ def test_a_refused_write_of_another_copy_makes_nothing_old(kind: Any) -> None:
     assert stored(kind) == (5, 0)
 
 
-def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(plain: Any) -> None:
+@pytest.mark.parametrize("kind", [Beside], indirect=True)  # elsewhere the lock goes with the item
+def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(kind: Any) -> None:
     """Nor is it made anew by who still has the copy from before."""
-    if plain is Inside:  # whose lock goes with it
-        return
-    with plain.locked("a") as lock:
+    with kind.locked("a") as lock:
         item = lock.item
-        plain("a").delete()
-        with plain.locked("a") as inner, pytest.raises(DoesNotExist):
+        kind("a").delete()
+        with kind.locked("a") as inner, pytest.raises(DoesNotExist):
             _ = inner.item
         assert lock.item is item
 
@@ -391,7 +360,6 @@ def test_what_is_taken_again_is_held(kind: Any) -> None:
         world.shift += 30
         assert not outer.is_held
         with kind.try_locked("a") as inner:
-            assert inner is not None
             assert inner.is_held
             assert outer.is_held
 
@@ -447,35 +415,24 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None
     assert kind.lock_state("a").entries == ()
 
 
-def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_inner_lock_with_a_heartbeat_is_renewed(
+    kind: Any, entered: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once, however often it is taken again; from then on the outer one is, too."""
     added: list[Any] = []
     add = heartbeat.heartbeat_thread.add
     monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
 
-    with kind.locked("a", heartbeat=False) as outer:
-        with kind.locked("a", heartbeat=False):
+    async with entered(kind.locked("a", heartbeat=False)) as outer:
+        async with entered(kind.locked("a", heartbeat=False)):
             assert added == []
-        with kind.locked("a"), kind.locked("a"):
+        async with entered(kind.locked("a")), entered(kind.locked("a")):
             assert added == [outer._handle.entry]
-        with kind.locked("a"):
+        async with entered(kind.locked("a")):
             pass
-    with kind.locked("a") as outer, kind.locked("a"):
+    async with entered(kind.locked("a")), entered(kind.locked("a")):
         pass
-
     assert len(added) == 2
-
-
-async def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for tasks."""
-    added: list[Any] = []
-    add = heartbeat.heartbeat_thread.add
-    monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
-
-    async with kind.locked("a", heartbeat=False):
-        assert added == []
-        async with kind.locked("a"):
-            assert len(added) == 1
 
 
 # Sharing from the inside
@@ -524,29 +481,16 @@ def test_a_downgrade_inside_counts_for_all_blocks(kind: Any) -> None:
 
 
 @pytest.mark.usefixtures("readings")
-def test_ranges_of_which_one_is_held_already() -> None:
+async def test_ranges_of_which_one_is_held_already(entered: Any) -> None:
     """As each of them alone: the one is taken again, the other one anew, and nothing is left behind."""
-    with Reading.locked_range("d", 0, 10) as outer:
+    async with entered(Reading.locked_range("d", 0, 10)) as outer:
         ranges = Reading.locked_range("d", 20, 30), Reading.locked_range("d", 2, 3)
-        with locked_all(*ranges) as (new, again):
+        async with entered(locked_all(*ranges)) as (new, again):
             assert again.ticket == outer.ticket
             assert new.ticket != outer.ticket
             assert new.is_held
-            Reading("d", 25, value=7).save()
+            await asyncio.to_thread(Reading("d", 25, value=7).save)
         assert outer.is_held
-
-    assert Reading.lock_state("d").entries == ()
-
-
-@pytest.mark.usefixtures("readings")
-async def test_ranges_of_which_one_is_held_already_for_tasks() -> None:
-    """The same for tasks."""
-
-    async with Reading.locked_range("d", 0, 10) as outer:
-        ranges = Reading.locked_range("d", 2, 3), Reading.locked_range("d", 20, 30)
-        async with locked_all(*ranges) as (again, new):
-            assert (again.ticket == outer.ticket, new.ticket == outer.ticket) == (True, False)
-
     assert Reading.lock_state("d").entries == ()
 
 
