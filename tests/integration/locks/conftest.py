@@ -87,6 +87,5 @@ def granted_in_turn(model: Any, key: str, holder: Any, *waiters: tuple[Any, Any]
 
 def until_waiting(model: Any, key: str, count: int = 1) -> list[Any]:
     """Wait until so many are in the queue behind the holders; return their entries."""
-    return until(
-        lambda: (waiters := model.lock_state(key).waiters)[count - 1 :] and list(waiters), "waiters in the queue"
-    )
+    until(lambda: len(model.lock_state(key).waiters) >= count, f"{count} waiters")
+    return list(model.lock_state(key).waiters)

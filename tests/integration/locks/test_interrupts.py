@@ -37,15 +37,7 @@ from tests.support.interrupts import (
     until_at_rest,
 )
 from tests.support.lengths import short_or_long
-from tests.support.transaction_models import (
-    FEW,
-    Purse,
-    Transactions,
-    make_long_from,
-    marked_rows,
-    purses,
-    stored,
-)
+from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from, marked_rows, purses, stored
 from tests.support.workers import Beside, Locks, until
 
 if TYPE_CHECKING:
@@ -123,9 +115,8 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
     run()  # what is made once and kept
     place = step
     while True:
-        heartbeat.heartbeat_thread._released = (
-            0  # a sweep would be interrupted at each of its steps, and have one more each time
-        )
+        # A sweep would be interrupted at each of its steps, and have one more each time.
+        heartbeat.heartbeat_thread._released = 0
         with Injected(place, let_be) as injected:
             run()
         until_at_rest()
@@ -226,10 +217,7 @@ def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], Non
         (in_a_block_of_a_task, set()),
         (in_an_edit_of_a_task, set()),
         (in_two_locks_of_a_task, set()),
-        (
-            by_a_task_that_is_cancelled,
-            {"acquire_in_task"},
-        ),  # a profiler can replace what is thrown into it
+        (by_a_task_that_is_cancelled, {"acquire_in_task"}),  # a profiler can replace what is thrown into it
         (by_acquire_and_release_of_a_task, {"arelease", "aend_block"}),  # as for `release`
     ],
 )
@@ -286,14 +274,17 @@ def test_an_interrupted_transaction_is_all_or_none(
         assert each_place(move, check, step=short_or_long(5, 13) if is_long else short_or_long(2, 5)) > 500
 
 
-ENDING: Final = """
+#: What begins the programs of these tests.
+MODEL: Final = """
 import sys, threading
-from pynamo_locking import NamedLock
+from pynamo_locking import LockSettings, NamedLock
 
 class Locks(NamedLock):
     class Meta:
         table_name, host, region = sys.argv[1:]
         aws_access_key_id = aws_secret_access_key = "dummy"
+"""
+ENDING: Final = """
 
 for name in ("of the main thread", "another"):
     Locks.lock(name).acquire()
@@ -311,23 +302,15 @@ threading.Thread(target=hold, daemon=True).start()
 taken.wait()
 sys.exit(3)
 """
-
-
 LATE: Final = """
-import atexit, logging, sys, threading
+import atexit, logging, threading
 
 logging.basicConfig(format="%(message)s")
 beaten = threading.Event()
 atexit.register(beaten.wait, 20)  # runs after what a library registers that is imported later
-
-from pynamo_locking import LockSettings
-from pynamo_locking import NamedLock
+"""
+BEATING: Final = """
 from pynamo_locking._locks.heartbeat import HeartbeatThread
-
-class Locks(NamedLock):
-    class Meta:
-        table_name, host, region = sys.argv[1:]
-        aws_access_key_id = aws_secret_access_key = "dummy"
 
 renew = HeartbeatThread._renew
 
@@ -340,17 +323,9 @@ def noted(self, own):
 HeartbeatThread._renew = noted
 Locks.lock("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=0.1)).acquire()
 """
-
-
 UNANSWERED: Final = """
-import logging, sys, threading
-from pynamo_locking import NamedLock
+import logging
 from pynamo_locking.testing import throttled
-
-class Locks(NamedLock):
-    class Meta:
-        table_name, host, region = sys.argv[1:]
-        aws_access_key_id = aws_secret_access_key = "dummy"
 
 def start(thread):
     raise RuntimeError("can't start new thread")
@@ -363,24 +338,25 @@ with throttled(Locks):
 """
 
 
+def ended(engine: Engine, program: str) -> tuple[int, str, str]:
+    """Run a program; return its exit code, and what it wrote."""
+    engine.bind(Locks)
+    meta: Any = Locks.Meta
+    command = [sys.executable, "-c", program, meta.table_name, meta.host, meta.region]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
 def test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process(dynoxide: Engine) -> None:
     """Where no thread could go on with it; the next caller does not wait for the end of the lease."""
-    dynoxide.bind(Locks)
-    meta: Any = Locks.Meta
-    command = [sys.executable, "-c", UNANSWERED, meta.table_name, meta.host, meta.region]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended(dynoxide, MODEL + UNANSWERED) == (0, "", "")
     left = Locks.lock_state("a").entries
     assert left == (), "the process has ended, and left the entry whose removal had no answer"
 
 
 def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide: Engine) -> None:
     """What other callbacks of the end do may take longer than the time to the next renewal."""
-    dynoxide.bind(Locks)
-    meta: Any = Locks.Meta
-    command = [sys.executable, "-c", LATE, meta.table_name, meta.host, meta.region]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert ended(dynoxide, LATE + MODEL + BEATING) == (0, "", "")
     assert Locks.lock_state("a").entries == ()
 
 
@@ -389,11 +365,7 @@ def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
 
     Locks that were broken meanwhile, in whose queues it has nothing to remove, keep it from no other.
     """
-    dynoxide.bind(Locks)
-    meta: Any = Locks.Meta
-    command = [sys.executable, "-c", ENDING, meta.table_name, meta.host, meta.region]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (3, "")
+    assert ended(dynoxide, MODEL + ENDING) == (3, "", "")
     for name in ("of the main thread", "another"):
         assert Locks.lock_state(name).entries == ()
     assert len(Locks.lock_state("of a daemon").entries) == 1
