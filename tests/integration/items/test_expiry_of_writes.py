@@ -57,8 +57,9 @@ MODELS = pytest.mark.parametrize("model", [Token, Session])
 
 
 @pytest.fixture
-def clock() -> Iterator[VirtualClock]:
-    """Time that the test moves."""
+def clock(memory: Engine) -> Iterator[VirtualClock]:
+    """Tables in memory, and time that the test moves."""
+    memory.bind(Token, Session, Purse, Transactions)
     with VirtualClock() as clock:
         yield clock
 
@@ -92,10 +93,9 @@ def transact() -> TransactWrite:
 @pytest.mark.parametrize("is_read", [True, False], ids=["read in it", "from outside"])
 @pytest.mark.parametrize("write", [save, update, touch])
 def test_a_transaction_does_not_prolong_what_expires_before_its_commit(
-    memory: Engine, clock: VirtualClock, path: str, model: Any, write: Callable[..., None], *, is_read: bool
+    clock: VirtualClock, path: str, model: Any, write: Callable[..., None], *, is_read: bool
 ) -> None:
     """By then others take the item for gone."""
-    memory.bind(Token, Session, Purse, Transactions)
     model("a", expires_at=SOON).save()
     found = model.get("a")
     with pytest.raises(StaleVersion), transaction() as tx:
@@ -109,10 +109,9 @@ def test_a_transaction_does_not_prolong_what_expires_before_its_commit(
 
 @MODELS
 def test_an_update_without_a_version_does_not_bring_an_expired_item_back(
-    memory: Engine, clock: VirtualClock, path: str, model: Any
+    clock: VirtualClock, path: str, model: Any
 ) -> None:
     """It begins with an absent item, or is refused where that cannot be."""
-    memory.bind(Token, Session, Purse, Transactions)
     model("a", note="old", expires_at=SOON).save()
     with suppress(Conflict), transaction() as tx:
         update_unchecked(tx, model("a"))
@@ -123,10 +122,9 @@ def test_an_update_without_a_version_does_not_bring_an_expired_item_back(
 
 @MODELS
 def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(
-    memory: Engine, clock: VirtualClock, path: str, model: Any
+    clock: VirtualClock, path: str, model: Any
 ) -> None:
     """A new item was not possible yet when it was asked for, and is when it is sent."""
-    memory.bind(Token, Session, Purse, Transactions)
     model("a", note="old", expires_at=SOON).save()
     with transaction() as tx:
         tx.save(model("a", expires_at=LATER))
@@ -136,9 +134,8 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(
     assert (found.note, found.version) == (None, 1)
 
 
-def test_a_transaction_in_time_prolongs(memory: Engine, clock: VirtualClock, path: str) -> None:
+def test_a_transaction_in_time_prolongs(clock: VirtualClock, path: str) -> None:
     """Nothing is refused that has not expired by the commit."""
-    memory.bind(Token, Session, Purse, Transactions)
     for write in (save, update):
         Session("a", expires_at=SOON).save(add_version_condition=False)
         with transaction() as tx:
@@ -152,10 +149,9 @@ def test_a_transaction_in_time_prolongs(memory: Engine, clock: VirtualClock, pat
 @MODELS
 @pytest.mark.parametrize("write", [save, update])
 def test_a_transact_write_does_not_prolong_what_expires_before_its_end(
-    memory: Engine, clock: VirtualClock, model: Any, write: Callable[..., None]
+    clock: VirtualClock, model: Any, write: Callable[..., None]
 ) -> None:
     """Although its actions are made when they are added."""
-    memory.bind(Token, Session, Purse)
     model("a", expires_at=SOON).save()
     with pytest.raises(StaleVersion), transact() as together:
         write(together, model.get("a"))
@@ -178,11 +174,8 @@ PLANS: dict[str, Callable[[Token], Write]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_copies_of_one_write_are_of_one_second(
-    memory: Engine, clock: VirtualClock, plan: Callable[[Token], Write]
-) -> None:
+def test_copies_of_one_write_are_of_one_second(clock: VirtualClock, plan: Callable[[Token], Write]) -> None:
     """Else the first copy could be accepted after the second was refused as too late, and its refusal was told."""
-    memory.bind(Token)
     write = plan(Token("a"))
     clock.jump(20)
     first, second = write.kwargs(), expiry.now_s()
@@ -194,9 +187,8 @@ def test_copies_of_one_write_are_of_one_second(
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_an_action_can_be_dated_anew(memory: Engine, clock: VirtualClock, plan: Callable[[Token], Write]) -> None:
+def test_an_action_can_be_dated_anew(clock: VirtualClock, plan: Callable[[Token], Write]) -> None:
     """In place, and nothing else of it changes, not even the same number in a condition of the caller's."""
-    memory.bind(Token)
     write = plan(Token("a", number=5))
     now = expiry.now_s()
     write.condition = write.condition & (Token.number != now)
@@ -210,9 +202,8 @@ def test_an_action_can_be_dated_anew(memory: Engine, clock: VirtualClock, plan: 
     assert list(before.values()).count({"N": str(now)}) == 2
 
 
-def test_a_native_transaction_is_repeated_as_it_was(memory: Engine, clock: VirtualClock) -> None:
+def test_a_native_transaction_is_repeated_as_it_was(clock: VirtualClock) -> None:
     """DynamoDB refuses another request under the same token; a second later it is still the same one."""
-    memory.bind(Token, Purse, Transactions)
     Token("a", expires_at=LATER).save()
 
     def lose(body: dict[str, Any]) -> bool:
