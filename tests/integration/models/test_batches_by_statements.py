@@ -26,7 +26,8 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from pynamo_locking._core import dynamodb
-from pynamo_locking._io import batch_requests, runtime
+from pynamo_locking._io import runtime
+from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
 from tests.support.models import QUICK
@@ -45,8 +46,6 @@ from tests.support.statements import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.engines.engine import Engine
 
 
@@ -95,27 +94,6 @@ class Inside(LockableModel):
 
 
 MODELS: list[Any] = [Plain, Lasting, Inside]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_requests, "_refused", set())
-
-
-@pytest.fixture
-def virtual_pauses() -> Iterator[None]:
-    """No pause takes time."""
-    real = runtime.current
-    runtime.install(Sleepless())
-    yield
-    runtime.install(real)
-
-
-class Sleepless(runtime.Runtime):
-    """The real world without pauses."""
-
-    def sleep(self, seconds: float) -> None:
-        pass
 
 
 def rows_of(model: Any) -> dict[tuple[str, str], Any]:
@@ -360,7 +338,7 @@ def written(kind: str, items: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("answer", [lost_before, lost_after, lost_half, throttled_in_part, failed_in_part])
 @pytest.mark.parametrize("model", [Plain, Inside])
 def test_what_a_batch_has_not_applied_is_written_nevertheless(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, answer: Any, kind: str, virtual_pauses: None
+    memory: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, answer: Any, kind: str, no_pauses: None
 ) -> None:
     """Once; a lost answer is cleared up for each write, and what was throttled goes again in a batch."""
     memory.bind(model)
@@ -394,26 +372,22 @@ def test_a_lost_batch_that_another_writer_follows_is_in_doubt(
     assert isinstance(errors[0], OutcomeUnknown)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_refusal_is_about_one_write(concurrent_engine: Engine, kind: str) -> None:
-    """With the error and the stored item of the single request."""
+@pytest.mark.parametrize(("kind", "is_gone"), [*((kind, False) for kind in KINDS), ("delete", True)])
+def test_one_refusal_is_about_one_write(concurrent_engine: Engine, kind: str, is_gone: bool) -> None:
+    """With the error and the stored item of the single request.
+
+    A DELETE of an absent item changes nothing and looks applied: the answer has to show the deleted item.
+    """
     concurrent_engine.bind(Plain)
     items = prepared(kind)
-    Plain("p", 3).update([Plain.n.set(9)], add_version_condition=False)
+    if is_gone:
+        Plain("p", 3).delete(add_version_condition=False)
+    else:
+        Plain("p", 3).update([Plain.n.set(9)], add_version_condition=False)
     errors = written(kind, items)
     assert [number for number, error in enumerate(errors) if error is not None] == [3]
     assert isinstance(errors[3], StaleVersion)
-    assert errors[3].current.n == 9
-
-
-def test_a_delete_of_what_is_gone_is_refused(concurrent_engine: Engine) -> None:
-    """A DELETE of an absent item changes nothing and looks applied: the answer has to show the deleted item."""
-    concurrent_engine.bind(Plain)
-    items = prepared("delete")
-    Plain("p", 3).delete(add_version_condition=False)
-    errors = written("delete", items)
-    assert [number for number, error in enumerate(errors) if error is not None] == [3]
-    assert isinstance(errors[3], StaleVersion)
+    assert is_gone or errors[3].current.n == 9
 
 
 def test_a_lock_in_the_way_refuses_its_own_item(memory: Engine) -> None:
@@ -481,9 +455,7 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory: Engine, monkeypatch
     finally:
         runtime.install(real)
         may_end.set()
-        for thread in threading.enumerate():
-            if thread.name == "pynamo-locking-batch":
-                thread.join()
+        join_batch_workers()
 
 
 def test_a_batch_is_not_repeated_behind_our_back(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -957,29 +957,6 @@ def test_what_a_transaction_cannot_be(engine, kind):
         assert isinstance(refused.value, ConfigurationError) == (requests.total == 0) == (kind is not STOCK)
 
 
-@pytest.mark.parametrize("culprit", range(4))
-def test_reasons_have_the_order_in_which_actions_were_added(engine, culprit):
-    """PynamoDB sends them sorted by kind, and so do we; the reasons are sorted back."""
-    thing = engine.bind(models_of(VERSIONED).Thing)
-    for number in range(4):
-        thing("folder", number).save()
-    read = [thing.get("folder", number) for number in range(4)]
-    thing.get("folder", culprit).update([thing.title.set("another")])
-    untitled = thing.title.does_not_exist()
-    with count_requests() as requests, pytest.raises(TransactWriteError) as refused:  # noqa: SIM117
-        with TransactWrite(connection=thing._get_connection().connection) as transaction:
-            transaction.update(read[0], [thing.total.add(1)])
-            transaction.save(read[1])
-            transaction.delete(read[2])
-            transaction.condition_check(thing, "folder", 3, untitled)
-    (sent,) = (body["TransactItems"] for _, body in requests.bodies)
-    assert [kind for action in sent for kind in action] == ["ConditionCheck", "Delete", "Put", "Update"]
-    refusals = [reason and reason.code for reason in refused.value.cancellation_reasons]
-    assert refusals == ["ConditionalCheckFailed" if number == culprit else None for number in range(4)]
-    if culprit < 3:
-        assert refused.value.current.number == culprit
-
-
 def test_the_cause_of_a_refusal_under_a_lock_beside_the_item(engine):
     """A save is a transaction there; its cause names the request and the table as that of a save elsewhere does."""
     engine.bind(Device, Locks)
