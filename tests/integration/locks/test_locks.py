@@ -94,7 +94,7 @@ def test_waiters_are_served_in_the_order_of_their_entries(account):
 def test_no_wait_fails_at_once_and_leaves_nothing(account):
     """`wait=0` names who holds the lock, and enters no queue."""
     with held_elsewhere(account.lock("a", owner="somebody")) as other:
-        with pytest.raises(LockTimeout, match="held by somebody") as caught:
+        with pytest.raises(LockTimeout, match="1 ahead; held by somebody") as caught:
             account.locked("a", wait=0).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
         assert caught.value.queue.holders[0].owner == "somebody"

@@ -1,9 +1,9 @@
-"""For tests of models: no batch has been refused before, and no pause is made between attempts."""
+"""For tests of models: no batch has been refused before, and what others use: no pauses, TTL, ends of threads."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,8 @@ from tests.support.parties import without_pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.engines.engine import Engine
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +32,15 @@ def join_batch_workers() -> None:
     for thread in threading.enumerate():
         if thread.name == "pynamo-locking-batch":
             thread.join()
+
+
+def ttl(engine: Engine, model: Any) -> str | None:
+    """By which attribute DynamoDB deletes items of the model's table."""
+    found = engine.client().describe_time_to_live(TableName=model.Meta.table_name)["TimeToLiveDescription"]
+    return found.get("AttributeName") if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
+
+
+def enable_ttl(engine: Engine, model: Any, attribute: str) -> None:
+    """Let DynamoDB delete items by that attribute."""
+    specification = {"Enabled": True, "AttributeName": attribute}
+    engine.client().update_time_to_live(TableName=model.Meta.table_name, TimeToLiveSpecification=specification)

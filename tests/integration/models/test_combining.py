@@ -66,6 +66,13 @@ def boards(cheap: Engine) -> None:
     Board("a").save()
 
 
+@pytest.fixture
+def board(memory: Engine) -> None:
+    """One in memory."""
+    memory.bind(Board)
+    Board("a").save()
+
+
 def note(mark: Any) -> Callable[[Any], None]:
     def change(board: Any) -> None:
         board.log = [*board.log, mark]
@@ -276,10 +283,8 @@ def test_another_writer_was_faster():
     assert log_of() == [2, 3]
 
 
-def test_after_a_refusal_the_item_is_read_consistently(memory):
+def test_after_a_refusal_the_item_is_read_consistently(board):
     """Also if the first read need not be: a replica that lags behind would get the save refused again and again."""
-    memory.bind(Board)
-    Board("a").save()
     calls = []
 
     def beaten(board: Any) -> None:
@@ -469,10 +474,8 @@ def end_of(change: edit.QueuedChange[Any]) -> str:
     return "done"
 
 
-def test_tasks(memory):
+def test_tasks(board):
     """Many wait without a thread, and each has its own result."""
-    memory.bind(Board)
-    Board("a").save()
 
     def gate(_: Any) -> None:
         until_in_line(Board, 101)
@@ -496,20 +499,16 @@ def test_tasks(memory):
     assert counted.by_operation == {"GetItem": 2, "PutItem": 1}  # one get before the gate
 
 
-def test_a_task_without_combining(memory):
+def test_a_task_without_combining(board):
     """`amodify` is `modify` in a thread, the condition included."""
-    memory.bind(Board)
-    Board("a").save()
     changed = asyncio.run(Board.amodify("a", note(1), condition=Board.n == 0))
     assert changed.log == log_of() == [1]
     with pytest.raises(ConfigurationError, match="needs a function"):
         asyncio.run(Board.amodify("a"))
 
 
-def test_tasks_that_are_cancelled(memory):
+def test_tasks_that_are_cancelled(board):
     """One in line changes nothing. The one that makes the write ends it, and the others have their results."""
-    memory.bind(Board)
-    Board("a").save()
     is_under_way, go_on = threading.Event(), threading.Event()
 
     def slow(board: Any) -> None:
@@ -534,10 +533,8 @@ def test_tasks_that_are_cancelled(memory):
     assert log_of() == ["slow", 0, 2]
 
 
-def test_a_leader_whose_event_loop_is_closed(memory):
+def test_a_leader_whose_event_loop_is_closed(board):
     """Its thread ends the attempt; the next leader waits for that, and makes no change a second time."""
-    memory.bind(Board)
-    Board("a").save()
     is_under_way, go_on = threading.Event(), threading.Event()
     leader, other = change_of("a", "leader"), change_of("a", "other")
     append = leader.function
@@ -565,10 +562,8 @@ def test_a_leader_whose_event_loop_is_closed(memory):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_function_that_forks(memory):
+def test_a_function_that_forks(board):
     """The child makes no change of the parent's callers; it can make its own."""
-    memory.bind(Board)
-    Board("a").save()
     children: list[int] = []
 
     def fork(board: Any) -> None:

@@ -252,10 +252,11 @@ def unordered(items):
 
 def described(error):
     """Return what a handler written for PynamoDB sees of an error."""
-    kind = next(cls for cls in type(error).__mro__ if cls.__module__ in ("pynamodb.exceptions", "builtins"))
     # `except LockingError` is not what it was written for; the first class of PynamoDB's is
-    known = [cls for cls in type(error).__mro__ if cls.__module__ == "pynamodb.exceptions"]
-    kind = known[0] if known else kind
+    known = [
+        cls for module in ("pynamodb.exceptions", "builtins") for cls in type(error).__mro__ if cls.__module__ == module
+    ]
+    kind = known[0]
     if not isinstance(error, PynamoDBException):
         return kind.__name__, str(error)
     code = error.cause_response_code
@@ -846,6 +847,13 @@ def same(name, left, right):
     assert len(right) == len(left), name
 
 
+def same_but_for_requests(before, after, signals=list):
+    """Check what was seen, what is stored, and the signals."""
+    same("seen", before.seen, after.seen)
+    same("stored", before.stored, after.stored)
+    same("signals", signals(before.signals), signals(after.signals))
+
+
 def as_writes(signals):
     """Return signals in which a PutItem is an UpdateItem: the save of a model with its lock in the item."""
     return [(when, operation.replace("PutItem", "UpdateItem"), table) for when, operation, table in signals]
@@ -856,9 +864,7 @@ def as_writes(signals):
 def test_versioned_models(engine, twin, scenario):
     """What is seen, stored and signalled is equal; requests differ by the guards of the version alone."""
     before, after = stock_run(engine, scenario), run_of(twin, engine, scenario)
-    same("seen", before.seen, after.seen)
-    same("stored", before.stored, after.stored)
-    same("signals", before.signals, after.signals)
+    same_but_for_requests(before, after)
     same("requests", before.requests, after.requests)
     assert scenario is batches or after.guards >= {"write id", "image"}  # they were there, and taken away
 
@@ -867,9 +873,7 @@ def test_versioned_models(engine, twin, scenario):
 def test_models_with_their_lock_inside(engine, scenario):
     """The same, but that a save is an UpdateItem, which leaves attributes alone that the model does not declare."""
     before, after = stock_run(engine, scenario), run_of(EMBEDDED, engine, scenario)
-    same("seen", before.seen, after.seen)
-    same("stored", before.stored, after.stored)
-    same("signals", as_writes(before.signals), as_writes(after.signals))
+    same_but_for_requests(before, after, as_writes)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -877,9 +881,7 @@ def test_models_without_a_version(engine, scenario):
     """A model that has nothing to guard sends what PynamoDB sends."""
     before = stock_run(engine, scenario, versioned=False)
     after = run_of(VERSIONED, engine, scenario, versioned=False)
-    same("seen", before.seen, after.seen)
-    same("stored", before.stored, after.stored)
-    same("signals", before.signals, after.signals)
+    same_but_for_requests(before, after)
     same("requests", before.requests, after.requests)
     assert after.guards == set()
 
@@ -888,9 +890,7 @@ def test_models_without_a_version(engine, scenario):
 def test_unchecked_saves(engine, twin):
     """save(add_version_condition=False) is an UpdateItem, and what it leaves is the same."""
     before, after = stock_run(engine, unchecked_saves), run_of(twin, engine, unchecked_saves)
-    same("seen", before.seen, after.seen)
-    same("stored", before.stored, after.stored)
-    same("signals", as_writes(before.signals), as_writes(after.signals))
+    same_but_for_requests(before, after, as_writes)
 
 
 @pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "unversioned"])

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.cli import main
+from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare
 from tests.support.own_rows import WAYS, Memo
@@ -80,18 +82,6 @@ def put(engine: Engine, model: type[Model], key: str, **attributes: Any) -> None
     """Store a customer."""
     attribute: Any = model._hash_key_attribute()
     engine.client().put_item(TableName=name_of(model), Item={attribute.attr_name: {"S": key}, **attributes})
-
-
-def ttl(engine: Engine, model: type[Model]) -> str | None:
-    """By which attribute DynamoDB deletes items."""
-    found = engine.client().describe_time_to_live(TableName=name_of(model))["TimeToLiveDescription"]
-    return found.get("AttributeName") if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
-
-
-def enable(engine: Engine, model: type[Model], attribute: str) -> None:
-    """Let DynamoDB delete items by that attribute."""
-    specification = {"Enabled": True, "AttributeName": attribute}
-    engine.client().update_time_to_live(TableName=name_of(model), TimeToLiveSpecification=specification)
 
 
 OTHER_KEYS = {
@@ -150,7 +140,7 @@ def test_a_new_table(engine: Engine, own: Any, makes: bool) -> None:
 def test_ttl_of_another_attribute(engine: Engine, own: Any) -> None:
     """Is an error that names both attributes, unless errors of TTL are to be ignored; it stays what it is."""
     make(engine, own)
-    enable(engine, own, "ends")
+    enable_ttl(engine, own, "ends")
     for call in (
         own.create_table,
         lambda: own.create_table(enable_ttl=True),
@@ -166,21 +156,15 @@ def test_several_at_once(concurrent_engine: Engine) -> None:
     """All return, one has made the table, and TTL is on."""
     locks: Any = elsewhere(concurrent_engine, TableLocks)
     locks._get_connection()
-    barrier, errors = threading.Barrier(6), list[Exception]()
+    barrier = threading.Barrier(6)
 
     def create() -> None:
-        try:
-            barrier.wait(60)
-            locks.create_table()
-        except Exception as error:  # noqa: BLE001 - asserted below
-            errors.append(error)
+        barrier.wait(60)
+        locks.create_table()
 
-    threads = [threading.Thread(target=create) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(6) as pool:
+        for created in [pool.submit(create) for _ in range(6)]:
+            created.result()
     assert ttl(concurrent_engine, locks) == "expires_s"
 
 
@@ -248,13 +232,41 @@ def test_what_may_not_be_seen(memory: Engine, monkeypatch: pytest.MonkeyPatch) -
 
 def raise_denied() -> None:
     """Refuse, as IAM does."""
-    raise ClientError(
-        {
-            "Error": {"Code": "AccessDeniedException", "Message": "not authorized"},
-            "ResponseMetadata": {"HTTPStatusCode": 400},
-        },
-        "X",
-    )
+    error = {"Code": "AccessDeniedException", "Message": "not authorized"}
+    raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, "X")
+
+
+def test_create_table_is_refused(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error other than that the table exists comes through."""
+    locks: Any = dynoxide.bind(TableLocks)
+    monkeypatch.setattr(locks, "exists", lambda: False)
+    with pytest.raises(TableError, match="ValidationException"):
+        locks.create_table(billing_mode="PROVISIONED", read_capacity_units=0, write_capacity_units=0)
+
+
+def test_ttl_is_refused(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error other than that TTL is enabled comes through."""
+    locks: Any = dynoxide.bind(TableLocks)
+    monkeypatch.setattr(locks.Meta, "table_name", dynoxide.new_name())  # a table that is not there
+    with pytest.raises(TableError, match="ResourceNotFoundException"):
+        locks.update_ttl(ignore_update_ttl_errors=False)
+
+
+def test_saving_a_lock_row_keeps_its_expiry(engine: Engine) -> None:
+    """The copy of the expiry that was loaded long ago does not replace the one of the last renewal."""
+    engine.bind(Locks)
+    with Locks.locked("n", heartbeat=False) as lock:
+        item = lock.item
+        client = Locks._get_connection().connection.client
+        later = {
+            "TableName": Locks.Meta.table_name,
+            "Key": {"name": {"S": "n"}},
+            "UpdateExpression": "SET expires_s = :later",
+            "ExpressionAttributeValues": {":later": {"N": "4102444800"}},
+        }
+        client._make_api_call("UpdateItem", later)
+        item.save()
+        assert Locks.get("n").expires.timestamp() == 4102444800
 
 
 def test_a_model_of_the_application_keeps_what_pynamodb_does(engine: Engine) -> None:
@@ -361,7 +373,7 @@ def test_tables_check_sees_ttl_of_another_attribute(cheap: Engine, capsys: pytes
     """A problem, since the locks would never be removed, and others by what a lock writes."""
     locks: Any = elsewhere(cheap, TableLocks)
     make(cheap, locks)
-    enable(cheap, locks, "ends")
+    enable_ttl(cheap, locks, "ends")
     for command in ("check", "create"):
         assert main(["tables", command, *reach(cheap), "--table", name_of(locks), "--json"]) == 1
         assert "by ends, while the model has expires_s" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from pynamo_locking._models import tables
 from pynamo_locking._transactions import recovery
 from pynamo_locking.cli import main
 from tests.engines import one_table
+from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support import one_table_models
 from tests.support.models import declare
 from tests.support.one_table_models import (
@@ -52,18 +53,6 @@ TenantTransactions = declare(
 App = declare("App", Model, table_name="app", hash_key="pk", sk=UnicodeAttribute(range_key=True))
 
 
-def ttl(engine: Engine, table: str) -> str | None:
-    """The attribute that the table's TTL uses."""
-    found = engine.client().describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    return found.get("AttributeName") if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
-
-
-def enable(engine: Engine, table: str, attribute: str) -> None:
-    """Enable TTL."""
-    how = {"Enabled": True, "AttributeName": attribute}
-    engine.client().update_time_to_live(TableName=table, TimeToLiveSpecification=how)
-
-
 @pytest.mark.parametrize("own", OURS)
 def test_a_table_that_is_missing_is_not_created(memory: Engine, own: Any) -> None:
     """It belongs to another program."""
@@ -81,23 +70,23 @@ def test_ttl_is_enabled_only_by_name(memory: Engine, own: Any, others: int, capl
     table = make(memory, others)
     own.create_table()
     assert "TTL of the table" in caplog.text
-    assert ttl(memory, table) is None
+    assert ttl(memory, Locks) is None
     own.create_table(enable_ttl=True)
     own.create_table()
-    assert ttl(memory, table) == "ttl"
+    assert ttl(memory, Locks) == "ttl"
     assert_others_are_as_they_were(memory, table, others)
 
 
 def test_ttl_of_another_attribute(memory: Engine) -> None:
     """The error says how to write that one."""
-    table = make(memory, FEW)
-    enable(memory, table, "gone")
+    make(memory, FEW)
+    enable_ttl(memory, Locks, "gone")
     for own in OURS:
         with pytest.raises(ConfigurationError, match=r"Meta\.ttl_attribute = 'gone'"):
             own.create_table()
         with pytest.raises(ConfigurationError, match="Nothing was changed"):
             own.update_ttl(ignore_update_ttl_errors=False)
-    assert ttl(memory, table) == "gone"
+    assert ttl(memory, Locks) == "gone"
 
 
 @pytest.mark.parametrize(("own", "name"), [(Locks, "lock"), (Locks, "lease_ends"), (Transactions, "owner")])
@@ -256,9 +245,9 @@ def test_commands(memory: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert all(f"{FEW + 3} items were looked at" in finding["detail"] for finding in rows)
     assert main(["locks", "list", "--table", f"{module}:Transactions"]) == 2
     said("tables", "create", *where)
-    assert ttl(memory, table) is None
+    assert ttl(memory, Locks) is None
     said("tables", "create", *where, "--enable-ttl")
-    assert ttl(memory, table) == "ttl"
+    assert ttl(memory, Locks) == "ttl"
     assert_others_are_as_they_were(memory, table, FEW)
 
 
