@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 
@@ -31,6 +30,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import also
+from tests.integration.intervals.conftest import show_until_it_is_settled
 from tests.support.interval_models import (
     Booking,
     Lease,
@@ -67,22 +67,9 @@ TABLES = (Slot, Booking, Lease, SlotLocks, SlotTransactions, Invoice)
 
 
 @pytest.fixture
-def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
-    memory.bind(*TABLES)
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operations that are sent from here on."""
-    operations, original = list[str](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
-        operations.append(operation)
-        return original(connection, operation, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    return operations
+def in_memory(in_memory: None, memory: Engine) -> None:
+    """With invoices."""
+    memory.bind(Invoice)
 
 
 def count(number: str = "n") -> int:
@@ -328,16 +315,7 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypat
     with transaction() as tx:
         tx.delete(Slot.get("d", 10))
         insert(tx, (12, 14))
-    original, connection, key = Connection.dispatch, Slot._get_connection(), {name: old[name] for name in ("pk", "sk")}
-    place = {"TableName": connection.table_name}
-    original(connection.connection, "PutItem", {**place, "Item": old})
-
-    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
-            original(self, "DeleteItem", {**place, "Key": key})
-        return original(self, operation, kwargs, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    show_until_it_is_settled(monkeypatch, Slot, old, "pk", "sk")
     Slot.insert_disjoint(slots((11, 12)))
     assert stored_slots()[:2] == [(11, 12), (12, 14)]
 
@@ -353,16 +331,7 @@ def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(
         world.shift = 120
         with transaction() as tx:
             tx.insert_disjoint(Lease, [Lease("o", "0", after="5")])
-    original, table = Connection.dispatch, Lease._get_connection().table_name
-    key = {name: old[name] for name in ("owner", "first")}
-    original(Lease._get_connection().connection, "PutItem", {"TableName": table, "Item": old})
-
-    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
-            original(self, "DeleteItem", {"TableName": table, "Key": key})
-        return original(self, operation, kwargs, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    show_until_it_is_settled(monkeypatch, Lease, old, "owner", "first")
     with pytest.raises(OverlapError):
         Lease.insert_disjoint([Lease("o", "3", after="4")])
 

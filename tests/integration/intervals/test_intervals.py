@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
-from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
@@ -24,16 +23,7 @@ from pynamo_locking import (
     VersionAttribute,
     transaction,
 )
-from pynamo_locking._io import runtime
-from tests.support.interval_models import (
-    Booking,
-    Lease,
-    Slot,
-    SlotLocks,
-    SlotTransactions,
-    slots,
-    stored_slots,
-)
+from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import meta
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import make_long_from, rows_of
@@ -50,25 +40,6 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def tables(cheap: Engine) -> None:
     cheap.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
-
-
-@pytest.fixture
-def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
-    memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operations that are sent from here on."""
-    operations, original = list[str](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
-        operations.append(operation)
-        return original(connection, operation, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    return operations
 
 
 INSERT = ["GetItem", "Query", "TransactWriteItems"]

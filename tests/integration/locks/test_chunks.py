@@ -101,8 +101,7 @@ def test_slow_work_does_not_make_short_lists(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.0, None])
-def test_a_list_has_a_whole_number_of_records(memory: Engine, every: Any) -> None:
-    memory.bind(Locks)
+def test_a_list_has_a_whole_number_of_records(clock: VirtualClock, every: Any) -> None:
     with Locks.locked("import") as lock:
         with pytest.raises(ConfigurationError, match="every must be a whole number above 0, got"):
             lock.chunks([], every)
@@ -110,16 +109,15 @@ def test_a_list_has_a_whole_number_of_records(memory: Engine, every: Any) -> Non
             lock.chunks([], 1, remaining=60)
 
 
-def test_a_lock_that_is_not_held_has_no_chunks(memory: Engine) -> None:
+def test_a_lock_that_is_not_held_has_no_chunks(clock: VirtualClock) -> None:
     """It is refused by the call, not by the first list."""
-    memory.bind(Locks)
     lock = Locks.lock("import")
     for method in (lock.chunks, lock.achunks):
         with pytest.raises(ConfigurationError, match="is not held by this Lock object"):
             method([1], 1)
 
 
-def test_tasks(locks: type[Locks]) -> None:
+async def test_tasks(locks: type[Locks]) -> None:
     """Records of both kinds of iterables; a loss ends it as it does for threads."""
     numbers = range(5)
 
@@ -128,17 +126,13 @@ def test_tasks(locks: type[Locks]) -> None:
             await asyncio.sleep(0)
             yield number
 
-    async def work() -> None:
+    with pytest.raises(LockLost):
         async with locks.locked("import") as lock:
             for records in (numbers, awaited()):
                 assert [chunk async for chunk in lock.achunks(records, every=2)] == [[0, 1], [2, 3], [4]]
             hint = re.escape("use `async for chunk in lock.achunks(...)`")
             with pytest.raises(ConfigurationError, match=hint):
                 lock.chunks(numbers, 2)
-            renewals = (await asyncio.to_thread(locks.lock_state, "import")).holders[0].beat
-            assert renewals == 6
+            assert locks.lock_state("import").holders[0].beat == 6
             async for _ in lock.achunks(numbers, every=2):
-                await asyncio.to_thread(locks.break_lock, "import", ticket=lock.ticket)
-
-    with pytest.raises(LockLost):
-        asyncio.run(work())
+                locks.break_lock("import", ticket=lock.ticket)

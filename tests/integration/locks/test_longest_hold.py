@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tests.support.parties import in_thread
 from tests.support.workers import until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.engines.engine import Engine
 
@@ -28,38 +29,39 @@ LEASE = 12.0
 
 @pytest.fixture
 def clock(memory: Engine) -> Iterator[VirtualClock]:
-    memory.bind(Locks)
-    memory.bind(Account)
+    memory.bind(Locks, Account, Device)
     Account("a", balance=1).save()
     with VirtualClock() as clock:
         yield clock
 
 
-def waiting_since(clock: VirtualClock, name: str, found: list[float]) -> Callable[[], None]:
-    """Return what another process does: wait for the lock, and note when it got it."""
+@contextmanager
+def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, list[tuple[str, float]], list[float]]]:
+    """Hold "job", for which another process waits; yield the lock, what its holder hears, and when the other has it."""
+    heard, granted = list[tuple[str, float]](), list[float]()
 
     def wait() -> None:
-        with Locks.locked(name, wait=math.inf, settings=APART):
-            found.append(clock.elapsed)
+        with Locks.locked("job", wait=math.inf, settings=APART):
+            granted.append(clock.elapsed)
 
-    return wait
+    def on_lost(reason: str) -> None:
+        heard.append((reason, clock.elapsed))
+
+    lock = Locks.lock("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(wait)
+        yield lock, heard, granted
+    with pytest.raises(LockLost):
+        lock.release()
 
 
 def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     """The holder hears of it while most of its lease is left; another party is let in when that has ended."""
-    heard: list[tuple[str, float]] = []
-    seen: list[float] = []
     emitted: list[events.Event] = []
-    with events.subscribe(emitted.append, events.Lost):
-        lock = Locks.lock(
-            "job",
-            lease=LEASE,
-            max_hold=timedelta(seconds=50),
-            settings=APART,
-            on_lost=lambda reason: heard.append((reason, clock.elapsed)),
-        ).acquire()
-        waiter = threading.Thread(target=waiting_since(clock, "job", seen))
-        waiter.start()
+    with (
+        events.subscribe(emitted.append, events.Lost),
+        held_under_terms(clock, max_hold=timedelta(seconds=50)) as (lock, heard, granted),
+    ):
         clock.sleep(49)
         assert lock.is_held
         lock.progress()
@@ -71,16 +73,13 @@ def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.
                 refused()
             assert lost.value.reason == "max_hold"
         clock.sleep(20)
-        waiter.join()
 
     assert heard == [("max_hold", pytest.approx(50, abs=0.1))]
-    [at] = seen
+    [at] = granted
     # The last renewal was a third of a lease before the end, at most.
     assert 50 + LEASE * 2 / 3 <= at <= 50 + LEASE * 1.05 + 1
     assert [getattr(event, "reason", "") for event in emitted] == ["max_hold"]
     assert "max_hold" in caplog.text
-    with pytest.raises(LockLost):
-        lock.release()
 
 
 def test_the_release_after_it_lets_the_next_one_in(clock: VirtualClock) -> None:
@@ -139,12 +138,10 @@ def test_the_next_caller_of_this_process(clock: VirtualClock) -> None:
         with Locks.locked("job", lease=LEASE, wait=math.inf) as lock:
             found.append((lock.ticket, clock.elapsed))
 
-    threads = [threading.Thread(target=wait) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    clock.sleep(60)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            pool.submit(wait)
+        clock.sleep(60)
     assert [ticket for ticket, _ in found] == sorted({ticket for ticket, _ in found})
     assert found[0][0] > holder.ticket
     assert found[0][1] >= 20 + LEASE * 2 / 3
@@ -169,34 +166,21 @@ def test_the_heartbeat_renews_while_the_work_goes_on(clock: VirtualClock) -> Non
 
 def test_work_that_hangs_loses_the_lock(clock: VirtualClock) -> None:
     """It is told two thirds of a lease after its last sign, and another party is let in a third later."""
-    heard: list[tuple[str, float]] = []
-    seen: list[float] = []
-    lock = Locks.lock(
-        "job",
-        lease=LEASE,
-        heartbeat="progress",
-        settings=APART,
-        on_lost=lambda reason: heard.append((reason, clock.elapsed)),
-    ).acquire()
-    waiter = threading.Thread(target=waiting_since(clock, "job", seen))
-    waiter.start()
-    for _ in range(10):
-        clock.sleep(3)
-        lock.progress()
-    silent_since = clock.elapsed
-    clock.sleep(3 * LEASE)
-    waiter.join()
+    with held_under_terms(clock, heartbeat="progress") as (lock, heard, granted):
+        for _ in range(10):
+            clock.sleep(3)
+            lock.progress()
+        silent_since = clock.elapsed
+        clock.sleep(3 * LEASE)
+        with pytest.raises(LockLost, match=r"has not called progress\(\) for two thirds") as lost:
+            lock.progress()
+        assert lost.value.reason == "stalled"
 
     [(reason, told_at)] = heard
     assert reason == "stalled"
     # Although the lease was renewed after that sign.
     assert told_at == pytest.approx(silent_since + LEASE * 2 / 3, abs=0.7)
-    assert silent_since + LEASE <= seen[0] <= silent_since + LEASE + 1
-    with pytest.raises(LockLost, match=r"has not called progress\(\) for two thirds") as lost:
-        lock.progress()
-    assert lost.value.reason == "stalled"
-    with pytest.raises(LockLost):
-        lock.release()
+    assert silent_since + LEASE <= granted[0] <= silent_since + LEASE + 1
 
 
 def test_work_that_hangs_beside_max_hold(clock: VirtualClock) -> None:
@@ -230,11 +214,10 @@ def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
     ("model", "request_", "where"), [(Account, "UpdateItem", is_save), (Device, "TransactWriteItems", bool)]
 )
 def test_a_last_write_under_way_is_told_as_it_was(
-    clock: VirtualClock, memory: Engine, model: Any, request_: str, where: Any, silent: float
+    clock: VirtualClock, model: Any, request_: str, where: Any, silent: float
 ) -> None:
     """Its request is lost while the work counts as silent. The heartbeat does not remove the entry meanwhile: the write
     would be told as applied."""
-    memory.bind(Device)
     Device("a", total=1).save()
     name = "balance" if model is Account else "total"
     slow = lost_requests(request_, where=where, meanwhile=lambda: clock.sleep(LEASE))
@@ -290,12 +273,10 @@ def test_the_lease_is_new_when_the_lock_is_granted(clock: VirtualClock) -> None:
             clock.sleep(LEASE * 0.6)
             lock.progress()
 
-    with Locks.locked("job", settings=APART):
-        thread = threading.Thread(target=wait)
-        thread.start()
+    with ThreadPoolExecutor(1) as pool, Locks.locked("job", settings=APART):
+        pool.submit(wait)
         until_queued(Locks, "job", 2)
         clock.sleep(LEASE * 1.25)  # renewals are due after each third
-    thread.join()
     assert found == [pytest.approx(LEASE, rel=0.05)]
 
 
