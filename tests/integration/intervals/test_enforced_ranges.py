@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -55,25 +56,23 @@ class Plan(IntervalMixin, LockableModel):
     version = VersionAttribute()
 
 
-class Stay(IntervalMixin, LockableModel):
-    """The end is the range key."""
+#: The end is the range key.
+Stay = declare(
+    "Stay",
+    IntervalMixin,
+    LockableModel,
+    hash_key="device",
+    end=NumberAttribute(range_key=True),
+    begin=NumberAttribute(),
+    version=True,
+    lock_table=SlotLocks,
+    interval=("begin", "end"),
+    enforce="ranges",
+)
 
-    Meta = meta("stays", lock_table=SlotLocks, interval=("begin", "end"), enforce="ranges")
 
-    device = UnicodeAttribute(hash_key=True)
-    end = NumberAttribute(range_key=True)
-    begin = NumberAttribute()
-    version = VersionAttribute()
-
-
-class Seat(LockableModel):
-    """Every write meets the locks of ranges and of the table; no versions."""
-
-    Meta = meta("seats", lock_table=SlotLocks, enforce="table")
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    guest = UnicodeAttribute(null=True)
+#: Every write meets the locks of ranges and of the table; no versions.
+Seat = declare("Seat", hash_key="hall", range_key="number", texts="guest", lock_table=SlotLocks, enforce="table")
 
 
 def stored() -> list[tuple[int, int, str | None]]:
@@ -258,33 +257,29 @@ def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(eng
         with Plan.locked_range("d", None, 36, wait=60):
             assert [row.begin for row in Plan.overlapping("d", 12, 36)] == [12, 15, 18]
 
-    with Plan.locked_range("d", None, 24):
-        assert [row.begin for row in Plan.overlapping("d", 0, 24)] == [12, 18]
-        with pytest.raises(ItemLocked):  # a plain insert of a program that locks nothing
-            in_thread(planned(15, 17).save)
-        session = threading.Thread(target=second_session)
-        session.start()
-        entered.wait()
-        Plan.insert_disjoint([planned(15, 16)])
-    session.join()
+    with ThreadPoolExecutor(1) as pool:
+        with Plan.locked_range("d", None, 24):
+            assert [row.begin for row in Plan.overlapping("d", 0, 24)] == [12, 18]
+            with pytest.raises(ItemLocked):  # a plain insert of a program that locks nothing
+                in_thread(planned(15, 17).save)
+            session = pool.submit(second_session)
+            entered.wait()
+            Plan.insert_disjoint([planned(15, 16)])
+        session.result()
 
 
 @pytest.mark.usefixtures("tables")
 def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic() -> None:
-    results: list[Any] = []
-
-    def insert() -> None:
+    def insert() -> list[Any]:
         Plan.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
-        results.append(stored())
+        return stored()
 
-    with Plan.locked_range("d", 12, 18):
-        thread = threading.Thread(target=insert)
-        thread.start()
-        until(lambda: len(Plan.lock_state("d").entries) == 2)
-        Plan.get("d", 14).delete()
-    thread.join()
-
-    assert results == [[(16, 17, None), (40, 41, None)]]
+    with ThreadPoolExecutor(1) as pool:
+        with Plan.locked_range("d", 12, 18):
+            inserted = pool.submit(insert)
+            until(lambda: len(Plan.lock_state("d").entries) == 2)
+            Plan.get("d", 14).delete()
+        assert inserted.result() == [(16, 17, None), (40, 41, None)]
 
 
 @pytest.mark.usefixtures("tables")
@@ -432,15 +427,17 @@ def test_what_enforced_writes_cost() -> None:
     assert requests.by_operation == writes
 
 
-class Guest(ExpiringMixin, LockableModel):
-    """Items that expire."""
-
-    Meta = meta("guests", lock_table=SlotLocks, enforce="ranges")
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    visits = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True)
+#: Items that expire.
+Guest = declare(
+    "Guest",
+    ExpiringMixin,
+    LockableModel,
+    range_key="number",
+    numbers="visits",
+    expires=TTLAttribute(null=True),
+    lock_table=SlotLocks,
+    enforce="ranges",
+)
 
 
 def test_an_expired_item_counts_as_absent(memory: Engine) -> None:
@@ -458,7 +455,6 @@ Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=
 
 @pytest.mark.parametrize("model", [Wrong, Inside])
 def test_a_model_that_cannot_enforce_is_refused(model: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
-        model("a", 1).save()
-    with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
-        Plan.locked_table()
+    for call in (model("a", 1).save, Plan.locked_table):
+        with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
+            call()

@@ -8,22 +8,18 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
     Conflict,
-    LockableModel,
-    LockAttribute,
     LockTimeout,
     OverlapError,
     StaleVersion,
     Transaction,
     TransactionConflict,
     TransactWrite,
-    VersionAttribute,
     atransaction,
     transaction,
     transactional,
@@ -42,7 +38,7 @@ from tests.support.interval_models import (
     stored_slots,
     unapplied,
 )
-from tests.support.models import meta
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
 
@@ -52,15 +48,16 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Invoice(LockableModel):
-    """What is written together with the rows."""
-
-    Meta = meta("invoices", lock_table=SlotLocks, transaction_table=SlotTransactions)
-
-    number = UnicodeAttribute(hash_key=True)
-    total = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
+#: What is written together with the rows.
+Invoice = declare(
+    "Invoice",
+    hash_key="number",
+    numbers="total",
+    version=True,
+    lock=True,
+    lock_table=SlotLocks,
+    transaction_table=SlotTransactions,
+)
 
 
 TABLES = (Slot, Booking, Lease, SlotLocks, SlotTransactions, Invoice)

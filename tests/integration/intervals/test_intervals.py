@@ -509,6 +509,7 @@ def test_a_row_moves_under_its_own_lock(in_memory: None) -> None:
     with Lease.locked("o", "a") as lock:
         lease = lock.item
         Lease.move(lease, "x", "y")
+        assert lease.lock.entries == ()
         lease.save()
     assert stored_slots() == [(50, 60)]
     assert Lease.get("o", "x").note == "kept"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.exceptions import UpdateError
-from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
@@ -22,7 +21,7 @@ from pynamo_locking import (
 )
 from tests.support.faults import count_requests
 from tests.support.interval_models import SlotLocks, unapplied
-from tests.support.models import meta
+from tests.support.models import declare, meta
 from tests.support.parties import in_thread
 from tests.support.transaction_models import rows_of
 
@@ -42,15 +41,17 @@ class Tariff(IntervalMixin, LockableModel):
     version = VersionAttribute()
 
 
-class Archive(IntervalMixin, Model):
-    """The end is the range key, the begin may be open."""
-
-    Meta = meta("archive", lock_table=SlotLocks, interval=("begin", "end"))
-
-    name = UnicodeAttribute(hash_key=True)
-    end = UTCDateTimeAttribute(range_key=True)
-    begin = UTCDateTimeAttribute(null=True)
-    version = VersionAttribute()
+#: The end is the range key, the begin may be open.
+Archive = declare(
+    "Archive",
+    IntervalMixin,
+    hash_key="name",
+    end=UTCDateTimeAttribute(range_key=True),
+    begin=UTCDateTimeAttribute(null=True),
+    version=True,
+    lock_table=SlotLocks,
+    interval=("begin", "end"),
+)
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -256,21 +257,15 @@ def test_range_locks_of_open_rows(tables: None) -> None:
 def test_ends_that_may_not_be_open(tables: None) -> None:
     """The range key, and an attribute without null=True; rows of others that lack it have no interval."""
 
-    class Closed(IntervalMixin, Model):
-        class Meta(Tariff.Meta):
-            pass
-
-        name = UnicodeAttribute(hash_key=True)
-        begin = NumberAttribute(range_key=True)
-        end = NumberAttribute(attr_name="e")
-        version = VersionAttribute()
-
+    names, end = {"hash_key": "name", "range_key": "begin"}, NumberAttribute(attr_name="e")
+    closed = declare("Closed", IntervalMixin, **names, end=end, version=True)
+    closed.Meta = Tariff.Meta
     with pytest.raises(ConfigurationError, match="it is the range key"):
         Tariff.insert_disjoint([Tariff("t", end=5)])
     with pytest.raises(ConfigurationError, match="not declared with null=True"):
-        Closed.insert_disjoint([Closed("t", 5)])
+        closed.insert_disjoint([closed("t", 5)])
     Tariff.insert_disjoint(tariffs((10, None)))
-    assert Closed.overlapping("t", None, None) == []
+    assert closed.overlapping("t", None, None) == []
 
 
 def test_null_is_open(tables: None) -> None:

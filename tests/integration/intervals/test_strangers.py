@@ -85,19 +85,6 @@ def test_rows_of_a_subclass_in_the_same_table_are_stored(memory: Engine) -> None
     assert stored_slots() == [(30, 40)]
 
 
-def test_a_row_that_has_moved_shows_no_lock(memory: Engine) -> None:
-    """That of its old place is deleted with it; the row in its new place has none, and can be locked and saved."""
-    memory.bind(Lease, SlotLocks, SlotTransactions)
-    Lease.insert_disjoint([Lease("o", "a", after="b")])
-    with Lease.locked("o", "a") as lock:
-        row = lock.item
-        Lease.move(row, "x", "y")
-    assert row.lock.entries == ()
-    row.note = "saved"
-    row.save()
-    assert Lease.get("o", "x").note == "saved"
-
-
 def test_a_row_does_not_move_inside_of_its_own_edit(memory: Engine) -> None:
     """The end of the block would not store what is changed after the move; in place it may, and after the block."""
     memory.bind(Slot, Lease, SlotLocks, SlotTransactions)

@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.models import Model
 
 from pynamo_locking import (
     Conflict,
@@ -17,7 +15,6 @@ from pynamo_locking import (
     StaleVersion,
     TransactWrite,
     TTLAttribute,
-    VersionAttribute,
     VersionedMixin,
     transaction,
 )
@@ -26,7 +23,7 @@ from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import plan_check, plan_save, plan_update
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
-from tests.support.models import meta
+from tests.support.models import declare
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, Session, Transactions
 
@@ -41,16 +38,18 @@ SOON = timedelta(seconds=10)
 LATER = timedelta(hours=1)
 
 
-class Token(ExpiringMixin, VersionedMixin, Model):
-    """Expires, and carries no lock."""
-
-    Meta = meta("tokens", transaction_table=Transactions)
-
-    session_id = UnicodeAttribute(hash_key=True)
-    note = UnicodeAttribute(null=True)
-    number = NumberAttribute(default=0)
-    expires_at = TTLAttribute(null=True)
-    version = VersionAttribute()
+#: Expires, and carries no lock.
+Token = declare(
+    "Token",
+    ExpiringMixin,
+    VersionedMixin,
+    hash_key="session_id",
+    texts="note",
+    numbers="number",
+    expires_at=TTLAttribute(null=True),
+    version=True,
+    transaction_table=Transactions,
+)
 
 
 MODELS = pytest.mark.parametrize("model", [Token, Session])
@@ -166,7 +165,7 @@ def second_of(kwargs: dict[str, Any]) -> set[str]:
     return {value["N"] for value in kwargs["ExpressionAttributeValues"].values() if len(value.get("N", "")) == 10}
 
 
-PLANS: dict[str, Callable[[Token], Write]] = {
+PLANS: dict[str, Callable[[Any], Write]] = {
     "save": lambda item: plan_save(item, None, checks_version=True),
     "update": lambda item: plan_update(item, [Token.note.set("x")], None, checks_version=False),
     "check": plan_check,
@@ -174,7 +173,7 @@ PLANS: dict[str, Callable[[Token], Write]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_copies_of_one_write_are_of_one_second(clock: VirtualClock, plan: Callable[[Token], Write]) -> None:
+def test_copies_of_one_write_are_of_one_second(clock: VirtualClock, plan: Callable[[Any], Write]) -> None:
     """Else the first copy could be accepted after the second was refused as too late, and its refusal was told."""
     write = plan(Token("a"))
     clock.jump(20)
@@ -187,7 +186,7 @@ def test_copies_of_one_write_are_of_one_second(clock: VirtualClock, plan: Callab
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_an_action_can_be_dated_anew(clock: VirtualClock, plan: Callable[[Token], Write]) -> None:
+def test_an_action_can_be_dated_anew(clock: VirtualClock, plan: Callable[[Any], Write]) -> None:
     """In place, and nothing else of it changes, not even the same number in a condition of the caller's."""
     write = plan(Token("a", number=5))
     now = expiry.now_s()

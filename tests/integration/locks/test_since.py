@@ -12,7 +12,6 @@ import pytest
 from pynamo_locking import LockTimeout
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 
@@ -124,16 +123,6 @@ def test_a_timeout_says_for_how_long(clock: VirtualClock) -> None:
             Account.lock("a", wait=0).acquire()
     assert caught.value.queue is not None
     assert caught.value.queue.holders[0].held_for == pytest.approx(42, abs=1)
-
-
-def test_a_cycle_costs_what_it_did(engine: Engine) -> None:
-    """One write to acquire and one to release; a renewal under the lock is one write, whatever it stores."""
-    engine.bind(Locks)
-    with Locks.locked("job"):
-        pass
-    with count_requests() as counted, Locks.locked("job", heartbeat=False) as lock:
-        lock.renew()
-    assert counted.by_operation == {"UpdateItem": 3}
 
 
 def test_seed_003_when_a_lock_ends_can_be_read(engine: Engine) -> None:

@@ -196,20 +196,6 @@ def test_timeout_leaves_no_entry(plain_item: Any) -> None:
             lock.acquire()
 
 
-def test_no_time_to_wait_costs_one_request(plain_item: Any) -> None:
-    """``wait=0`` on a lock that is held: one request, and no entry."""
-
-    def at_once() -> None:
-        with pytest.raises(LockTimeout):
-            Plain.lock("a", wait=0).acquire()
-
-    with Plain.locked("a") as lock:
-        with count_requests() as counted:
-            in_threads(1, at_once)
-        assert counted.by_operation == {"UpdateItem": 1}
-        assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
-
-
 def test_two_hundred_threads_wait(plain_item: Any, idle_at_once: None) -> None:
     """200 waiting threads need no heartbeat threads, and nothing is left of them."""
     settings = LockSettings(poll_max=10, request_timeout=10)

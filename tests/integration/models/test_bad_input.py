@@ -146,19 +146,6 @@ def test_an_endpoint_that_is_not_there():
         lost.lock_state("a")
 
 
-def test_tables_are_made_once_on_every_engine(engine):
-    """create_table() of a NamedLock twice: on demand, TTL enabled, no error."""
-    engine.bind(Locks)
-    Locks.delete_table()
-    Locks.create_table()
-    Locks.create_table()
-    client = engine.client()
-    table = client.describe_table(TableName=Locks.Meta.table_name)["Table"]
-    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    ttl = client.describe_time_to_live(TableName=Locks.Meta.table_name)["TimeToLiveDescription"]
-    assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expires_s")
-
-
 def test_a_lock_table_elsewhere_is_refused(engine):
     """No transaction could include both tables."""
     engine.bind(Locks, Document)

@@ -17,8 +17,6 @@ from pynamo_locking import (
     BatchError,
     Conflict,
     ExpiringMixin,
-    LockableModel,
-    LockAttribute,
     OutcomeUnknown,
     StaleVersion,
     TTLAttribute,
@@ -30,7 +28,7 @@ from pynamo_locking._io import runtime
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere
 from tests.support.statements import (
     BATCH,
@@ -76,21 +74,18 @@ class Lasting(ExpiringMixin, Plain):
     expires = TTLAttribute(null=True)
 
 
-class Inside(LockableModel):
-    """A save is an update, which leaves the lock alone."""
-
-    class Meta:
-        table_name = "inside-by-statements"
-        lock_settings = QUICK
-        max_retry_attempts = 0
-
-    pk = UnicodeAttribute(hash_key=True)
-    rk = NumberAttribute(range_key=True)
-    n = NumberAttribute(default=0)
-    text = UnicodeAttribute(null=True)
-    note = UnicodeAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
+#: A save is an update, which leaves the lock alone.
+Inside = declare(
+    "Inside",
+    table_name="inside-by-statements",
+    hash_key="pk",
+    range_key="rk",
+    numbers="n",
+    texts="text note",
+    version=True,
+    lock=True,
+    max_retry_attempts=0,
+)
 
 
 MODELS: list[Any] = [Plain, Lasting, Inside]

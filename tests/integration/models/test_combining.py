@@ -12,23 +12,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import ListAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import ListAttribute, UnicodeAttribute
 from pynamodb.exceptions import AttributeNullError, PutError
-from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    ItemLocked,
-    OutcomeUnknown,
-    StaleVersion,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import ConfigurationError, ItemLocked, OutcomeUnknown, StaleVersion, VersionedMixin
 from pynamo_locking._io import concurrency
 from pynamo_locking._models import edit
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 
 if TYPE_CHECKING:
@@ -37,20 +29,16 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-class Board(VersionedMixin, Model):
-    """Callers append to `log`, so the order and the number of their changes show."""
-
-    Meta = meta("boards")
-
-    pk = UnicodeAttribute(hash_key=True)
-    log = ListAttribute(default=list)
-    n = NumberAttribute(default=0)
-    name = UnicodeAttribute(default="")
-    version = VersionAttribute()
+def declare_board(name: str, *bases: type[Any], **parts: Any) -> Any:
+    """Return a model to whose `log` callers append, so the order and the number of their changes show."""
+    return declare(name, *bases, hash_key="pk", version=True, log=ListAttribute(default=list), **parts)
 
 
-Inside = declare("Inside", hash_key="pk", lock=True, version=True, log=ListAttribute(default=list))
-Beside = declare("Beside", hash_key="pk", version=True, lock_table=Locks, log=ListAttribute(default=list))
+Board = declare_board("Board", VersionedMixin, numbers="n", title=UnicodeAttribute(default=""))
+
+
+Inside = declare_board("Inside", lock=True)
+Beside = declare_board("Beside", lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +181,7 @@ def test_if_all_raise_nothing_is_written():
 
 
 def grow(board: Any) -> None:
-    board.name = "x" * 410_000
+    board.title = "x" * 410_000
 
 
 @pytest.mark.parametrize(
@@ -201,7 +189,7 @@ def grow(board: Any) -> None:
     [
         (lambda board: setattr(board, "n", object()), TypeError),
         (lambda board: setattr(board, "n", "five"), PutError),
-        (lambda board: setattr(board, "name", None), AttributeNullError),
+        (lambda board: setattr(board, "title", None), AttributeNullError),
         (grow, PutError),
     ],
     ids=["no number", "not DynamoDB's number", "nothing", "too much"],

@@ -907,17 +907,6 @@ def test_actions_have_to_be_a_list(dynoxide, kind, versioned):
 # The differences that are there on purpose, as far as no other test has them
 
 
-def test_lockable_items_keep_attributes_that_the_model_does_not_declare(engine):
-    """A save of a model with its lock in the item is an UpdateItem."""
-    thing = engine.bind(models_of(EMBEDDED).Thing)
-    key = {"pk": {"S": "folder"}, "sk": {"N": "1"}}
-    made = {"S": "2026-01-02T03:04:05.000000+0000"}
-    engine.client().put_item(TableName=thing.Meta.table_name, Item=key | {"made": made, "more": {"S": "x"}})
-    thing.get("folder", 1).save()
-    stored = engine.client().get_item(TableName=thing.Meta.table_name, Key=key)["Item"]
-    assert stored["more"] == {"S": "x"}
-
-
 def test_lockable_items_need_a_key_that_can_be(engine):
     """A save of a model with its lock in the item is refused before it is sent, and not as a PutError."""
     thing = engine.bind(models_of(EMBEDDED).Thing)

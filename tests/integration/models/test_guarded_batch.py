@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
-from pynamodb.models import Model
 
 from pynamo_locking import (
     BatchError,
@@ -27,7 +26,6 @@ from pynamo_locking import (
     StaleVersion,
     TransactionConflict,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
     locked_all,
 )
@@ -35,21 +33,21 @@ from pynamo_locking._core import dynamodb
 from pynamo_locking._io import runtime
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 from tests.support.versioned_models import connection_of, saved, stale
 
-
-class Row(VersionedMixin, Model):
-    """A version and nothing else; few retries, since some tests lose all of them."""
-
-    Meta = meta("rows", max_retry_attempts=1)
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    text = UnicodeAttribute(null=True)
-    data = BinaryAttribute(null=True, legacy_encoding=False)
-    version = VersionAttribute()
+#: A version and nothing else; few retries, since some tests lose all of them.
+Row = declare(
+    "Row",
+    VersionedMixin,
+    hash_key="pk",
+    numbers="n",
+    texts="text",
+    data=BinaryAttribute(null=True, legacy_encoding=False),
+    version=True,
+    max_retry_attempts=1,
+)
 
 
 Other = declare("Other", VersionedMixin, hash_key="pk", version=True)

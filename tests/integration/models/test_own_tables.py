@@ -135,6 +135,8 @@ def test_a_new_table(engine: Engine, own: Any, makes: bool) -> None:
     own.create_table()
     own.create_table()
     assert ttl(engine, own) == "expires_s"
+    table = engine.client().describe_table(TableName=name_of(own))["Table"]
+    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
 
 
 def test_ttl_of_another_attribute(engine: Engine, own: Any) -> None:

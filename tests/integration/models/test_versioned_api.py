@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import BooleanAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import BooleanAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
@@ -26,7 +26,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.versioned_models import connection_of, item_of
 
@@ -34,16 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Doc(VersionedMixin, Model):
-    """A version and nothing else."""
-
-    Meta = meta("docs")
-
-    pk = UnicodeAttribute(hash_key=True)
-    body = UnicodeAttribute(null=True)
-    n = NumberAttribute(default=0)
-    on_call = BooleanAttribute(default=True)
-    version = VersionAttribute()
+Doc = declare(
+    "Doc",
+    VersionedMixin,
+    hash_key="pk",
+    texts="body",
+    numbers="n",
+    on_call=BooleanAttribute(default=True),
+    version=True,
+)
 
 
 Page = declare(
@@ -111,7 +110,7 @@ def test_modify_takes_the_stored_item_from_the_refusal(engine, world):
     Doc("a").save()
     calls = []
 
-    def change(item: Doc) -> None:
+    def change(item: Any) -> None:
         calls.append(item)
         if len(calls) < 4:
             write_over("a")
@@ -182,7 +181,7 @@ def test_modify_that_creates_beside_another_creator(engine, world):
     engine.bind(Doc)
     calls = []
 
-    def change(item: Doc) -> None:
+    def change(item: Any) -> None:
         calls.append(item.version)
         if len(calls) == 1:
             Doc("a", n=10).save()
@@ -202,7 +201,7 @@ def test_modify_of_an_item_that_is_deleted_meanwhile(engine, world, create):
     Doc("a", n=5).save()
     calls = []
 
-    def change(item: Doc) -> None:
+    def change(item: Any) -> None:
         calls.append(item.n)
         if len(calls) == 1:
             Doc.get("a").delete()
@@ -366,7 +365,7 @@ def test_touch_whose_answer_is_lost_counts_once(engine):
 # TransactWrite.read
 
 
-def _go_off_call(me: Doc, other: Doc, *, reads: bool) -> None:
+def _go_off_call(me: Any, other: Any, *, reads: bool) -> None:
     """Leave if the other one stays."""
     assert other.on_call
     with together() as transaction:
