@@ -43,10 +43,7 @@ def wait_lazily(worker: Remote, folder: Path, model: Any, key: str, place: int, 
 
 
 def test_processes_hand_over_by_bells_alone(dynoxide: Engine, folder: Path) -> None:
-    """By a release, by the last save of an edit, and by a transaction, which returns no image.
-
-    Readers are let in together, and a forked child hears bells of its own.
-    """
+    """By a release, a last save, and a transaction, which shows no image; to readers together, to a forked child."""
     dynoxide.bind(Locks, Plain, Beside)
     Plain("a").save()
     Beside("a").save()

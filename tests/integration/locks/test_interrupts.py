@@ -361,10 +361,7 @@ def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide: Engine) -> 
 
 
 def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
-    """What the main thread has taken and not given back is given back; a daemon thread may be at work to the last.
-
-    Locks that were broken meanwhile, in whose queues it has nothing to remove, keep it from no other.
-    """
+    """What the main thread has taken is given back, broken locks or not; a daemon thread may be at work to the last."""
     assert ended(dynoxide, MODEL + ENDING) == (3, "", "")
     for name in ("of the main thread", "another"):
         assert Locks.lock_state(name).entries == ()

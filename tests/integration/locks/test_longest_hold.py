@@ -216,8 +216,7 @@ def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
 def test_a_last_write_under_way_is_told_as_it_was(
     clock: VirtualClock, model: Any, request_: str, where: Any, silent: float
 ) -> None:
-    """Its request is lost while the work counts as silent. The heartbeat does not remove the entry meanwhile: the write
-    would be told as applied."""
+    """Lost while the work counts as silent: if the heartbeat removed the entry, the write would be told as applied."""
     Device("a", total=1).save()
     name = "balance" if model is Account else "total"
     slow = lost_requests(request_, where=where, meanwhile=lambda: clock.sleep(LEASE))

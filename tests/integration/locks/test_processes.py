@@ -42,10 +42,7 @@ def assert_served_in_order(increments: list[Increment]) -> None:
     ("model", "action", "times"), [(Plain, "edit", TIMES), (Versioned, "edit", TIMES), (Beside, "lock_and_save", 10)]
 )
 def test_increments_of_one_item(real_engine: Engine, model: Any, action: str, times: int) -> None:
-    """8 processes increment one item 50 times each, on the fast engine: the sum is 400, in ticket order.
-
-    Where the lock is a row of its own, they lock, save and release 10 times each.
-    """
+    """8 processes increment one item so many times each: no increment is lost, and they are in ticket order."""
     models = bind(real_engine, model, "a")
     with crew(real_engine, PROCESSES, *models) as workers:
         done = work(workers, action, model, [["a"] * times] * PROCESSES)

@@ -50,10 +50,7 @@ def test_two_restored_processes_share_nothing(real_engine: Engine) -> None:
 
 
 def test_what_happens_if_nothing_tells_them(dynoxide: Engine) -> None:
-    """The planted bug: without the hook both hold one lock under one entry, and one of two writes vanishes unseen.
-
-    Also then no two locks that were taken after the restore have one entry.
-    """
+    """The planted bug: without the hook both hold one lock, and a write vanishes; locks taken later are still apart."""
     first, second = reports = reports_of(dynoxide, restore_untold)
 
     assert [(each.held, each.written, each.transaction) for each in reports] == [("held", "written", "open")] * CLONES

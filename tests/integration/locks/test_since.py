@@ -68,10 +68,7 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
 
 
 def test_a_waiter_becomes_the_holder(clock: VirtualClock) -> None:
-    """It has waited since it entered. What it has held is exact from its first renewal under the lock on.
-
-    Before, it is at most a third of the lease too much: the waiter renews its entry as well.
-    """
+    """What it has held is exact from its first renewal under the lock on; before, at most a third of the lease more."""
     first, began = Account.lock("a", owner="first", settings=APART).acquire(), clock.elapsed
     clock.sleep(100)
     with waiting(clock, APART):

@@ -369,10 +369,7 @@ def test_a_lost_batch_that_another_writer_follows_is_in_doubt(
 
 @pytest.mark.parametrize(("kind", "is_gone"), [*((kind, False) for kind in KINDS), ("delete", True)])
 def test_one_refusal_is_about_one_write(concurrent_engine: Engine, kind: str, is_gone: bool) -> None:
-    """With the error and the stored item of the single request.
-
-    A DELETE of an absent item changes nothing and looks applied: the answer has to show the deleted item.
-    """
+    """With the error and item of the single request; a DELETE of an absent item changes nothing and looks applied."""
     concurrent_engine.bind(Plain)
     items = prepared(kind)
     if is_gone:
