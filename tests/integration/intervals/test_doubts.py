@@ -24,7 +24,7 @@ pytestmark = pytest.mark.core
 
 
 @pytest.fixture
-def unknown(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def unknown(in_memory, monkeypatch):
     """Make a call whose caller does not hear whether it was done; it is done, unless said otherwise."""
 
     def lose(call: Callable[[], Any], *, is_done: bool = True) -> None:
@@ -43,7 +43,7 @@ def unknown(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_the_error_tells_and_keeps_the_rows_out() -> None:
+def test_the_error_tells_and_keeps_the_rows_out():
     """The guard of the hash key is a row that the call has read, so its late copy is refused."""
     Slot.insert_disjoint([Slot("d", 0, end=1)])
     with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
@@ -103,13 +103,7 @@ CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int
 
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize(("make", "call", "expected"), CALLS.values(), ids=CALLS)
-def test_the_same_call_again_tells(
-    unknown: Callable[..., None],
-    make: Callable[[], Slot],
-    call: Callable[[Slot], Any],
-    expected: Any,
-    is_done: bool,
-) -> None:
+def test_the_same_call_again_tells(unknown, make, call, expected, is_done):
     """Whatever was called, and whether it was done: it is done once, and the instance is the stored row."""
     Slot.insert_disjoint(slots((10, 20)))
     row = make()
@@ -125,7 +119,7 @@ def test_the_same_call_again_tells(
 
 
 @pytest.mark.parametrize("name", ["save", "move in place", "update"])
-def test_another_party_was_faster(unknown: Callable[..., None], name: str) -> None:
+def test_another_party_was_faster(unknown, name):
     """The write was not done, and another one was: the second call says that the row is stale."""
     Slot.insert_disjoint(slots((10, 20)))
     make, call, _ = CALLS[name]
@@ -158,9 +152,7 @@ def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act:
     ("operation", "nth"), [("GetItem", 1), ("Query", 1), ("GetItem", 2), ("TransactWriteItems", 1)]
 )
 @pytest.mark.parametrize("name", ["insert", "update new", "move elsewhere", "move in place", "save", "update"])
-def test_the_first_call_is_done_during_the_second(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch, name: str, operation: str, nth: int
-) -> None:
+def test_the_first_call_is_done_during_the_second(in_memory, monkeypatch, name, operation, nth):
     """Its transaction arrives late, right before a request of the second one, which notices at any of them."""
     Slot.insert_disjoint(slots((10, 20)))
     make, call, expected = CALLS[name]
@@ -185,7 +177,7 @@ def test_the_first_call_is_done_during_the_second(
 
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("again", [lambda row: row.save(), lambda row: Slot.insert_disjoint([row])])
-def test_an_amended_row_is_written(unknown: Callable[..., None], again: Callable[[Slot], Any], new: bool) -> None:
+def test_an_amended_row_is_written(unknown, again, new):
     """The first write was done; the second one asks for something else, and that is what is stored then."""
     if not new:
         Slot.insert_disjoint(slots((10, 20)))
@@ -203,7 +195,7 @@ def test_an_amended_row_is_written(unknown: Callable[..., None], again: Callable
     row.save()
 
 
-def test_an_amended_row_is_checked(unknown: Callable[..., None]) -> None:
+def test_an_amended_row_is_checked(unknown):
     """Against the others, and by the caller's condition; a refusal leaves the instance as it was given."""
     Slot.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
@@ -222,7 +214,7 @@ def test_an_amended_row_is_checked(unknown: Callable[..., None]) -> None:
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
 
 
-def test_other_updates_and_moves_are_done(unknown: Callable[..., None]) -> None:
+def test_other_updates_and_moves_are_done(unknown):
     """On top of what the first one did, once."""
     Slot.insert_disjoint(slots((10, 20), (30, 40)))
     row = Slot.get("d", 10)
@@ -239,9 +231,7 @@ def test_other_updates_and_moves_are_done(unknown: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     "first", [lambda row: Slot.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])]
 )
-def test_a_save_takes_back_nothing_that_the_instance_never_had(
-    unknown: Callable[..., None], first: Callable[[Slot], Any]
-) -> None:
+def test_a_save_takes_back_nothing_that_the_instance_never_had(unknown, first):
     """An instance that does not show what may have been done is stale if it was done."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     unknown(lambda: first(row))
@@ -282,7 +272,7 @@ SECOND: dict[str, tuple[Callable[[Slot], Any], Callable[[int, int, str | None], 
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("first", FIRST)
-def test_no_write_takes_back_one_in_doubt(unknown: Callable[..., None], first: str, second: str, is_done: bool) -> None:
+def test_no_write_takes_back_one_in_doubt(unknown, first, second, is_done):
     """Of any two: the second one is done on top of the first one, or refused, and then the first one stands.
 
     A save is of the values that the instance has, so it is refused after what the instance does not show.
@@ -309,7 +299,7 @@ def test_no_write_takes_back_one_in_doubt(unknown: Callable[..., None], first: s
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_a_doubt_is_not_forgotten_for_another_one(unknown: Callable[..., None], new: bool) -> None:
+def test_a_doubt_is_not_forgotten_for_another_one(unknown, new):
     """The first write was done, the second one was not, and neither was answered: the third one tells."""
     if not new:
         Slot.insert_disjoint(slots((10, 20)))
@@ -324,9 +314,7 @@ def test_a_doubt_is_not_forgotten_for_another_one(unknown: Callable[..., None], 
 @pytest.mark.parametrize(
     ("refusal", "end", "condition"), [(OverlapError, 45, None), (Conflict, 20, Slot.note == "never")]
 )
-def test_a_doubt_is_not_forgotten_for_a_refusal(
-    unknown: Callable[..., None], refusal: type[Exception], end: int, condition: Any
-) -> None:
+def test_a_doubt_is_not_forgotten_for_a_refusal(unknown, refusal, end, condition):
     """The first write was done without an answer, the second one is refused for good, and the third one tells."""
     Slot.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
@@ -339,7 +327,7 @@ def test_a_doubt_is_not_forgotten_for_a_refusal(
     assert row.version == 1
 
 
-def test_a_write_that_was_interrupted_is_in_doubt(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_was_interrupted_is_in_doubt(in_memory, monkeypatch):
     """Ctrl-C arrives after the write was done and before its answer: the same call again tells."""
     [row] = slots((10, 20))
 
@@ -357,7 +345,7 @@ def test_a_write_that_was_interrupted_is_in_doubt(in_memory: None, monkeypatch: 
     assert stored() == [(10, 20, None, 1)]
 
 
-def test_a_doubt_that_is_over_costs_nothing(unknown: Callable[..., None]) -> None:
+def test_a_doubt_that_is_over_costs_nothing(unknown):
     """A save is one plain write again."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
@@ -367,9 +355,7 @@ def test_a_doubt_that_is_over_costs_nothing(unknown: Callable[..., None]) -> Non
     assert counted.by_operation == {"PutItem": 1}
 
 
-def test_a_row_in_doubt_that_is_not_in_its_place_yet(
-    unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown, monkeypatch):
     """The write is decided, and the row still shows as before: it is settled before it is looked at."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     [before] = rows_of(Slot)
@@ -384,9 +370,7 @@ def test_a_row_in_doubt_that_is_not_in_its_place_yet(
     assert counted.by_operation["TransactWriteItems"] == 0
 
 
-def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(
-    unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(unknown, monkeypatch):
     """It is not looked at once more, when another party may have changed it: the first call was done all the same."""
     rows = slots((10, 20))
     unknown(lambda: Slot.insert_disjoint(rows))
@@ -395,9 +379,7 @@ def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(
     assert rows[0].version == 1
 
 
-def test_another_row_came_in_the_place_of_an_amended_one(
-    unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_row_came_in_the_place_of_an_amended_one(unknown, monkeypatch):
     """Each attempt looks for itself who is there."""
     row = slots((10, 20))[0]
     unknown(row.save)
@@ -414,7 +396,7 @@ def test_another_row_came_in_the_place_of_an_amended_one(
     assert (row.end, row.version) == (15, None)
 
 
-def test_a_row_that_was_read_again_is_in_no_doubt(unknown: Callable[..., None]) -> None:
+def test_a_row_that_was_read_again_is_in_no_doubt(unknown):
     """The caller knows by then what was stored: a save is a write."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
@@ -423,7 +405,7 @@ def test_a_row_that_was_read_again_is_in_no_doubt(unknown: Callable[..., None]) 
     assert stored() == [(10, 25, None, 3)]
 
 
-def test_a_long_call_again(unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_call_again(unknown, monkeypatch):
     """More rows than a native transaction holds, of which one is amended: the others count as stored."""
     make_long_from(monkeypatch)
     rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
@@ -444,7 +426,7 @@ def test_a_long_call_again(unknown: Callable[..., None], monkeypatch: pytest.Mon
 HUGE = "x" * 500_000
 
 
-def test_every_error_of_a_save_is_a_put_error(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_of_a_save_is_a_put_error(in_memory, monkeypatch):
     """Also where DynamoDB refuses the transaction, or a read before it, for a reason of its own; with that as cause."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     for each, kind, call in [

@@ -39,8 +39,6 @@ from tests.support.workers import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
-
 
 class Plan(IntervalMixin, LockableModel):
     """Every write meets the locks of ranges."""
@@ -151,7 +149,7 @@ WAYS: dict[str, Callable[[Plan], object]] = {
 
 
 @pytest.fixture
-def tables(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def tables(memory, monkeypatch):
     memory.bind(Plan, SlotLocks, Purse, Entry, Transactions)
     make_long_from(monkeypatch)
     Plan.insert_disjoint([planned(14, 15)])
@@ -171,7 +169,7 @@ def refusal_of(write: Callable[[], object]) -> BaseException | None:
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_write_meets_a_locked_range(way: str) -> None:
+def test_each_way_to_write_meets_a_locked_range(way):
     row, before = Plan.get("d", 14), stored()
 
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -184,7 +182,7 @@ def test_each_way_to_write_meets_a_locked_range(way: str) -> None:
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way: str) -> None:
+def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way):
     row, before = Plan.get("d", 14), stored()
 
     lock = Plan.locked_range("d", 12, 41, heartbeat=False).acquire()
@@ -201,7 +199,7 @@ def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way: 
 
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_dead_holder_is_evicted_by_the_first_writer(way: str) -> None:
+def test_a_dead_holder_is_evicted_by_the_first_writer(way):
     row = Plan.get("d", 14)
     with shifted_clock() as world:
         abandoned(Plan.locked_range("d", 12, 18, lease=6))
@@ -213,7 +211,7 @@ def test_a_dead_holder_is_evicted_by_the_first_writer(way: str) -> None:
         assert len(Plan.lock_state("d").entries) == 1  # not in the way
 
 
-def test_every_engine(engine: Engine) -> None:
+def test_every_engine(engine):
     engine.bind(Plan, SlotLocks, Transactions)
     Plan.insert_disjoint([planned(14, 15)])
     row = Plan.get("d", 14)
@@ -243,7 +241,7 @@ def test_every_engine(engine: Engine) -> None:
     assert stored() == [(16, 17, None), (18, 19, "new")]
 
 
-def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(engine: Engine) -> None:
+def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(engine):
     """ "Clause FOR UPDATE ... rows as well as gaps between the rows in the index are locked."
 
     An open lower end locks all rows that begin before the upper end, as the index range of the seed's query does.
@@ -269,7 +267,7 @@ def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(eng
 
 
 @pytest.mark.usefixtures("tables")
-def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic() -> None:
+def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic():
     def insert() -> list[Any]:
         Plan.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
         return stored()
@@ -283,7 +281,7 @@ def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch):
     """One transaction writes at both places. Writes that it had before are under the lock as well."""
     make_long_from(monkeypatch, 9)
     Plan.move(Plan.get("d", 14), 30, 31, pessimistic=True)
@@ -295,7 +293,7 @@ def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch: pyte
         Plan.move(Plan.get("d", 40), 14, 15, pessimistic=True, wait=0)
 
 
-def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory: Engine) -> None:
+def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory):
     memory.bind(Stay, SlotLocks)
     Stay.insert_disjoint([Stay("d", end, begin=end - 1) for end in (2, 5, 9)], pessimistic=True)
     Stay.move(Stay.get("d", 9), 3, 4, pessimistic=True)
@@ -303,7 +301,7 @@ def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory: En
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_waiter_and_readers_keep_writers_out_as_well() -> None:
+def test_a_waiter_and_readers_keep_writers_out_as_well():
     with held_elsewhere(Plan.locked_range("d", 12, 18, shared=True)):
         with pytest.raises(ItemLocked):
             Plan.get("d", 14).save()
@@ -312,7 +310,7 @@ def test_a_waiter_and_readers_keep_writers_out_as_well() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held() -> None:
+def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held():
     with Plan.locked_range("d", 12, 18):
         for begin in (TransactWrite(connection=Plan._get_connection().connection), transaction()):
             with pytest.raises(ConfigurationError, match="inside and outside"), begin as tx:
@@ -323,7 +321,7 @@ def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held() -> N
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_transaction_checks_each_hash_key_once() -> None:
+def test_a_transaction_checks_each_hash_key_once():
     with held_elsewhere(Plan.locked_range("d", 12, 18)), count_requests() as requests, transaction() as tx:
         tx.update(Plan.get("d", 40), [Plan.note.set("x")])
     assert requests.by_operation["TransactWriteItems"] == 2
@@ -338,7 +336,7 @@ def test_a_transaction_checks_each_hash_key_once() -> None:
 @pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("begins", [(14, 40), (40, 14)], ids=["first", "second"])
 @pytest.mark.parametrize("begin", [write_together, in_transaction])
-def test_each_item_of_a_transaction_meets_a_locked_range(begin: Callable[..., object], begins: tuple[int, int]) -> None:
+def test_each_item_of_a_transaction_meets_a_locked_range(begin, begins):
     """Also one whose range is locked, behind one whose place is free: both share the check of the lock."""
     rows, before = [Plan.get("d", each) for each in begins], stored()
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -348,7 +346,7 @@ def test_each_item_of_a_transaction_meets_a_locked_range(begin: Callable[..., ob
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_response_is_no_refusal(monkeypatch):
     row = Plan.get("d", 14)
     row.note = "new"
     with lost_responses("TransactWriteItems"):
@@ -361,7 +359,7 @@ def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_other_refusals_are_told_as_without_locks() -> None:
+def test_other_refusals_are_told_as_without_locks():
     row, stale = Plan.get("d", 14), Plan.get("d", 14)
     row.save()
     with held_elsewhere(Plan.locked_range("d", 30, 31)):
@@ -376,13 +374,13 @@ def test_other_refusals_are_told_as_without_locks() -> None:
 
 
 @pytest.fixture
-def seats(memory: Engine) -> None:
+def seats(memory):
     memory.bind(Seat, SlotLocks)
     Seat("A", 1).save()
 
 
 @pytest.mark.usefixtures("seats")
-def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key() -> None:
+def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key():
     seat = Seat.get("A", 1)
     with held_elsewhere(Seat.locked_table()):
         with pytest.raises(ItemLocked):
@@ -407,7 +405,7 @@ def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key() -> None:
 
 
 @pytest.mark.usefixtures("seats")
-def test_what_enforced_writes_cost() -> None:
+def test_what_enforced_writes_cost():
     """As in the table of costs."""
     seat = Seat.get("A", 1)
     writes = {"TransactWriteItems": 1}
@@ -440,7 +438,7 @@ Guest = declare(
 )
 
 
-def test_an_expired_item_counts_as_absent(memory: Engine) -> None:
+def test_an_expired_item_counts_as_absent(memory):
     memory.bind(Guest, SlotLocks)
     Guest("A", 1, visits=5, expires=datetime(2000, 1, 1, tzinfo=timezone.utc)).save()
 
@@ -454,7 +452,7 @@ Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=
 
 
 @pytest.mark.parametrize("model", [Wrong, Inside])
-def test_a_model_that_cannot_enforce_is_refused(model: Any) -> None:
+def test_a_model_that_cannot_enforce_is_refused(model):
     for call in (model("a", 1).save, Plan.locked_table):
         with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
             call()

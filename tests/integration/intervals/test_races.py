@@ -39,8 +39,6 @@ from tests.support.transaction_models import rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
-
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -75,9 +73,7 @@ def elsewhere(begins: int = 100) -> Callable[[], None]:
 # Another party in between
 
 
-def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory, monkeypatch):
     """The race of the story: both have looked, both write. One of them is refused, and says by whom."""
     before_each(monkeypatch, "TransactWriteItems", lambda: Slot.insert_disjoint(slots((15, 25))))
 
@@ -100,9 +96,7 @@ def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(
     ],
     ids=["insert", "move", "move in place", "save", "update", "blind update"],
 )
-def test_a_row_that_appears_elsewhere_only_costs_another_attempt(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch, act: Callable[[Slot], None], expected: tuple[int, int]
-) -> None:
+def test_a_row_that_appears_elsewhere_only_costs_another_attempt(in_memory, monkeypatch, act, expected):
     """Whatever is done, three times over; the instance is what it should be afterwards."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     row.end = expected[1] if expected == (10, 18) else 20
@@ -116,7 +110,7 @@ def test_a_row_that_appears_elsewhere_only_costs_another_attempt(
     row.save()
 
 
-def test_the_wait_is_bounded(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_is_bounded(in_memory, monkeypatch):
     """A caller that always finds others faster gives up with an error that says that nothing was written."""
     sent = before_each(monkeypatch, "TransactWriteItems", elsewhere(), times=100)
     with pytest.raises(TransactionConflict, match="nothing was written"):
@@ -126,7 +120,7 @@ def test_the_wait_is_bounded(in_memory: None, monkeypatch: pytest.MonkeyPatch) -
     assert sent.count("TransactWriteItems") == 2
 
 
-def test_a_stale_row_is_no_reason_to_try_again(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_row_is_no_reason_to_try_again(in_memory, monkeypatch):
     """The row was changed in between, and the guard was not."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     sent = before_each(monkeypatch, "TransactWriteItems", lambda: Slot.get("d", 10).touch())
@@ -155,7 +149,7 @@ def beside(count: int, then: Callable[[], object] = lambda: None) -> Callable[[]
     return other
 
 
-def test_a_writer_that_was_refused_often_takes_its_turn(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, monkeypatch):
     """It enters the queue of each hash key, and increments each guard: who has read it before that is refused."""
     sent = before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
     Slot.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")])
@@ -168,7 +162,7 @@ def test_a_writer_that_was_refused_often_takes_its_turn(in_memory: None, monkeyp
     assert [SlotLocks.lock_state(f"turn#{Slot.Meta.table_name}/{device}").entries for device in "da"] == [(), ()]
 
 
-def test_a_turn_that_does_not_come_in_time(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_does_not_come_in_time(in_memory, monkeypatch):
     before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
     with (
         held_elsewhere(SlotLocks.lock(f"turn#{Slot.Meta.table_name}/d")),
@@ -178,7 +172,7 @@ def test_a_turn_that_does_not_come_in_time(in_memory: None, monkeypatch: pytest.
     assert (10, 20) not in stored_slots()
 
 
-def test_a_stale_row_ends_a_turn(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_row_ends_a_turn(in_memory, monkeypatch):
     """That we have incremented the guard ourselves does not count as a change by others."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     others = beside(3, then=lambda: Slot.get("d", 10).touch())
@@ -192,9 +186,7 @@ def test_a_stale_row_ends_a_turn(in_memory: None, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("between", [0, 3, MOST_TOUCHED + 2])
-def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch, between: int
-) -> None:
+def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(in_memory, monkeypatch, between):
     """DynamoDB applies a transaction item by item: the guard shows a row that no query finds. However long ago."""
     with unapplied(monkeypatch, Slot, refusals=1 if between <= MOST_TOUCHED else 2) as sent:
         Slot.insert_disjoint(slots((10, 20)))
@@ -210,7 +202,7 @@ def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(
     assert "TransactGetItems" in sent
 
 
-def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory, monkeypatch):
     """The delete of a move may come last as well: a refusal would name a row that is not there any more."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     [old] = rows_of(Slot)
@@ -224,7 +216,7 @@ def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory: None, monk
     assert {(10, 20), (30, 40)} <= set(stored_slots())
 
 
-def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory, monkeypatch):
     """A row of another transaction is there, its guard is not: that is an overlap, and not a stale row."""
     Slot.insert_disjoint(slots((1, 2)))
     [old], state = rows_of(SlotLocks), {"began": False, "hides": False}
@@ -246,7 +238,7 @@ def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory: None, mon
     assert state == {"began": True, "hides": False}
 
 
-def test_rows_elsewhere_are_not_waited_for(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_elsewhere_are_not_waited_for(in_memory, monkeypatch):
     """What the guard says of them is enough."""
     with unapplied(monkeypatch, Slot) as sent:
         Slot.insert_disjoint(slots((10, 20)))
@@ -255,7 +247,7 @@ def test_rows_elsewhere_are_not_waited_for(in_memory: None, monkeypatch: pytest.
     assert "TransactGetItems" not in sent
 
 
-def test_a_refusal_names_rows_that_are_there(in_memory: None) -> None:
+def test_a_refusal_names_rows_that_are_there(in_memory):
     """A row that was moved away, and deleted since, is in no row's way, whatever the guard says."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     Slot.move(row, 30, 40)
@@ -284,9 +276,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, times: int, error: BaseExcepti
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt()], ids=["timeout", "interrupt"])
-def test_a_second_call_finds_its_own_rows(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
-) -> None:
+def test_a_second_call_finds_its_own_rows(in_memory, monkeypatch, error):
     """After an unknown outcome, the same instances again: what was stored counts as stored."""
     rows = slots((10, 20), (30, 40))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt if error else OutcomeUnknown):
@@ -312,7 +302,7 @@ def test_a_second_call_finds_its_own_rows(
     assert stored_slots() == [(22, 28), (30, 40), (50, 60)]
 
 
-def test_a_lost_answer_alone_is_nothing(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_alone_is_nothing(in_memory, monkeypatch):
     """The transaction is sent again under its token."""
     lost = lose_answers(monkeypatch, 1)
     Slot.insert_disjoint(slots((10, 20)))
@@ -323,7 +313,7 @@ def test_a_lost_answer_alone_is_nothing(in_memory: None, monkeypatch: pytest.Mon
 # Locks
 
 
-def test_pessimistic_callers_wait_for_the_range(in_memory: None) -> None:
+def test_pessimistic_callers_wait_for_the_range(in_memory):
     """One range lock for each hash key; one deadline; nothing is left behind."""
     with held_elsewhere(Slot.locked_range("d", 15, 30)):
         with pytest.raises(LockTimeout):
@@ -343,7 +333,7 @@ def test_pessimistic_callers_wait_for_the_range(in_memory: None) -> None:
 
 
 @pytest.mark.parametrize("pessimistic", [False, True])
-def test_threads_that_insert_at_random_never_overlap(dynoxide: Engine, pessimistic: bool) -> None:
+def test_threads_that_insert_at_random_never_overlap(dynoxide, pessimistic):
     """Four of them, on two hash keys, with moves and deletes among it; each refusal names rows that do overlap."""
     dynoxide.bind(Slot, SlotLocks)
     done, refusals = list[str](), list[OverlapError]()
@@ -376,7 +366,7 @@ def test_threads_that_insert_at_random_never_overlap(dynoxide: Engine, pessimist
         assert all(row.begin < asked.end and asked.begin < row.end for row in refused.rows)
 
 
-def test_the_sweep_sees_an_overlap(in_memory: None) -> None:
+def test_the_sweep_sees_an_overlap(in_memory):
     """Or its silence would mean nothing."""
     with Slot.batch_write(unguarded=True) as batch:
         for row in [*slots((10, 20), (20, 30)), *slots((19, 21), device="e")]:
@@ -387,7 +377,7 @@ def test_the_sweep_sees_an_overlap(in_memory: None) -> None:
     assert len(overlaps_in(Slot, "pk", "sk", "e")) == 1
 
 
-def test_a_row_whose_life_is_prolonged_too_late(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_whose_life_is_prolonged_too_late(memory, monkeypatch):
     """It was sent in time and arrives when another row is there: what had expired has gone, so it is refused."""
     memory.bind(Lease, SlotLocks, SlotTransactions)
     with shifted_clock() as clock:

@@ -96,7 +96,7 @@ def clock_at(ms: int) -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def clock() -> Iterator[Any]:
+def clock():
     """Ten days ahead of the engines: DynamoDB Local deletes what has expired by its own clock."""
     with shifted_clock() as clock:
         clock.shift = 864_000.0

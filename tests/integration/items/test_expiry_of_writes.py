@@ -28,11 +28,10 @@ from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, Session, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pynamo_locking import Transaction
     from pynamo_locking._writes.write import Write
-    from tests.engines.engine import Engine
 
 SOON = timedelta(seconds=10)
 LATER = timedelta(hours=1)
@@ -56,7 +55,7 @@ MODELS = pytest.mark.parametrize("model", [Token, Session])
 
 
 @pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
+def clock(memory):
     """Tables in memory, and time that the test moves."""
     memory.bind(Token, Session, Purse, Transactions)
     with VirtualClock() as clock:
@@ -91,9 +90,7 @@ def transact() -> TransactWrite:
 @MODELS
 @pytest.mark.parametrize("is_read", [True, False], ids=["read in it", "from outside"])
 @pytest.mark.parametrize("write", [save, update, touch])
-def test_a_transaction_does_not_prolong_what_expires_before_its_commit(
-    clock: VirtualClock, path: str, model: Any, write: Callable[..., None], *, is_read: bool
-) -> None:
+def test_a_transaction_does_not_prolong_what_expires_before_its_commit(clock, path, model, write, *, is_read):
     """By then others take the item for gone."""
     model("a", expires_at=SOON).save()
     found = model.get("a")
@@ -107,9 +104,7 @@ def test_a_transaction_does_not_prolong_what_expires_before_its_commit(
 
 
 @MODELS
-def test_an_update_without_a_version_does_not_bring_an_expired_item_back(
-    clock: VirtualClock, path: str, model: Any
-) -> None:
+def test_an_update_without_a_version_does_not_bring_an_expired_item_back(clock, path, model):
     """It begins with an absent item, or is refused where that cannot be."""
     model("a", note="old", expires_at=SOON).save()
     with suppress(Conflict), transaction() as tx:
@@ -120,9 +115,7 @@ def test_an_update_without_a_version_does_not_bring_an_expired_item_back(
 
 
 @MODELS
-def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(
-    clock: VirtualClock, path: str, model: Any
-) -> None:
+def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(clock, path, model):
     """A new item was not possible yet when it was asked for, and is when it is sent."""
     model("a", note="old", expires_at=SOON).save()
     with transaction() as tx:
@@ -133,7 +126,7 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(
     assert (found.note, found.version) == (None, 1)
 
 
-def test_a_transaction_in_time_prolongs(clock: VirtualClock, path: str) -> None:
+def test_a_transaction_in_time_prolongs(clock, path):
     """Nothing is refused that has not expired by the commit."""
     for write in (save, update):
         Session("a", expires_at=SOON).save(add_version_condition=False)
@@ -147,9 +140,7 @@ def test_a_transaction_in_time_prolongs(clock: VirtualClock, path: str) -> None:
 
 @MODELS
 @pytest.mark.parametrize("write", [save, update])
-def test_a_transact_write_does_not_prolong_what_expires_before_its_end(
-    clock: VirtualClock, model: Any, write: Callable[..., None]
-) -> None:
+def test_a_transact_write_does_not_prolong_what_expires_before_its_end(clock, model, write):
     """Although its actions are made when they are added."""
     model("a", expires_at=SOON).save()
     with pytest.raises(StaleVersion), transact() as together:
@@ -173,7 +164,7 @@ PLANS: dict[str, Callable[[Any], Write]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_copies_of_one_write_are_of_one_second(clock: VirtualClock, plan: Callable[[Any], Write]) -> None:
+def test_copies_of_one_write_are_of_one_second(clock, plan):
     """Else the first copy could be accepted after the second was refused as too late, and its refusal was told."""
     write = plan(Token("a"))
     clock.jump(20)
@@ -186,7 +177,7 @@ def test_copies_of_one_write_are_of_one_second(clock: VirtualClock, plan: Callab
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_an_action_can_be_dated_anew(clock: VirtualClock, plan: Callable[[Any], Write]) -> None:
+def test_an_action_can_be_dated_anew(clock, plan):
     """In place, and nothing else of it changes, not even the same number in a condition of the caller's."""
     write = plan(Token("a", number=5))
     now = expiry.now_s()
@@ -201,7 +192,7 @@ def test_an_action_can_be_dated_anew(clock: VirtualClock, plan: Callable[[Any], 
     assert list(before.values()).count({"N": str(now)}) == 2
 
 
-def test_a_native_transaction_is_repeated_as_it_was(clock: VirtualClock) -> None:
+def test_a_native_transaction_is_repeated_as_it_was(clock):
     """DynamoDB refuses another request under the same token; a second later it is still the same one."""
     Token("a", expires_at=LATER).save()
 
@@ -221,7 +212,7 @@ def test_a_native_transaction_is_repeated_as_it_was(clock: VirtualClock) -> None
 
 
 @MODELS
-def test_reading_an_expired_item_as_absent(engine: Engine, model: Any) -> None:
+def test_reading_an_expired_item_as_absent(engine, model):
     """An instance that was never stored is checked to be absent, as an expired item is."""
     engine.bind(Token, Session)
     model("a", expires_at=-SOON).save()
@@ -237,7 +228,7 @@ def test_reading_an_expired_item_as_absent(engine: Engine, model: Any) -> None:
 
 
 @MODELS
-def test_reading_an_instance_that_has_expired(engine: Engine, model: Any) -> None:
+def test_reading_an_instance_that_has_expired(engine, model):
     """It is not as it was read: it is absent; one that has not expired is."""
     engine.bind(Token, Session)
     model("a", expires_at=-SOON).save()

@@ -21,7 +21,6 @@ from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
 
 #: Who waits is woken by a release, never by a look of its own.
@@ -57,7 +56,7 @@ def crew() -> int:
 
 
 @pytest.mark.parametrize("model", [Plain, Versioned, Beside])
-async def test_tasks_take_turns(cheap: Engine, model: Any) -> None:
+async def test_tasks_take_turns(cheap, model):
     """40 tasks increment one item: no increment is lost, and they are served in the order of their tickets."""
     bind(cheap, "a")
     served: list[tuple[int, int]] = []
@@ -84,7 +83,7 @@ class Counted(set[object]):
         self.most = max(self.most, len(self))
 
 
-async def test_two_hundred_tasks_wait_without_threads(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_hundred_tasks_wait_without_threads(cheap, monkeypatch):
     """200 tasks wait: no thread is at it, the holder saves and gives back through threads, and all are served."""
     bind(cheap, "a")
     threads = Counted()
@@ -108,7 +107,7 @@ async def test_two_hundred_tasks_wait_without_threads(cheap: Engine, monkeypatch
     until(lambda: crew() == 0, "the threads to leave")
 
 
-async def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_holds_a_lock_goes_before_those_who_want_it(memory, monkeypatch):
     """All threads are busy with tasks that enter the queue, and more such tasks wait for one: the release is next."""
     bind(memory, "a")
     dispatch, sent = client.dispatch, list[str]()
@@ -138,7 +137,7 @@ async def test_who_holds_a_lock_goes_before_those_who_want_it(memory: Engine, mo
     assert sent[:3] == ["SET", "REMOVE", "SET"]
 
 
-async def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
+async def test_two_hundred_tasks_on_fifty_locks(cheap):
     """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, none waits for ever."""
     cheap.bind(Plain)
     keys = [f"k{i}" for i in range(50)]
@@ -161,7 +160,7 @@ async def test_two_hundred_tasks_on_fifty_locks(cheap: Engine) -> None:
     until(lambda: crew() == 0, "the threads to leave")
 
 
-def test_several_loops(cheap: Engine) -> None:
+def test_several_loops(cheap):
     """Loops in four threads, with four tasks each, beside four plain threads: all are in one queue."""
     bind(cheap, "a")
 
@@ -188,7 +187,7 @@ def test_several_loops(cheap: Engine) -> None:
 # What is known of a lock, and costs
 
 
-async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap: Engine) -> None:
+async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap):
     """Ticket, item, lease and guard are those of the entry; 1 write to enter, 1 to leave, no read."""
     bind(cheap, "a")
 
@@ -220,7 +219,7 @@ async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap: Engine) -> None:
         await lock.arelease()
 
 
-async def test_an_edit_costs_two_writes(cheap: Engine) -> None:
+async def test_an_edit_costs_two_writes(cheap):
     """As `edit`; nothing is saved if the block raises."""
     bind(cheap, "a")
 
@@ -235,7 +234,7 @@ async def test_an_edit_costs_two_writes(cheap: Engine) -> None:
     assert Plain.get("a", consistent_read=True).value == 5
 
 
-async def test_an_item_elsewhere_is_read_on_demand(cheap: Engine) -> None:
+async def test_an_item_elsewhere_is_read_on_demand(cheap):
     """With the lock in a row of its own `item` refuses to block; `aitem` reads it, once."""
     bind(cheap, "a")
 
@@ -256,7 +255,7 @@ async def test_an_item_elsewhere_is_read_on_demand(cheap: Engine) -> None:
 # Who is who
 
 
-async def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> None:
+async def test_a_task_takes_again_for_free_and_others_wait(memory):
     """Also between `with` and `async with`; a task that it began is another party."""
     bind(memory, "a")
 
@@ -286,7 +285,7 @@ async def test_a_task_takes_again_for_free_and_others_wait(memory: Engine) -> No
     assert Plain.lock_state("a").entries == ()
 
 
-async def test_writes_are_guarded_in_the_task_and_in_its_threads(memory: Engine) -> None:
+async def test_writes_are_guarded_in_the_task_and_in_its_threads(memory):
     """Every copy that is saved inside names the entry, and is refused once that is gone; outside it is a stranger's."""
     bind(memory, "a")
 
@@ -307,7 +306,7 @@ async def test_writes_are_guarded_in_the_task_and_in_its_threads(memory: Engine)
         Plain.get("a").save()
 
 
-async def test_a_loss_is_told(memory: Engine) -> None:
+async def test_a_loss_is_told(memory):
     """`on_lost` is called, `lost` is set, and leaving the block says so; an error of the block goes first."""
     bind(memory, "a")
     reasons: list[str] = []
@@ -326,7 +325,7 @@ async def test_a_loss_is_told(memory: Engine) -> None:
     until(lambda: reasons == ["evicted"], "on_lost")
 
 
-async def test_the_heartbeat_renews(virtual_clock: VirtualClock, memory: Engine) -> None:
+async def test_the_heartbeat_renews(virtual_clock, memory):
     """The one heartbeat of the process serves locks of tasks as well."""
     bind(memory, "a")
 
@@ -342,7 +341,7 @@ async def test_the_heartbeat_renews(virtual_clock: VirtualClock, memory: Engine)
 
 @pytest.mark.parametrize("holder", ["task", "thread"])
 @pytest.mark.parametrize("waiter", ["task", "thread"])
-async def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: str, waiter: str) -> None:
+async def test_a_release_wakes_who_waits_in_the_process(memory, holder, waiter):
     """Task or thread, both ways: no waiter polls, the release brings the image along, and no read is made."""
     bind(memory, "a")
 
@@ -373,7 +372,7 @@ async def test_a_release_wakes_who_waits_in_the_process(memory: Engine, holder: 
 # Ways to ask
 
 
-async def test_try_first_and_range(memory: Engine) -> None:
+async def test_try_first_and_range(memory):
     """`try_locked`, `locked_first` and `locked_range` do in a task what they do in a thread."""
     bind(memory, "a", "b")
 
@@ -405,7 +404,7 @@ async def test_try_first_and_range(memory: Engine) -> None:
     assert Locks.lock_state("r").entries == Locks.lock_state("name").entries == ()
 
 
-async def test_all_or_none(memory: Engine) -> None:
+async def test_all_or_none(memory):
     """Tasks and threads that name them in opposite orders do not wait in a circle; who runs out of time has none."""
     bind(memory, "a", "b")
 
@@ -429,7 +428,7 @@ async def test_all_or_none(memory: Engine) -> None:
         assert Plain.lock_state("a").entries == ()
 
 
-async def test_errors_are_the_same(memory: Engine) -> None:
+async def test_errors_are_the_same(memory):
     """No item, no time, wrong arguments, an object that is in use."""
     bind(memory, "a")
 
@@ -508,7 +507,7 @@ print("well")
 """
 
 
-async def test_a_lock_is_released_as_it_was_acquired(memory: Engine) -> None:
+async def test_a_lock_is_released_as_it_was_acquired(memory):
     """The other form is refused, and the error names what to write; the lock stays held."""
     bind(memory, "a")
     by_thread = Plain.lock("a")
@@ -532,7 +531,7 @@ async def test_a_lock_is_released_as_it_was_acquired(memory: Engine) -> None:
     assert Plain.lock_state("a").entries == ()
 
 
-async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory: Engine) -> None:
+async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
     """The error names the method to await; a thread of the task may call what blocks."""
     bind(memory, "a")
 
@@ -553,7 +552,7 @@ async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory: Eng
         assert Beside.lock_state("a").holders[0].mode == "shared"
 
 
-async def test_one_block_for_threads_and_tasks(memory: Engine) -> None:
+async def test_one_block_for_threads_and_tasks(memory):
     """What `edit`, `try_locked` and `locked_all` return serves `with` and `async with`, and can be used again."""
     bind(memory, "a", "b")
     edit, tried, both = Plain.edit("a"), Plain.try_locked("a"), locked_all(Plain.lock("a"), Plain.lock("b"))
@@ -577,7 +576,7 @@ async def test_one_block_for_threads_and_tasks(memory: Engine) -> None:
     assert Plain.lock_state("a").entries == Plain.lock_state("b").entries == ()
 
 
-def test_a_lock_whose_loop_was_closed(memory: Engine) -> None:
+def test_a_lock_whose_loop_was_closed(memory):
     """It is held still, and can be given back; to take it in another loop is refused, and says why."""
     memory.bind(Locks)
     lock = Locks.locked("a")
@@ -612,7 +611,7 @@ print("well")
 
 
 @pytest.mark.parametrize("script", [FORK, LATER], ids=["fork", "import"])
-def test_programs(script: str) -> None:
+def test_programs(script):
     """A child process has lost what its parent holds, and locks anew; asyncio is imported by those who use it."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

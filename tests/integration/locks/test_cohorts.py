@@ -23,7 +23,6 @@ from tests.support.workers import PATIENCE, Beside, Plain, Versioned, in_line, u
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.engines.engine import Engine
 
 #: No caller that waits for a look of its own gets through in time.
 LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
@@ -32,7 +31,7 @@ ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_time
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_left_in_line() -> Iterator[None]:
+def _nobody_is_left_in_line():
     """An example of the documentation may have left a lock held in this process."""
     local_queue.local_queues.clear()
     yield
@@ -63,11 +62,11 @@ def edit(model: Any, settings: LockSettings = LAZY, **options: Any) -> Callable[
 
 
 @pytest.fixture(params=[Plain, Versioned, Beside])
-def model(request: pytest.FixtureRequest, dynoxide: Engine) -> Iterator[Any]:
+def model(request, dynoxide):
     yield from with_item(dynoxide, request.param)
 
 
-def test_in_order_of_arrival(model: Any) -> None:
+def test_in_order_of_arrival(model):
     """All tickets are of one draw, and each turn is one write; a transaction returns no item, so the next one reads."""
     lock = model.lock("a", settings=LAZY).acquire()
     with lined_up(model, "a", *[edit(model)] * 4) as futures, count_requests() as counted:
@@ -78,7 +77,7 @@ def test_in_order_of_arrival(model: Any) -> None:
     assert counted.by_operation == (beside if model is Beside else {"UpdateItem": 5})
 
 
-async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory: Any) -> None:
+async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
     """100 tasks: each turn is one write, whatever the threads do that make the requests."""
     served: list[int] = []
 
@@ -97,7 +96,7 @@ async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory: Any) -
     assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
 
 
-def test_callers_in_line_sleep(plain_item_in_memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_in_line_sleep(plain_item_in_memory, monkeypatch):
     """One of them looks whether the leader still acts, another one when that caller has left."""
     looked, is_leading = list[str](), local_queue.is_leading
     quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
@@ -122,7 +121,7 @@ def test_callers_in_line_sleep(plain_item_in_memory: Any, monkeypatch: pytest.Mo
         assert [future.result()[1] for future in futures[1:]] == [1, 2, 3, 4]
 
 
-def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
+def test_the_entry_says_for_how_many_it_stands(model):
     lock = model.lock("a", settings=LAZY).acquire()
     assert model.lock_state("a").entries[0].members == 1
     inner, go_on = threading.Event(), threading.Event()
@@ -142,7 +141,7 @@ def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
         assert futures[2].result() == (lock.ticket + 3, 2)
 
 
-def test_a_block_has_a_largest_size(plain_item: Any) -> None:
+def test_a_block_has_a_largest_size(plain_item):
     small = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=2)
     lock = Plain.lock("a", settings=small).acquire()
     with lined_up(Plain, "a", *[edit(Plain, small)] * 3) as futures:
@@ -157,7 +156,7 @@ def test_a_block_has_a_largest_size(plain_item: Any) -> None:
     assert tickets == [lock.ticket + 2, lock.ticket + 3, lock.ticket + 4]
 
 
-def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
+def test_a_caller_whose_time_is_over_leaves_the_line(model):
     lock = model.lock("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
         with count_requests() as counted:
@@ -169,7 +168,7 @@ def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
         assert [futures[i].result() for i in (0, 2)] == [(lock.ticket + 1, 1), (lock.ticket + 2, 2)]
 
 
-def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
+def test_a_leader_whose_time_is_over_hands_its_place_over(model):
     """The callers behind it keep the place in the queue that it drew for them."""
     other = model.lock("a", settings=ALONE).acquire()
     gate = threading.Event()
@@ -197,7 +196,7 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
             assert newcomer.result() == (other.ticket + 3, 2)
 
 
-def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
+def test_a_holder_that_has_shared_hands_nothing_over(model):
     """Else the next caller would come ahead of readers that have been let in meanwhile."""
     lock = model.lock("a", settings=LAZY).acquire()
     second, go_on = model.lock("a", settings=LAZY), threading.Event()
@@ -220,7 +219,7 @@ def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
 
 
 @pytest.mark.parametrize("notices", [False, True])
-def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model: Any, notices: bool) -> None:
+def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model, notices):
     """They enter the queue anew at once, whether or not the holder has noticed; it neither saves nor hands over."""
     lock = model.lock("a", settings=LAZY, heartbeat=False).acquire()
     with lined_up(model, "a", edit(model, wait=20), edit(model, wait=20)) as futures:
@@ -233,7 +232,7 @@ def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(mode
         lock.release()
 
 
-def test_an_item_deleted_in_the_block(plain_item: Any) -> None:
+def test_an_item_deleted_in_the_block(plain_item):
     with Plain.locked("a", settings=LAZY) as lock, lined_up(Plain, "a", edit(Plain), edit(Plain)) as futures:
         lock.item.delete()
         for future in futures:
@@ -243,7 +242,7 @@ def test_an_item_deleted_in_the_block(plain_item: Any) -> None:
 
 @pytest.mark.parametrize("lost", [lost_requests, lost_responses])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_hand_over_without_an_answer(model: Any, lost: Any, times: int) -> None:
+def test_a_hand_over_without_an_answer(model, lost, times):
     """Each caller gets its turn once, whatever became of the write that hands over."""
     lock = model.lock("a", settings=LAZY).acquire()
     operation = "TransactWriteItems" if model is Beside else "UpdateItem"
@@ -254,7 +253,7 @@ def test_a_hand_over_without_an_answer(model: Any, lost: Any, times: int) -> Non
     assert model.get("a", consistent_read=True).value == 3
 
 
-def test_threads_and_tasks_are_in_one_line(plain_item: Any) -> None:
+def test_threads_and_tasks_are_in_one_line(plain_item):
     lock = Plain.lock("a", settings=LAZY).acquire()
 
     async def task() -> int:
@@ -269,7 +268,7 @@ def test_threads_and_tasks_are_in_one_line(plain_item: Any) -> None:
         assert counted.by_operation == {"UpdateItem": 4}
 
 
-async def test_a_task_that_is_cancelled_leaves_the_line(plain_item: Any) -> None:
+async def test_a_task_that_is_cancelled_leaves_the_line(plain_item):
 
     async def work() -> None:
         async with Plain.edit("a", settings=LAZY) as item:
@@ -286,9 +285,7 @@ async def test_a_task_that_is_cancelled_leaves_the_line(plain_item: Any) -> None
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
-async def test_tasks_leave_the_line_in_their_loop(
-    plain_item_in_memory: Any, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_tasks_leave_the_line_in_their_loop(plain_item_in_memory, monkeypatch, how):
     """Cancelled or timed out, they make no request and start no thread, however many there are."""
     lock, started, start = Plain.lock("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
 
@@ -336,7 +333,7 @@ QUICK = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_time
 
 
 @pytest.mark.usefixtures("plain_item_in_memory")
-def test_who_can_leave_the_line() -> None:
+def test_who_can_leave_the_line():
     """A caller without an entry, whether or not it leads; not the caller whose entry is stored or may be."""
     first, second, third = local_waiters(3)
     assert not local_queue.leave_local_queue(first), "it acts for the others"
@@ -349,7 +346,7 @@ def test_who_can_leave_the_line() -> None:
     assert local_queue.leave_local_queue(third), "it leads, and has not begun to"
 
 
-def test_one_entry_for_each_caller(plain_item: Any) -> None:
+def test_one_entry_for_each_caller(plain_item):
     with ThreadPoolExecutor(2) as pool, Plain.locked("a", settings=ALONE):
         futures = [pool.submit(edit(Plain, ALONE)) for _ in range(2)]
         assert len(until_queued(Plain, "a", 3)) == 3
@@ -358,7 +355,7 @@ def test_one_entry_for_each_caller(plain_item: Any) -> None:
 
 
 @pytest.mark.usefixtures("plain_item")
-def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone() -> None:
+def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone():
     """A caller that an interrupt has kept from leaving does not hold up the others."""
     [leader] = local_waiters(1)
     with lined_up(Plain, "a", edit(Plain, QUICK, wait=0.5), edit(Plain, QUICK), edit(Plain, QUICK)) as futures:
@@ -369,12 +366,12 @@ def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone() -> None:
 
 
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
-def test_the_size_of_a_block_is_checked(block: Any) -> None:
+def test_the_size_of_a_block_is_checked(block):
     with pytest.raises(Exception, match="block must be a whole number from 1 to 400"):
         LockSettings(block=block)
 
 
-def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
+def test_a_holder_that_hangs_does_not_hold_up_its_process(model):
     """Its lease has ended, so the callers behind it enter by themselves, as other processes would."""
     short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1)
     lock = model.lock("a", settings=short).acquire()
@@ -384,9 +381,7 @@ def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
         lock.release()
 
 
-def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
-    plain_item: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(plain_item, monkeypatch):
     """Its entry is stored after it has left: it is removed, and the caller behind it has its turn."""
     hand_over, sent, go_on = lock_requests.hand_over, threading.Event(), threading.Event()
 
@@ -417,7 +412,7 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
 
 
 @pytest.mark.usefixtures("plain_item")
-def test_a_leader_and_the_caller_after_it_are_gone() -> None:
+def test_a_leader_and_the_caller_after_it_are_gone():
     """The leader chose its successor, which left, and was then kept from passing on: the third caller leads."""
     removed = list[str]()
     first, second = local_waiters(2, remove=lambda _, entry: removed.append(entry))
@@ -434,7 +429,7 @@ SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeou
 
 
 @pytest.mark.usefixtures("plain_item")
-def test_a_leader_that_stands_still_does_not_hold_up_its_process() -> None:
+def test_a_leader_that_stands_still_does_not_hold_up_its_process():
     """It shows no sign of life for a lease, so the next caller enters by itself."""
     [leader] = local_waiters(1, lease=SHORT.lease)
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
@@ -442,7 +437,7 @@ def test_a_leader_that_stands_still_does_not_hold_up_its_process() -> None:
     assert local_queue.tickets_to_reserve(leader) == 1
 
 
-def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item: Any) -> None:
+def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item):
     """The thread of its loop waits for the same lock: the entry of the task is evicted, and it enters again later."""
     first = Plain.lock("a", settings=ALONE).acquire()
 
@@ -465,7 +460,7 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item: Any) -> None:
 
 
 @pytest.mark.usefixtures("plain_item")
-def test_an_interrupt_while_the_next_caller_is_about_to_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_next_caller_is_about_to_lead(monkeypatch):
     """Either it leads or it is still next: it is never nowhere."""
     first, second = local_waiters(2)
 
@@ -482,7 +477,7 @@ def test_an_interrupt_while_the_next_caller_is_about_to_lead(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("model", [Plain, Beside], indirect=True)
-def test_an_edit_that_deletes_its_item(model: Any) -> None:
+def test_an_edit_that_deletes_its_item(model):
     """The callers in line hear that there is no item, one after the other, and nothing stays in the queue."""
     lock = model.lock("a", settings=LAZY).acquire()
 

@@ -12,8 +12,6 @@ from tests.support.faults import count_requests
 from tests.support.workers import Plain, Taken, crew, until_next_beat, until_over, until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.waits
@@ -33,7 +31,7 @@ both_settings = pytest.mark.parametrize("settings", [WITH_HINT, WITHOUT_HINT], i
 
 
 @pytest.fixture
-def engine(real_engine: Engine) -> Engine:
+def engine(real_engine):
     """The engine, with one item."""
     real_engine.bind(Plain)
     Plain("a").save()
@@ -50,7 +48,7 @@ def died(engine: Engine, settings: LockSettings, *, for_long: float = SKEW) -> i
 
 
 @pytest.fixture
-def report(record_property: Callable[[str, object], None], request: pytest.FixtureRequest) -> Callable[[float], None]:
+def report(record_property, request):
     """Print and record how long a recovery took, in leases."""
 
     def report(seconds: float) -> None:
@@ -68,9 +66,7 @@ def evictions(bodies: list[tuple[str, Any]]) -> int:
 
 @both_settings
 @pytest.mark.parametrize("victim", [0, 1, 2], ids=["holder", "first waiter", "middle waiter"])
-def test_one_of_five_is_killed(
-    engine: Engine, victim: int, settings: LockSettings, report: Callable[[float], None]
-) -> None:
+def test_one_of_five_is_killed(engine, victim, settings, report):
     """The four survivors get the lock in ticket order, a few leases later, and leave an empty queue."""
     with crew(engine, 5, Plain) as workers:
         for count, worker in enumerate(workers, 1):
@@ -98,14 +94,14 @@ def test_one_of_five_is_killed(
     assert successor.at - killed_at < FEW_LEASES * LEASE
 
 
-def test_newcomer_after_the_lease_does_not_wait(engine: Engine) -> None:
+def test_newcomer_after_the_lease_does_not_wait(engine):
     """With the hint, a holder that died long ago does not even keep out who has no time to wait."""
     dead = died(engine, WITH_HINT)
     with Plain.locked("a", wait=0, settings=WITH_HINT) as lock:
         assert lock.ticket > dead
 
 
-def test_newcomer_without_the_hint_watches_a_lease(engine: Engine, report: Callable[[float], None]) -> None:
+def test_newcomer_without_the_hint_watches_a_lease(engine, report):
     """Without the hint, a newcomer watches a whole lease, however long ago the holder died."""
     dead = died(engine, WITHOUT_HINT, for_long=2 * SKEW)
     with pytest.raises(LockTimeout):
@@ -118,7 +114,7 @@ def test_newcomer_without_the_hint_watches_a_lease(engine: Engine, report: Calla
     assert SILENCE <= watched < FEW_LEASES * LEASE
 
 
-def test_outsider_is_refused_while_the_holder_lives(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outsider_is_refused_while_the_holder_lives(engine, monkeypatch):
     """A plain save of an item whose holder renews is refused, also after more than a lease."""
     monkeypatch.setattr(Plain.Meta, "lock_settings", WITH_HINT)
     with crew(engine, 1, Plain) as [worker]:
@@ -133,7 +129,7 @@ def test_outsider_is_refused_while_the_holder_lives(engine: Engine, monkeypatch:
     Plain("a", value=7).save()
 
 
-def test_outsider_evicts_a_dead_holder(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outsider_evicts_a_dead_holder(engine, monkeypatch):
     """A plain save gets through once the hint says that the killed holder is dead."""
     monkeypatch.setattr(Plain.Meta, "lock_settings", WITH_HINT)
     dead = died(engine, WITH_HINT)
@@ -146,7 +142,7 @@ def test_outsider_evicts_a_dead_holder(engine: Engine, monkeypatch: pytest.Monke
     assert Plain.get("a", consistent_read=True).value == 7
 
 
-def test_outsider_without_the_hint_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outsider_without_the_hint_is_refused(engine, monkeypatch):
     """Without the hint nothing proves to a plain save that the killed holder is dead."""
     monkeypatch.setattr(Plain.Meta, "lock_settings", WITHOUT_HINT)
     dead = died(engine, WITHOUT_HINT, for_long=2 * SKEW)
@@ -158,9 +154,7 @@ def test_outsider_without_the_hint_is_refused(engine: Engine, monkeypatch: pytes
 
 
 @both_settings
-def test_mass_crash_before_the_survivor_came(
-    engine: Engine, settings: LockSettings, report: Callable[[float], None]
-) -> None:
+def test_mass_crash_before_the_survivor_came(engine, settings, report):
     """A holder and 10 waiters died at once: who comes later removes all of them in one request."""
     with crew(engine, 1, Plain) as [worker]:
         worker.call("crowd", Plain, "a", 11, settings=settings)
@@ -182,9 +176,7 @@ def test_mass_crash_before_the_survivor_came(
 
 
 @both_settings
-def test_mass_crash_in_front_of_the_survivor(
-    engine: Engine, settings: LockSettings, report: Callable[[float], None], record_property: Callable[..., None]
-) -> None:
+def test_mass_crash_in_front_of_the_survivor(engine, settings, report, record_property):
     """10 waiters die at once, behind a holder that leaves: the survivor needs one lease, not ten."""
     with crew(engine, 3, Plain) as [holder, crowd, survivor]:
         holder.call("enter", Plain, "a", settings=settings)

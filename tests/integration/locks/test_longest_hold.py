@@ -22,13 +22,12 @@ from tests.support.workers import until_queued
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.engines.engine import Engine
 
 LEASE = 12.0
 
 
 @pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
+def clock(memory):
     memory.bind(Locks, Account, Device)
     Account("a", balance=1).save()
     with VirtualClock() as clock:
@@ -55,7 +54,7 @@ def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, l
         lock.release()
 
 
-def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_is_held_for_so_long_at_most(clock, caplog):
     """The holder hears of it while most of its lease is left; another party is let in when that has ended."""
     emitted: list[events.Event] = []
     with (
@@ -82,7 +81,7 @@ def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.
     assert "max_hold" in caplog.text
 
 
-def test_the_release_after_it_lets_the_next_one_in(clock: VirtualClock) -> None:
+def test_the_release_after_it_lets_the_next_one_in(clock):
     """The entry is removed, although the lock counts as lost; the holder hears of the loss."""
     with pytest.raises(LockLost, match="max_hold"), Locks.locked("job", lease=LEASE, max_hold=30, settings=APART):
         clock.sleep(31)
@@ -91,7 +90,7 @@ def test_the_release_after_it_lets_the_next_one_in(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize("heartbeat", [True, False])
-def test_guarded_writes_are_refused_after_it(clock: VirtualClock, heartbeat: bool) -> None:
+def test_guarded_writes_are_refused_after_it(clock, heartbeat):
     """Also without a heartbeat, where the caller renews."""
     with pytest.raises(LockLost), Account.locked("a", lease=LEASE, max_hold=13, heartbeat=heartbeat) as lock:
         clock.sleep(11)
@@ -109,7 +108,7 @@ def test_guarded_writes_are_refused_after_it(clock: VirtualClock, heartbeat: boo
     assert not Account.lock_state("a").holders
 
 
-def test_an_edit_that_took_too_long_saves_nothing(clock: VirtualClock) -> None:
+def test_an_edit_that_took_too_long_saves_nothing(clock):
     with pytest.raises(LockLost), Account.edit("a", lease=LEASE, max_hold=LEASE) as account:
         account.balance = 5
         clock.sleep(13)
@@ -117,7 +116,7 @@ def test_an_edit_that_took_too_long_saves_nothing(clock: VirtualClock) -> None:
     assert not Account.lock_state("a").holders
 
 
-def test_a_lock_inside_a_lock_ends_with_it(clock: VirtualClock) -> None:
+def test_a_lock_inside_a_lock_ends_with_it(clock):
     """It counts from the one grant there was; the outer block's limit holds for all."""
     with pytest.raises(LockLost), Locks.locked("job", lease=LEASE, max_hold=30):
         clock.sleep(25)
@@ -130,7 +129,7 @@ def test_a_lock_inside_a_lock_ends_with_it(clock: VirtualClock) -> None:
     assert not Locks.lock_state("job").entries
 
 
-def test_the_next_caller_of_this_process(clock: VirtualClock) -> None:
+def test_the_next_caller_of_this_process(clock):
     """Who waits in the same process gets its turn after the lease, as others do."""
     holder, found = Locks.lock("job", lease=LEASE, max_hold=20).acquire(), list[tuple[int, float]]()
 
@@ -153,7 +152,7 @@ def test_the_next_caller_of_this_process(clock: VirtualClock) -> None:
 # Signs of the work
 
 
-def test_the_heartbeat_renews_while_the_work_goes_on(clock: VirtualClock) -> None:
+def test_the_heartbeat_renews_while_the_work_goes_on(clock):
     """One sign in half a lease is enough, for as long as it takes, and costs no request of its own."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         for _ in range(20):
@@ -164,7 +163,7 @@ def test_the_heartbeat_renews_while_the_work_goes_on(clock: VirtualClock) -> Non
         assert lock.is_held
 
 
-def test_work_that_hangs_loses_the_lock(clock: VirtualClock) -> None:
+def test_work_that_hangs_loses_the_lock(clock):
     """It is told two thirds of a lease after its last sign, and another party is let in a third later."""
     with held_under_terms(clock, heartbeat="progress") as (lock, heard, granted):
         for _ in range(10):
@@ -183,7 +182,7 @@ def test_work_that_hangs_loses_the_lock(clock: VirtualClock) -> None:
     assert silent_since + LEASE <= granted[0] <= silent_since + LEASE + 1
 
 
-def test_work_that_hangs_beside_max_hold(clock: VirtualClock) -> None:
+def test_work_that_hangs_beside_max_hold(clock):
     """The first loss counts, and the entry leaves when it was to, although the longest hold has ended before."""
     with (
         pytest.raises(LockLost, match="progress"),
@@ -197,7 +196,7 @@ def test_work_that_hangs_beside_max_hold(clock: VirtualClock) -> None:
         assert not Locks.lock_state("job").entries
 
 
-def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
+def test_a_release_by_hung_work_comes_first(clock):
     """Then the heartbeat has nothing to remove: not the entry of the next holder either."""
     lock = Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART).acquire()
     clock.sleep(LEASE * 0.8)
@@ -213,9 +212,7 @@ def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
 @pytest.mark.parametrize(
     ("model", "request_", "where"), [(Account, "UpdateItem", is_save), (Device, "TransactWriteItems", bool)]
 )
-def test_a_last_write_under_way_is_told_as_it_was(
-    clock: VirtualClock, model: Any, request_: str, where: Any, silent: float
-) -> None:
+def test_a_last_write_under_way_is_told_as_it_was(clock, model, request_, where, silent):
     """Lost while the work counts as silent: if the heartbeat removed the entry, the write would be told as applied."""
     Device("a", total=1).save()
     name = "balance" if model is Account else "total"
@@ -228,7 +225,7 @@ def test_a_last_write_under_way_is_told_as_it_was(
     assert not model.lock_state("a").entries
 
 
-def test_no_last_write_follows_a_loss(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_last_write_follows_a_loss(clock, monkeypatch):
     """The work was paused between the look whether it holds the lock and the request."""
 
     def late(*_: Any) -> None:
@@ -241,7 +238,7 @@ def test_no_last_write_follows_a_loss(clock: VirtualClock, monkeypatch: pytest.M
     assert not Account.lock_state("a").entries
 
 
-def test_a_renewal_by_the_work_is_a_sign_too(clock: VirtualClock) -> None:
+def test_a_renewal_by_the_work_is_a_sign_too(clock):
     """`renew`, `ensure` and `chunks` renew the lease; the work needs no other sign."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         for _ in lock.chunks(range(10), every=1):
@@ -249,7 +246,7 @@ def test_a_renewal_by_the_work_is_a_sign_too(clock: VirtualClock) -> None:
         assert lock.is_held
 
 
-def test_a_sign_while_no_renewal_is_answered(clock: VirtualClock) -> None:
+def test_a_sign_while_no_renewal_is_answered(clock):
     """Work that goes on is not taken for silent: the heartbeat goes on trying, as ever."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         with lost_requests("UpdateItem", times=1000):
@@ -262,7 +259,7 @@ def test_a_sign_while_no_renewal_is_answered(clock: VirtualClock) -> None:
         assert lock.is_held
 
 
-def test_the_lease_is_new_when_the_lock_is_granted(clock: VirtualClock) -> None:
+def test_the_lease_is_new_when_the_lock_is_granted(clock):
     """Work that waited for long has its two thirds from the grant on, although its entry was renewed before."""
     found: list[float] = []
 
@@ -279,7 +276,7 @@ def test_the_lease_is_new_when_the_lock_is_granted(clock: VirtualClock) -> None:
     assert found == [pytest.approx(LEASE, rel=0.05)]
 
 
-def test_several_ranges_together(clock: VirtualClock) -> None:
+def test_several_ranges_together(clock):
     """They are one entry: one sign is enough, and the strictest terms hold."""
     locks = (
         Locks.locked_range("job", 0, 10, lease=LEASE, heartbeat="progress"),
@@ -295,9 +292,7 @@ def test_several_ranges_together(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize(("terms", "reason"), [({"max_hold": 13}, "max_hold"), ({"heartbeat": "progress"}, "stalled")])
-def test_a_lock_that_is_lost_while_the_others_are_waited_for(
-    clock: VirtualClock, terms: dict[str, Any], reason: str
-) -> None:
+def test_a_lock_that_is_lost_while_the_others_are_waited_for(clock, terms, reason):
     """The block is not entered with it, and nothing is held."""
 
     def enter() -> None:
@@ -315,7 +310,7 @@ def test_a_lock_that_is_lost_while_the_others_are_waited_for(
     assert not Locks.lock_state("a").entries
 
 
-async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: Engine) -> None:
+async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory):
     """The same for tasks."""
     memory.bind(Locks)
 
@@ -332,7 +327,7 @@ async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(mem
     assert not Locks.lock_state("a").entries
 
 
-async def test_tasks(memory: Engine) -> None:
+async def test_tasks(memory):
     """A task calls it in its loop; a blocked loop is a silent one."""
     memory.bind(Locks)
 
@@ -353,14 +348,14 @@ async def test_tasks(memory: Engine) -> None:
         ({"heartbeat": "work"}, "heartbeat must be True, False or 'progress', not 'work'"),
     ],
 )
-def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work(options, message):
     """They are refused before any request, as an argument and in the settings."""
     for make in (lambda **given: Locks.locked("job", **given), LockSettings):
         with pytest.raises(ConfigurationError, match=message):
             make(**options)
 
 
-def test_settings_hold_unless_an_argument_says_otherwise(clock: VirtualClock) -> None:
+def test_settings_hold_unless_an_argument_says_otherwise(clock):
     settings = LockSettings(heartbeat="progress", max_hold=timedelta(minutes=2))
     assert settings.max_hold == 120
     assert LockSettings().max_hold == math.inf

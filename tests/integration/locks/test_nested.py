@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
@@ -29,9 +29,6 @@ from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
 
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
-
 pytestmark = pytest.mark.core
 
 
@@ -46,7 +43,7 @@ KINDS: list[Any] = [Inside, InsideVersioned, Beside, BesideVersioned]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
-def kind(request: pytest.FixtureRequest, memory: Engine) -> Any:
+def kind(request, memory):
     """A model of each kind, with one item."""
     memory.bind(request.param, Locks)
     request.param("a").save()
@@ -54,7 +51,7 @@ def kind(request: pytest.FixtureRequest, memory: Engine) -> Any:
 
 
 @pytest.fixture
-def readings(memory: Engine) -> None:
+def readings(memory):
     """Items with ranges."""
     memory.bind(Reading, Locks)
     for number in (1, 5, 25):
@@ -99,7 +96,7 @@ WAYS = ["save", "update", "key", "batch"]
 # An inner edit that fails
 
 
-async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind: Any, entered: Any) -> None:
+async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind, entered):
     """The outer edit goes on with its own changes, and saves them."""
     async with entered(kind.edit("a")) as outer:
         outer.v = 5
@@ -111,7 +108,7 @@ async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind: An
     assert stored(kind) == (6, 0)
 
 
-def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any) -> None:
+def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind):
     """The same for `lock.item`, which is the same instance afterwards."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -125,7 +122,7 @@ def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any
     assert stored(kind) == (5, 0)
 
 
-def test_each_of_three_edits_takes_back_its_own_changes(kind: Any) -> None:
+def test_each_of_three_edits_takes_back_its_own_changes(kind):
     """However deep they are nested, and whatever became of those inside."""
     with kind.edit("a") as outer:
         outer.v = 1
@@ -141,7 +138,7 @@ def test_each_of_three_edits_takes_back_its_own_changes(kind: Any) -> None:
     assert stored(kind) == (1, 0)
 
 
-def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(kind: Any) -> None:
+def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(kind):
     """What it saved in its block is stored; the outer copy is from before that, and is refused until refreshed."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -161,7 +158,7 @@ def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(
 
 
 @pytest.mark.parametrize("lose", [lost_requests, lost_responses])
-def test_an_inner_edit_whose_save_is_not_answered(kind: Any, lose: Any) -> None:
+def test_an_inner_edit_whose_save_is_not_answered(kind, lose):
     """What is stored is unknown: a version tells when the outer edit saves, without one that is refused."""
 
     def work() -> None:
@@ -183,7 +180,7 @@ def test_an_inner_edit_whose_save_is_not_answered(kind: Any, lose: Any) -> None:
         assert stored(kind) == ((5, 9) if is_applied else (0, 0))
 
 
-def test_the_outer_edit_saves_what_a_good_inner_one_did(kind: Any) -> None:
+def test_the_outer_edit_saves_what_a_good_inner_one_did(kind):
     """As ever: one instance, saved by each of them."""
     with kind.edit("a") as outer:
         outer.v = 5
@@ -203,7 +200,7 @@ def test_the_outer_edit_saves_what_a_good_inner_one_did(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "way"), [*itertools.product(KINDS, WAYS), (InsideVersioned, "transaction")], indirect=["kind"]
 )
-def test_an_inner_edit_reads_what_another_copy_has_written(kind: Any, way: str) -> None:
+def test_an_inner_edit_reads_what_another_copy_has_written(kind, way):
     """It is not given the old instance, which would save the change away."""
     with kind.locked("a") as lock:
         assert lock.item.v == 0
@@ -214,7 +211,7 @@ def test_an_inner_edit_reads_what_another_copy_has_written(kind: Any, way: str) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
+def test_an_inner_lock_has_the_item_as_it_is(kind, way):
     """`lock.item` of the inner block is read anew, with one read; that of the outer one stays the old instance."""
     with kind.locked("a") as outer:
         old = outer.item
@@ -227,7 +224,7 @@ def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
             assert outer.item is old
 
 
-async def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind: Any) -> None:
+async def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind):
     """The same for tasks; an `item` that has to be read first says so."""
     async with kind.locked("a") as lock:
         await lock.aitem()
@@ -244,7 +241,7 @@ async def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
+def test_an_old_copy_is_not_saved(kind, way):
     """With a version DynamoDB refuses it, without one we do, until it is refreshed."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -262,7 +259,7 @@ def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Inside, Beside], indirect=True)
-def test_an_edit_does_not_save_what_another_copy_has_made_old(kind: Any) -> None:
+def test_an_edit_does_not_save_what_another_copy_has_made_old(kind):
     """An update through another instance in the block of an edit is not lost: the edit says so."""
     with pytest.raises(StaleVersion, match="refresh"), kind.edit("a") as item:
         kind("a").update([kind.v.add(10)])
@@ -272,7 +269,7 @@ def test_an_edit_does_not_save_what_another_copy_has_made_old(kind: Any) -> None
 
 
 @pytest.mark.parametrize("kind", [Inside, Beside], indirect=True)
-def test_all_copies_but_the_one_that_was_saved_are_old(kind: Any) -> None:
+def test_all_copies_but_the_one_that_was_saved_are_old(kind):
     """Also those of blocks that have ended, and whichever of them writes."""
     with kind.locked("a") as lock:
         first = lock.item
@@ -293,7 +290,7 @@ def test_all_copies_but_the_one_that_was_saved_are_old(kind: Any) -> None:
     assert stored(kind) == (10, 2)
 
 
-def test_what_the_copy_itself_writes_does_not_make_it_old(kind: Any) -> None:
+def test_what_the_copy_itself_writes_does_not_make_it_old(kind):
     """A save, an update, a refused write, a transaction: it goes on being the item of the inner block too."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -312,7 +309,7 @@ def test_what_the_copy_itself_writes_does_not_make_it_old(kind: Any) -> None:
     assert stored(kind) == (3, 1)
 
 
-def test_a_refused_write_of_another_copy_makes_nothing_old(kind: Any) -> None:
+def test_a_refused_write_of_another_copy_makes_nothing_old(kind):
     """Nothing was changed, so nothing is refused."""
     with kind.locked("a") as lock:
         lock.item.v = 5
@@ -326,7 +323,7 @@ def test_a_refused_write_of_another_copy_makes_nothing_old(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Beside], indirect=True)  # elsewhere the lock goes with the item
-def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(kind: Any) -> None:
+def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(kind):
     """Nor is it made anew by who still has the copy from before."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -336,7 +333,7 @@ def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(kind: An
         assert lock.item is item
 
 
-def test_a_lock_that_is_taken_again_reads_again(kind: Any) -> None:
+def test_a_lock_that_is_taken_again_reads_again(kind):
     """What a lock has handed out belongs to that time it was held."""
     lock = kind.lock("a")
     with lock:
@@ -354,7 +351,7 @@ def _with_a_lease_that_is_over(model: Any) -> Any:
     return model.locked("a", heartbeat=False, lease=20)
 
 
-def test_what_is_taken_again_is_held(kind: Any) -> None:
+def test_what_is_taken_again_is_held(kind):
     """A lease that is over is renewed, if no other party has come; the outer lock has it, too."""
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
@@ -365,7 +362,7 @@ def test_what_is_taken_again_is_held(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("take", ["locked", "try_locked", "edit"])
-def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
+def test_what_is_lost_is_not_taken_again(kind, take):
     """Another party has it by now: no caller is told that it is held."""
     with shifted_clock() as world, pytest.raises(LockLost), _with_a_lease_that_is_over(kind):
         world.shift += 30
@@ -374,7 +371,7 @@ def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
             pytest.fail("it is not held")
 
 
-async def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
+async def test_what_is_lost_is_not_taken_again_by_a_task(kind):
     """The same for tasks, without a request in the event loop."""
     loop_thread: list[int] = []
     asked: list[int] = []
@@ -404,7 +401,7 @@ async def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
     assert not set(asked) & set(loop_thread)
 
 
-def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None:
+def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind):
     """The take is given back: the last release of the outer lock still empties the queue."""
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
@@ -415,9 +412,7 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None
     assert kind.lock_state("a").entries == ()
 
 
-async def test_an_inner_lock_with_a_heartbeat_is_renewed(
-    kind: Any, entered: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_inner_lock_with_a_heartbeat_is_renewed(kind, entered, monkeypatch):
     """Once, however often it is taken again; from then on the outer one is, too."""
     added: list[Any] = []
     add = heartbeat.heartbeat_thread.add
@@ -439,7 +434,7 @@ async def test_an_inner_lock_with_a_heartbeat_is_renewed(
 
 
 @pytest.mark.usefixtures("readings")
-def test_a_part_of_a_range_cannot_be_shared_alone() -> None:
+def test_a_part_of_a_range_cannot_be_shared_alone():
     """A downgrade of an inner range would make readers of the outer one; it is refused before any request."""
     with Reading.locked_range("d", 0, 10):
         with Reading.locked_range("d", 2, 3) as inner:
@@ -452,7 +447,7 @@ def test_a_part_of_a_range_cannot_be_shared_alone() -> None:
 
 
 @pytest.mark.usefixtures("readings")
-def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already() -> None:
+def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already():
     """A downgrade of it changes nothing, so the exclusive range may still be written."""
     ranges = Reading.locked_range("d", 0, 10, shared=True), Reading.locked_range("d", 20, 30)
     with locked_all(*ranges) as (shared, exclusive):
@@ -466,7 +461,7 @@ def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already() -> 
     assert Reading.get("d", 25).value == 7
 
 
-def test_a_downgrade_inside_counts_for_all_blocks(kind: Any) -> None:
+def test_a_downgrade_inside_counts_for_all_blocks(kind):
     """All of them hold one entry, and the whole of it is shared from then on."""
     with kind.locked("a") as outer:
         with kind.locked("a") as inner:
@@ -481,7 +476,7 @@ def test_a_downgrade_inside_counts_for_all_blocks(kind: Any) -> None:
 
 
 @pytest.mark.usefixtures("readings")
-async def test_ranges_of_which_one_is_held_already(entered: Any) -> None:
+async def test_ranges_of_which_one_is_held_already(entered):
     """As each of them alone: the one is taken again, the other one anew, and nothing is left behind."""
     async with entered(Reading.locked_range("d", 0, 10)) as outer:
         ranges = Reading.locked_range("d", 20, 30), Reading.locked_range("d", 2, 3)
@@ -497,7 +492,7 @@ async def test_ranges_of_which_one_is_held_already(entered: Any) -> None:
 # The first one that is free
 
 
-def test_the_lock_of_a_missing_item(memory: Engine) -> None:
+def test_the_lock_of_a_missing_item(memory):
     """Inside an item that does not exist there is none; in a lock table there is, and only `lock.item` says so."""
     memory.bind(Inside, Beside, Locks)
     for model in (Inside, Beside):
@@ -516,7 +511,7 @@ def test_the_lock_of_a_missing_item(memory: Engine) -> None:
         assert lock is not None
 
 
-def test_the_first_lock_that_this_thread_has_already(kind: Any) -> None:
+def test_the_first_lock_that_this_thread_has_already(kind):
     """It counts as free, since it is taken again; one that the thread shares is an error, as it is alone."""
     kind("b").save()
     with kind.locked_first(["a", "b"]) as one, kind.locked_first(["a", "b"]) as two:
@@ -531,7 +526,7 @@ def test_the_first_lock_that_this_thread_has_already(kind: Any) -> None:
 Renamed = declare("Renamed", NamedLock, texts="note", name=UnicodeAttribute(hash_key=True, attr_name="pk"))
 
 
-def test_a_named_lock_with_a_renamed_key(memory: Engine) -> None:
+def test_a_named_lock_with_a_renamed_key(memory):
     """It works as a lock on names, with its own attributes."""
     memory.bind(Renamed)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pynamo_locking import LockLost, LockSettings
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_next_beat, until_over, until_queued
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.waits
 
@@ -27,7 +24,7 @@ all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 
 @all_models
 @pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "no heartbeat"])
-def test_write_of_a_holder_that_was_succeeded(real_engine: Engine, model: Any, heartbeat: bool) -> None:
+def test_write_of_a_holder_that_was_succeeded(real_engine, model, heartbeat):
     """The write of a holder that woke up after its eviction is refused; the successor's stands."""
     with crew(real_engine, 2, *bind(real_engine, model, "a")) as [paused, successor]:
         old = paused.call("enter", model, "a", settings=SETTINGS, heartbeat=heartbeat)
@@ -64,7 +61,7 @@ def test_write_of_a_holder_that_was_succeeded(real_engine: Engine, model: Any, h
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
+def test_heartbeat_finds_out(real_engine, model):
     """The heartbeat of a holder that woke up sets `lost` and calls back, without any write."""
     with crew(real_engine, 2, *bind(real_engine, model, "a")) as [paused, successor]:
         paused.call("enter", model, "a", settings=SETTINGS)
@@ -80,7 +77,7 @@ def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
 
 
 @all_models
-def test_holder_that_was_not_evicted(real_engine: Engine, model: Any) -> None:
+def test_holder_that_was_not_evicted(real_engine, model):
     """A holder whose lease passed while no other party came goes on as if nothing had happened."""
     with crew(real_engine, 1, *bind(real_engine, model, "a")) as [paused]:
         taken = paused.call("enter", model, "a", settings=SETTINGS)
@@ -98,7 +95,7 @@ def test_holder_that_was_not_evicted(real_engine: Engine, model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_waiter_that_was_passed(real_engine: Engine, model: Any) -> None:
+def test_waiter_that_was_passed(real_engine, model):
     """A waiter that woke up after its eviction enters again, behind those who came meanwhile, and is served."""
     with crew(real_engine, 3, *bind(real_engine, model, "a")) as [holder, paused, behind]:
         first = holder.call("enter", model, "a", settings=SETTINGS)
@@ -128,7 +125,7 @@ def test_waiter_that_was_passed(real_engine: Engine, model: Any) -> None:
     assert model.lock_state("a").entries == ()
 
 
-def test_holder_that_wakes_up_before_its_lease_is_over(real_engine: Engine) -> None:
+def test_holder_that_wakes_up_before_its_lease_is_over(real_engine):
     """A pause that is shorter than the lease does not cost the holder the lock."""
     settings = LockSettings(lease=30, poll=0.02)
     with crew(real_engine, 2, *bind(real_engine, Plain, "a")) as [paused, waiter]:
@@ -157,7 +154,7 @@ def until_in_the_middle(model: Any, key: str) -> int:
     return until(ticket, "an entry that stands for three callers") or 0
 
 
-def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engine: Engine) -> None:
+def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engine):
     """The others go on after the lease. In the process that wakes up the holder has lost, and the others get a turn."""
     with crew(real_engine, 3, *bind(real_engine, Plain, "a")) as [killed, paused, others]:
         Plain("b").save()
@@ -189,7 +186,7 @@ def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engin
 @pytest.mark.parametrize("model", [Plain, Beside])
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "paused"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_block_at_any_moment(real_engine: Engine, model: Any, is_killed: bool, seed: int) -> None:
+def test_a_block_at_any_moment(real_engine, model, is_killed, seed):
     """Whatever the callers of a process were at when it died or stood still, no increment is lost or made twice."""
     chance = random.Random(seed)
     with crew(real_engine, 2, *bind(real_engine, model, "a")) as [victim, others]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Increment, Plain, Versioned, Worker, crew
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.alone
 
@@ -41,7 +38,7 @@ def assert_served_in_order(increments: list[Increment]) -> None:
 @pytest.mark.parametrize(
     ("model", "action", "times"), [(Plain, "edit", TIMES), (Versioned, "edit", TIMES), (Beside, "lock_and_save", 10)]
 )
-def test_increments_of_one_item(real_engine: Engine, model: Any, action: str, times: int) -> None:
+def test_increments_of_one_item(real_engine, model, action, times):
     """8 processes increment one item so many times each: no increment is lost, and they are in ticket order."""
     models = bind(real_engine, model, "a")
     with crew(real_engine, PROCESSES, *models) as workers:
@@ -52,7 +49,7 @@ def test_increments_of_one_item(real_engine: Engine, model: Any, action: str, ti
     assert model.lock_state("a").entries == ()
 
 
-def test_increments_of_twenty_items(real_engine: Engine) -> None:
+def test_increments_of_twenty_items(real_engine):
     """8 processes make 50 increments each on 20 items, in an order of their own: the sum is 400."""
     real_engine.bind(Plain)
     names = [f"item-{i}" for i in range(20)]

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking import LockSettings
-    from tests.engines.engine import Engine
 
 
 @pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
+def clock(memory):
     memory.bind(Account, Locks)
     Account("a").save()
     with VirtualClock() as clock:
         yield clock
 
 
-def test_seed_000_created_at_of_a_queued_lock_row(engine: Engine) -> None:
+def test_seed_000_created_at_of_a_queued_lock_row(engine):
     """Seed 000, "creating queued lock row": `createdAt` and `expiresAt`, for a holder and for a waiter."""
     engine.bind(Locks)
     with shifted_clock() as clock, Locks.locked("job", heartbeat=False, settings=APART) as lock:
@@ -67,7 +66,7 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
         thread.join()
 
 
-def test_a_waiter_becomes_the_holder(clock: VirtualClock) -> None:
+def test_a_waiter_becomes_the_holder(clock):
     """What it has held is exact from its first renewal under the lock on; before, at most a third of the lease more."""
     first, began = Account.lock("a", owner="first", settings=APART).acquire(), clock.elapsed
     clock.sleep(100)
@@ -100,7 +99,7 @@ def until_entries(clock: VirtualClock, count: int) -> None:
     raise AssertionError("it did not enter")
 
 
-def test_an_entry_of_a_block_counts_from_its_hand_over(clock: VirtualClock) -> None:
+def test_an_entry_of_a_block_counts_from_its_hand_over(clock):
     """The next caller of the process holds the lock from the write on that stores its entry."""
     first = Account.lock("a", owner="first").acquire()
     with waiting(clock):
@@ -112,7 +111,7 @@ def test_an_entry_of_a_block_counts_from_its_hand_over(clock: VirtualClock) -> N
         assert (holder.held_for, holder.queued_for) == pytest.approx((5, 5), abs=1)
 
 
-def test_a_timeout_says_for_how_long(clock: VirtualClock) -> None:
+def test_a_timeout_says_for_how_long(clock):
     """In words, and in its queue."""
     with held_elsewhere(Account.lock("a", owner="first", settings=APART)):
         clock.sleep(42)
@@ -122,7 +121,7 @@ def test_a_timeout_says_for_how_long(clock: VirtualClock) -> None:
     assert caught.value.queue.holders[0].held_for == pytest.approx(42, abs=1)
 
 
-def test_seed_003_when_a_lock_ends_can_be_read(engine: Engine) -> None:
+def test_seed_003_when_a_lock_ends_can_be_read(engine):
     """Seed 003, "items of the lock table": the time when the lock ends, as text that people read in a console.
 
     An entry, a renewal and a hand-over set it. It stays behind in an idle row, where it is over soon.

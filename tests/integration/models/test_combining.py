@@ -24,9 +24,7 @@ from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.engine import Engine
+    from collections.abc import Callable
 
 
 def declare_board(name: str, *bases: type[Any], **parts: Any) -> Any:
@@ -42,20 +40,20 @@ Beside = declare_board("Beside", lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
-def _no_line_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_line_is_left(monkeypatch):
     monkeypatch.setattr(edit, "_LOOK_S", 100.0)  # callers in line are woken
     yield
     assert edit._lines == {}
 
 
 @pytest.fixture
-def boards(cheap: Engine) -> None:
+def boards(cheap):
     cheap.bind(Board)
     Board("a").save()
 
 
 @pytest.fixture
-def board(memory: Engine) -> None:
+def board(memory):
     """One in memory."""
     memory.bind(Board)
     Board("a").save()

@@ -60,7 +60,7 @@ MODES = pytest.mark.parametrize("transactions", [False, True], ids=["each", "tra
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(monkeypatch):
     """No statements: each write is a request. See test_batches_by_statements.py for those."""
     monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import (
@@ -35,12 +35,9 @@ from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.versioned_models import LOCKABLE, VERSIONED, connection_of, family, item_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(autouse=True)
-def _clock() -> Iterator[None]:
+def _clock():
     """Ten days ahead of the engines: DynamoDB Local deletes what has expired by its own clock."""
     with shifted_clock() as clock:
         clock.shift = 864_000.0

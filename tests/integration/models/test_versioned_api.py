@@ -31,7 +31,7 @@ from tests.support.parties import held_elsewhere, in_thread
 from tests.support.versioned_models import connection_of, item_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 Doc = declare(
@@ -69,7 +69,7 @@ class Sleepless(runtime.Runtime):
 
 
 @pytest.fixture
-def world() -> Iterator[Sleepless]:
+def world():
     real, sleepless = runtime.current, Sleepless()
     runtime.install(sleepless)
     yield sleepless
