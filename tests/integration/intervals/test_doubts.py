@@ -42,8 +42,7 @@ def unknown(in_memory, monkeypatch):
     return lose
 
 
-@pytest.mark.usefixtures("in_memory")
-def test_the_error_tells_and_keeps_the_rows_out():
+def test_the_error_tells_and_keeps_the_rows_out(in_memory):
     """The guard of the hash key is a row that the call has read, so its late copy is refused."""
     Slot.insert_disjoint([Slot("d", 0, end=1)])
     with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:

@@ -167,9 +167,8 @@ def refusal_of(write: Callable[[], object]) -> BaseException | None:
     return None
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_write_meets_a_locked_range(way):
+def test_each_way_to_write_meets_a_locked_range(tables, way):
     row, before = Plan.get("d", 14), stored()
 
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -180,9 +179,8 @@ def test_each_way_to_write_meets_a_locked_range(way):
     assert stored() != before or way in ("touch", "save unchecked")
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way):
+def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(tables, way):
     row, before = Plan.get("d", 14), stored()
 
     lock = Plan.locked_range("d", 12, 41, heartbeat=False).acquire()
@@ -197,9 +195,8 @@ def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way):
         assert stored() != before or way in ("touch", "save unchecked")
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_dead_holder_is_evicted_by_the_first_writer(way):
+def test_a_dead_holder_is_evicted_by_the_first_writer(tables, way):
     row = Plan.get("d", 14)
     with shifted_clock() as world:
         abandoned(Plan.locked_range("d", 12, 18, lease=6))
@@ -266,8 +263,7 @@ def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(eng
         session.result()
 
 
-@pytest.mark.usefixtures("tables")
-def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic():
+def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic(tables):
     def insert() -> list[Any]:
         Plan.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
         return stored()
@@ -280,8 +276,7 @@ def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic():
         assert inserted.result() == [(16, 17, None), (40, 41, None)]
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch):
+def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(tables, monkeypatch):
     """One transaction writes at both places. Writes that it had before are under the lock as well."""
     make_long_from(monkeypatch, 9)
     Plan.move(Plan.get("d", 14), 30, 31, pessimistic=True)
@@ -300,8 +295,7 @@ def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory):
     assert [int(row.end) for row in Stay.query("d")] == [2, 4, 5]
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_waiter_and_readers_keep_writers_out_as_well():
+def test_a_waiter_and_readers_keep_writers_out_as_well(tables):
     with held_elsewhere(Plan.locked_range("d", 12, 18, shared=True)):
         with pytest.raises(ItemLocked):
             Plan.get("d", 14).save()
@@ -309,8 +303,7 @@ def test_a_waiter_and_readers_keep_writers_out_as_well():
             Plan.get("d", 14).save()
 
 
-@pytest.mark.usefixtures("tables")
-def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held():
+def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held(tables):
     with Plan.locked_range("d", 12, 18):
         for begin in (TransactWrite(connection=Plan._get_connection().connection), transaction()):
             with pytest.raises(ConfigurationError, match="inside and outside"), begin as tx:
@@ -320,8 +313,7 @@ def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held():
     assert len(stored()) == 1
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_transaction_checks_each_hash_key_once():
+def test_a_transaction_checks_each_hash_key_once(tables):
     with held_elsewhere(Plan.locked_range("d", 12, 18)), count_requests() as requests, transaction() as tx:
         tx.update(Plan.get("d", 40), [Plan.note.set("x")])
     assert requests.by_operation["TransactWriteItems"] == 2
@@ -333,10 +325,9 @@ def test_a_transaction_checks_each_hash_key_once():
     assert not stored()
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("begins", [(14, 40), (40, 14)], ids=["first", "second"])
 @pytest.mark.parametrize("begin", [write_together, in_transaction])
-def test_each_item_of_a_transaction_meets_a_locked_range(begin, begins):
+def test_each_item_of_a_transaction_meets_a_locked_range(tables, begin, begins):
     """Also one whose range is locked, behind one whose place is free: both share the check of the lock."""
     rows, before = [Plan.get("d", each) for each in begins], stored()
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -345,8 +336,7 @@ def test_each_item_of_a_transaction_meets_a_locked_range(begin, begins):
     assert stored() == before
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_lost_response_is_no_refusal(monkeypatch):
+def test_a_lost_response_is_no_refusal(tables, monkeypatch):
     row = Plan.get("d", 14)
     row.note = "new"
     with lost_responses("TransactWriteItems"):
@@ -358,8 +348,7 @@ def test_a_lost_response_is_no_refusal(monkeypatch):
         row.save()
 
 
-@pytest.mark.usefixtures("tables")
-def test_other_refusals_are_told_as_without_locks():
+def test_other_refusals_are_told_as_without_locks(tables):
     row, stale = Plan.get("d", 14), Plan.get("d", 14)
     row.save()
     with held_elsewhere(Plan.locked_range("d", 30, 31)):
@@ -379,8 +368,7 @@ def seats(memory):
     Seat("A", 1).save()
 
 
-@pytest.mark.usefixtures("seats")
-def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key():
+def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key(seats):
     seat = Seat.get("A", 1)
     with held_elsewhere(Seat.locked_table()):
         with pytest.raises(ItemLocked):
@@ -404,8 +392,7 @@ def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key():
     assert requests.by_operation == {"TransactWriteItems": 1}
 
 
-@pytest.mark.usefixtures("seats")
-def test_what_enforced_writes_cost():
+def test_what_enforced_writes_cost(seats):
     """As in the table of costs."""
     seat = Seat.get("A", 1)
     writes = {"TransactWriteItems": 1}

@@ -64,8 +64,7 @@ def stays(engine):
     Stay("grey", 1, end=9, expires=datetime(2000, 1, 1, tzinfo=timezone.utc)).save()
 
 
-@pytest.mark.usefixtures("stays")
-def test_rows_and_gaps_come_by_hash_key_in_the_order_given():
+def test_rows_and_gaps_come_by_hash_key_in_the_order_given(stays):
     rooms = ["red", "grey", "green", "blue", "none"]
 
     assert keys_of(Stay.overlapping_in(rooms, 2, 6)) == [("red", 1), ("red", 5), ("blue", 2), ("blue", 4)]
@@ -77,8 +76,7 @@ def test_rows_and_gaps_come_by_hash_key_in_the_order_given():
     assert keys_of(Stay.overlapping_in([1], None, 1, index=Stay.by_begin)) == [("green", 0)]
 
 
-@pytest.mark.usefixtures("stays")
-def test_a_hash_key_is_asked_for_when_it_is_needed():
+def test_a_hash_key_is_asked_for_when_it_is_needed(stays):
     with count_requests() as requests:
         found = Stay.overlapping_in(itertools.cycle(["red", "blue"]), 2, 6)
         assert not requests.by_operation

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,13 +31,24 @@ DEAF: Final = LockSettings(
 )
 
 
-def bind(engine: Engine, *keys: str) -> None:
+def bind(engine: Engine) -> Engine:
+    """Items "a" and "b" of each model, with lock documents: the first lock ever makes one, for a write more."""
     engine.bind(Plain, Versioned, Locks, Beside)
-    for key in keys:
-        for model in (Plain, Versioned, Beside):
-            model(key).save()
-            with model.locked(key):  # the first one ever makes the document, for a write more
-                pass
+    for model, key in itertools.product((Plain, Versioned, Beside), "ab"):
+        model(key).save()
+        with model.locked(key):
+            pass
+    return engine
+
+
+@pytest.fixture
+def memory(memory):
+    return bind(memory)
+
+
+@pytest.fixture
+def cheap(cheap):
+    return bind(cheap)
 
 
 async def until_waiting(model: Any, key: str, count: int) -> None:
@@ -58,7 +71,6 @@ def crew() -> int:
 @pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 async def test_tasks_take_turns(cheap, model):
     """40 tasks increment one item: no increment is lost, and they are served in the order of their tickets."""
-    bind(cheap, "a")
     served: list[tuple[int, int]] = []
 
     async def work() -> None:
@@ -85,7 +97,6 @@ class Counted(set[object]):
 
 async def test_two_hundred_tasks_wait_without_threads(cheap, monkeypatch):
     """200 tasks wait: no thread is at it, the holder saves and gives back through threads, and all are served."""
-    bind(cheap, "a")
     threads = Counted()
 
     async def work() -> None:
@@ -109,7 +120,6 @@ async def test_two_hundred_tasks_wait_without_threads(cheap, monkeypatch):
 
 async def test_who_holds_a_lock_goes_before_those_who_want_it(memory, monkeypatch):
     """All threads are busy with tasks that enter the queue, and more such tasks wait for one: the release is next."""
-    bind(memory, "a")
     dispatch, sent = client.dispatch, list[str]()
     begun, go_on = threading.Event(), threading.Event()
 
@@ -139,7 +149,6 @@ async def test_who_holds_a_lock_goes_before_those_who_want_it(memory, monkeypatc
 
 async def test_two_hundred_tasks_on_fifty_locks(cheap):
     """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, none waits for ever."""
-    cheap.bind(Plain)
     keys = [f"k{i}" for i in range(50)]
     for key in keys:
         Plain(key).save()
@@ -162,7 +171,6 @@ async def test_two_hundred_tasks_on_fifty_locks(cheap):
 
 def test_several_loops(cheap):
     """Loops in four threads, with four tasks each, beside four plain threads: all are in one queue."""
-    bind(cheap, "a")
 
     async def work() -> None:
         async with Plain.edit("a", settings=DEAF) as item:
@@ -175,12 +183,10 @@ def test_several_loops(cheap):
         with Plain.edit("a", settings=DEAF) as item:
             item.value += 1
 
-    threads = [threading.Thread(target=lambda: asyncio.run(several())) for _ in range(4)]
-    threads += [threading.Thread(target=plainly) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(4):
+            pool.submit(lambda: asyncio.run(several()))
+            pool.submit(plainly)
     assert Plain.get("a", consistent_read=True).value == 20
 
 
@@ -189,8 +195,6 @@ def test_several_loops(cheap):
 
 async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap):
     """Ticket, item, lease and guard are those of the entry; 1 write to enter, 1 to leave, no read."""
-    bind(cheap, "a")
-
     lock = Plain.locked("a", lease=50, owner="me")
     assert (lock.is_held, lock.remaining, lock.owner) == (False, 0.0, "me")
     with count_requests() as requests:
@@ -221,8 +225,6 @@ async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap):
 
 async def test_an_edit_costs_two_writes(cheap):
     """As `edit`; nothing is saved if the block raises."""
-    bind(cheap, "a")
-
     with count_requests() as requests:
         async with Plain.edit("a") as item:
             item.value = 5
@@ -236,8 +238,6 @@ async def test_an_edit_costs_two_writes(cheap):
 
 async def test_an_item_elsewhere_is_read_on_demand(cheap):
     """With the lock in a row of its own `item` refuses to block; `aitem` reads it, once."""
-    bind(cheap, "a")
-
     async with Beside.locked("a") as lock:
         with pytest.raises(ConfigurationError, match="aitem"):
             _ = lock.item
@@ -257,7 +257,6 @@ async def test_an_item_elsewhere_is_read_on_demand(cheap):
 
 async def test_a_task_takes_again_for_free_and_others_wait(memory):
     """Also between `with` and `async with`; a task that it began is another party."""
-    bind(memory, "a")
 
     async def other() -> None:
         async with Plain.locked("a", wait=0):
@@ -287,8 +286,6 @@ async def test_a_task_takes_again_for_free_and_others_wait(memory):
 
 async def test_writes_are_guarded_in_the_task_and_in_its_threads(memory):
     """Every copy that is saved inside names the entry, and is refused once that is gone; outside it is a stranger's."""
-    bind(memory, "a")
-
     with pytest.raises(ConfigurationError):  # it was given back in the block
         async with Plain.locked("a", heartbeat=False) as lock:
             Plain.get("a").save()
@@ -308,7 +305,6 @@ async def test_writes_are_guarded_in_the_task_and_in_its_threads(memory):
 
 async def test_a_loss_is_told(memory):
     """`on_lost` is called, `lost` is set, and leaving the block says so; an error of the block goes first."""
-    bind(memory, "a")
     reasons: list[str] = []
 
     with pytest.raises(LockLost):
@@ -327,8 +323,6 @@ async def test_a_loss_is_told(memory):
 
 async def test_the_heartbeat_renews(virtual_clock, memory):
     """The one heartbeat of the process serves locks of tasks as well."""
-    bind(memory, "a")
-
     async with Plain.locked("a", lease=60) as lock:
         for beat in range(1, 5):
             virtual_clock.jump(20)
@@ -343,7 +337,6 @@ async def test_the_heartbeat_renews(virtual_clock, memory):
 @pytest.mark.parametrize("waiter", ["task", "thread"])
 async def test_a_release_wakes_who_waits_in_the_process(memory, holder, waiter):
     """Task or thread, both ways: no waiter polls, the release brings the image along, and no read is made."""
-    bind(memory, "a")
 
     def edit() -> None:
         with Plain.edit("a", settings=DEAF) as item:
@@ -374,7 +367,6 @@ async def test_a_release_wakes_who_waits_in_the_process(memory, holder, waiter):
 
 async def test_try_first_and_range(memory):
     """`try_locked`, `locked_first` and `locked_range` do in a task what they do in a thread."""
-    bind(memory, "a", "b")
 
     async def other(expected: str | None) -> None:
         async with Plain.try_locked("a") as lock:
@@ -406,7 +398,6 @@ async def test_try_first_and_range(memory):
 
 async def test_all_or_none(memory):
     """Tasks and threads that name them in opposite orders do not wait in a circle; who runs out of time has none."""
-    bind(memory, "a", "b")
 
     async def one(*keys: str) -> None:
         async with locked_all(*[Plain.locked(key, settings=DEAF) for key in keys], wait=PATIENCE) as locks:
@@ -430,7 +421,6 @@ async def test_all_or_none(memory):
 
 async def test_errors_are_the_same(memory):
     """No item, no time, wrong arguments, an object that is in use."""
-    bind(memory, "a")
 
     async def never_awaited(reason: str) -> None: ...
 
@@ -509,7 +499,6 @@ print("well")
 
 async def test_a_lock_is_released_as_it_was_acquired(memory):
     """The other form is refused, and the error names what to write; the lock stays held."""
-    bind(memory, "a")
     by_thread = Plain.lock("a")
 
     async with Plain.locked("a") as lock:
@@ -533,8 +522,6 @@ async def test_a_lock_is_released_as_it_was_acquired(memory):
 
 async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
     """The error names the method to await; a thread of the task may call what blocks."""
-    bind(memory, "a")
-
     async with Beside.locked("a", lease=50) as lock:
         for method, call in {
             "renew": lock.renew,
@@ -554,7 +541,6 @@ async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
 
 async def test_one_block_for_threads_and_tasks(memory):
     """What `edit`, `try_locked` and `locked_all` return serves `with` and `async with`, and can be used again."""
-    bind(memory, "a", "b")
     edit, tried, both = Plain.edit("a"), Plain.try_locked("a"), locked_all(Plain.lock("a"), Plain.lock("b"))
 
     for _ in range(2):
@@ -578,7 +564,6 @@ async def test_one_block_for_threads_and_tasks(memory):
 
 def test_a_lock_whose_loop_was_closed(memory):
     """It is held still, and can be given back; to take it in another loop is refused, and says why."""
-    memory.bind(Locks)
     lock = Locks.locked("a")
 
     async def take() -> None:

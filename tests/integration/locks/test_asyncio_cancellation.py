@@ -143,8 +143,7 @@ def deaf(request, monkeypatch):
 
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
 @pytest.mark.parametrize("work", [locks, edits, edits_beside, takes_all])
-@pytest.mark.usefixtures("deaf")
-def test_cancelled_in_the_queue(memory, work, how):
+def test_cancelled_in_the_queue(deaf, memory, work, how):
     """The same behind a holder, whose release wakes it: entering, waiting, granted; and the next one is served."""
     model = Beside if work in (edits_beside, takes_all) else Plain
     key = "b" if work is takes_all else "a"

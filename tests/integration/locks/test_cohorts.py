@@ -332,8 +332,7 @@ HELD = QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
 QUICK = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
 
 
-@pytest.mark.usefixtures("plain_item_in_memory")
-def test_who_can_leave_the_line():
+def test_who_can_leave_the_line(plain_item_in_memory):
     """A caller without an entry, whether or not it leads; not the caller whose entry is stored or may be."""
     first, second, third = local_waiters(3)
     assert not local_queue.leave_local_queue(first), "it acts for the others"
@@ -354,8 +353,7 @@ def test_one_entry_for_each_caller(plain_item):
     assert sorted(future.result()[1] for future in futures) == [1, 2]
 
 
-@pytest.mark.usefixtures("plain_item")
-def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone():
+def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(plain_item):
     """A caller that an interrupt has kept from leaving does not hold up the others."""
     [leader] = local_waiters(1)
     with lined_up(Plain, "a", edit(Plain, QUICK, wait=0.5), edit(Plain, QUICK), edit(Plain, QUICK)) as futures:
@@ -411,8 +409,7 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(plain_item, mon
     until(lambda: Plain.lock_state("a").entries == (), "an empty queue")
 
 
-@pytest.mark.usefixtures("plain_item")
-def test_a_leader_and_the_caller_after_it_are_gone():
+def test_a_leader_and_the_caller_after_it_are_gone(plain_item):
     """The leader chose its successor, which left, and was then kept from passing on: the third caller leads."""
     removed = list[str]()
     first, second = local_waiters(2, remove=lambda _, entry: removed.append(entry))
@@ -428,8 +425,7 @@ def test_a_leader_and_the_caller_after_it_are_gone():
 SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
 
 
-@pytest.mark.usefixtures("plain_item")
-def test_a_leader_that_stands_still_does_not_hold_up_its_process():
+def test_a_leader_that_stands_still_does_not_hold_up_its_process(plain_item):
     """It shows no sign of life for a lease, so the next caller enters by itself."""
     [leader] = local_waiters(1, lease=SHORT.lease)
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
@@ -459,8 +455,7 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item):
     assert asyncio.run(play()) == [1, 2]
 
 
-@pytest.mark.usefixtures("plain_item")
-def test_an_interrupt_while_the_next_caller_is_about_to_lead(monkeypatch):
+def test_an_interrupt_while_the_next_caller_is_about_to_lead(plain_item, monkeypatch):
     """Either it leads or it is still next: it is never nowhere."""
     first, second = local_waiters(2)
 

@@ -433,8 +433,7 @@ async def test_an_inner_lock_with_a_heartbeat_is_renewed(kind, entered, monkeypa
 # Sharing from the inside
 
 
-@pytest.mark.usefixtures("readings")
-def test_a_part_of_a_range_cannot_be_shared_alone():
+def test_a_part_of_a_range_cannot_be_shared_alone(readings):
     """A downgrade of an inner range would make readers of the outer one; it is refused before any request."""
     with Reading.locked_range("d", 0, 10):
         with Reading.locked_range("d", 2, 3) as inner:
@@ -446,8 +445,7 @@ def test_a_part_of_a_range_cannot_be_shared_alone():
     assert Reading.get("d", 1).value == 7
 
 
-@pytest.mark.usefixtures("readings")
-def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already():
+def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already(readings):
     """A downgrade of it changes nothing, so the exclusive range may still be written."""
     ranges = Reading.locked_range("d", 0, 10, shared=True), Reading.locked_range("d", 20, 30)
     with locked_all(*ranges) as (shared, exclusive):
@@ -475,8 +473,7 @@ def test_a_downgrade_inside_counts_for_all_blocks(kind):
 # Several, of which some are held
 
 
-@pytest.mark.usefixtures("readings")
-async def test_ranges_of_which_one_is_held_already(entered):
+async def test_ranges_of_which_one_is_held_already(readings, entered):
     """As each of them alone: the one is taken again, the other one anew, and nothing is left behind."""
     async with entered(Reading.locked_range("d", 0, 10)) as outer:
         ranges = Reading.locked_range("d", 20, 30), Reading.locked_range("d", 2, 3)

@@ -73,8 +73,7 @@ WAYS = [(Seat, by_edit), (Chair, by_edit), (Seat, by_update), (Seat, by_transact
 
 
 @pytest.mark.parametrize(("model", "write"), WAYS)
-@pytest.mark.usefixtures("seats_anywhere")
-def test_a_range_and_the_lock_of_an_item_in_it(model, write):
+def test_a_range_and_the_lock_of_an_item_in_it(seats_anywhere, model, write):
     """Both are checked: nothing is written once the range is lost, although the item's own lock is held."""
     with pytest.raises(LockLost), model.locked_range("h", 0, 5, heartbeat=False) as lock:
         write(model)
@@ -86,8 +85,7 @@ def test_a_range_and_the_lock_of_an_item_in_it(model, write):
 
 
 @pytest.mark.parametrize(("model", "write"), WAYS)
-@pytest.mark.usefixtures("seats")
-def test_an_item_in_a_shared_range(model, write):
+def test_an_item_in_a_shared_range(seats, model, write):
     """Under a shared range nothing is written, also under the item's own lock."""
     with model.locked_range("h", 0, 5, shared=True), pytest.raises(ConfigurationError, match="acquire it exclusively"):
         write(model)
@@ -118,8 +116,7 @@ def test_the_lock_of_an_item_is_lost_inside_a_range(seats):
 
 
 @pytest.mark.parametrize("write", [by_edit, by_update])
-@pytest.mark.usefixtures("seats_anywhere")
-def test_a_lost_answer_under_two_locks(write):
+def test_a_lost_answer_under_two_locks(seats_anywhere, write):
     """The write is found by its number, by whichever row shows it, also where engines know no tokens."""
     with Seat.locked_range("h", 0, 5), lost_responses("TransactWriteItems") as faults:
         write(Seat)

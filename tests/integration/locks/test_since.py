@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -58,12 +58,9 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
         with Account.locked("a", owner="second", wait=10_000, settings=settings):
             clock.sleep(90)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(wait)
         yield
-    finally:
-        thread.join()
 
 
 def test_a_waiter_becomes_the_holder(clock):
@@ -147,5 +144,4 @@ def ends_at() -> int:
 
 
 def row() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = Locks._get_connection().get_item("job")["Item"]
-    return found
+    return Locks._get_connection().get_item("job")["Item"]

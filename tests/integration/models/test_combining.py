@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,8 +78,7 @@ def raising(error: BaseException) -> Callable[[Any], None]:
 
 
 def log_of(model: Any = Board) -> list[Any]:
-    log: list[Any] = model.get("a", consistent_read=True).log
-    return log
+    return model.get("a", consistent_read=True).log
 
 
 def line_of(model: Any) -> Any:
@@ -135,8 +135,7 @@ def test_many_changes_are_one_write(cheap, model):
     assert {result.version for result in results} == {2}
 
 
-@pytest.mark.usefixtures("boards")
-def test_each_caller_has_an_instance_of_its_own():
+def test_each_caller_has_an_instance_of_its_own(boards):
     """After all changes of the write, and as good for a save as any other."""
     first, second = together(note(1), note(2))
     assert first is not second
@@ -148,8 +147,7 @@ def test_each_caller_has_an_instance_of_its_own():
         first.save()
 
 
-@pytest.mark.usefixtures("boards")
-def test_a_function_that_raises_leaves_no_trace():
+def test_a_function_that_raises_leaves_no_trace(boards):
     """Its caller alone hears of it."""
     kept: list[Any] = []
 
@@ -169,8 +167,7 @@ def test_a_function_that_raises_leaves_no_trace():
     assert log_of() == [1, 3, 4]
 
 
-@pytest.mark.usefixtures("boards")
-def test_if_all_raise_nothing_is_written():
+def test_if_all_raise_nothing_is_written(boards):
     """As with `modify` alone."""
     with count_requests() as counted:
         results = together(raising(KeyError(1)), raising(KeyError(2)))
@@ -192,8 +189,7 @@ def grow(board: Any) -> None:
     ],
     ids=["no number", "not DynamoDB's number", "nothing", "too much"],
 )
-@pytest.mark.usefixtures("boards")
-def test_a_value_that_cannot_be_stored(bad, error):
+def test_a_value_that_cannot_be_stored(boards, bad, error):
     """Its caller hears what it would hear alone; the changes of the others are saved."""
     with pytest.raises(error) as alone:
         Board.modify("a", bad)
@@ -214,8 +210,7 @@ def test_a_value_that_cannot_be_stored(bad, error):
     ],
     ids=["key", "version", "saves", "modifies"],
 )
-@pytest.mark.usefixtures("boards")
-def test_a_function_may_change_its_instance_only(bad):
+def test_a_function_may_change_its_instance_only(boards, bad):
     """The others go on."""
     results = together(note(1), bad, note(2))
     assert isinstance(results[1], ConfigurationError)
@@ -224,8 +219,7 @@ def test_a_function_may_change_its_instance_only(bad):
         Board.get("b")
 
 
-@pytest.mark.usefixtures("boards")
-def test_the_context_of_the_caller():
+def test_the_context_of_the_caller(boards):
     """A function has its caller's context variables, in whatever thread it runs."""
     user = contextvars.ContextVar("user", default="")
 
@@ -237,19 +231,16 @@ def test_the_context_of_the_caller():
         Board.modify("a", sign, combine=True)
 
     def gate(_: Any) -> None:
-        for i, thread in enumerate(threads):
-            thread.start()
+        for i, name in enumerate(("ada", "bob")):
+            pool.submit(change, name)
             until_in_line(Board, i + 2)
 
-    threads = [threading.Thread(target=change, args=(name,)) for name in ("ada", "bob")]
-    Board.modify("a", gate, combine=True)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        Board.modify("a", gate, combine=True)
     assert log_of() == ["ada", "bob"]
 
 
-@pytest.mark.usefixtures("boards")
-def test_another_writer_was_faster():
+def test_another_writer_was_faster(boards):
     """All functions are called again with the stored item; a caller without attempts gives up alone."""
     calls = []
 
@@ -286,8 +277,7 @@ def test_after_a_refusal_the_item_is_read_consistently(board):
     assert are_consistent == [False, True], "what is read after a refusal must be at least as new as what refused"
 
 
-@pytest.mark.usefixtures("boards")
-def test_each_write_of_a_line_begins_anew(monkeypatch):
+def test_each_write_of_a_line_begins_anew(boards, monkeypatch):
     """After a write that was refused and made again, the next one reads the item, and takes what its refusal shows."""
     monkeypatch.setattr(edit, "MOST", 2)
     beaten: list[int] = []
@@ -331,8 +321,7 @@ def test_an_absent_item(cheap):
     assert (results[1].log, results[2].log, results[1].version) == ([2, 3], [2, 3], 1)
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_unknown_outcome_is_told_to_all():
+def test_an_unknown_outcome_is_told_to_all(boards):
     """Each with an error of its own, and nothing is repeated."""
     with lost_requests("PutItem", times=99):
         results = together(note(1), raising(KeyError()), note(2))
@@ -343,8 +332,7 @@ def test_an_unknown_outcome_is_told_to_all():
     assert log_of() == []
 
 
-@pytest.mark.usefixtures("boards")
-def test_a_lost_answer_is_no_conflict():
+def test_a_lost_answer_is_no_conflict(boards):
     """The write is known by its id, also by instances of several callers."""
     with lost_responses("PutItem"):
         first, second = together(note(1), note(2))
@@ -367,8 +355,7 @@ def test_what_cannot_be_shared_is_refused(memory):
             model.modify("a", note(1), combine=True)
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_error_of_the_read(monkeypatch):
+def test_an_error_of_the_read(boards, monkeypatch):
     """As `modify` raises it."""
 
     def get(*_: Any, **__: Any) -> None:
@@ -382,8 +369,7 @@ def test_an_error_of_the_read(monkeypatch):
 # Interrupts, tasks, forks
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_interrupt_of_the_save_is_an_unknown_outcome(monkeypatch):
+def test_an_interrupt_of_the_save_is_an_unknown_outcome(boards, monkeypatch):
     """For the others of the write. Who comes later goes on."""
     save = Board.save
     interrupts = [KeyboardInterrupt()]
@@ -401,8 +387,7 @@ def test_an_interrupt_of_the_save_is_an_unknown_outcome(monkeypatch):
     assert Board.modify("a", note(3), combine=True).log == [1, 2, 3]
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_interrupt_in_a_function_leaves_the_others_to_the_next():
+def test_an_interrupt_in_a_function_leaves_the_others_to_the_next(boards):
     """Nothing was sent, so nothing is in doubt."""
     interrupts = [KeyboardInterrupt()]
 
@@ -533,15 +518,13 @@ def test_a_leader_whose_event_loop_is_closed(board):
     leader.function = slow
     leader.line_up()
     other.line_up()
-    threads = [threading.Thread(target=leader.line.attempt), threading.Thread(target=end_of, args=(other,))]
-    threads[0].start()
-    assert is_under_way.wait(60)
-    leader.leave()
-    threads[1].start()
-    time.sleep(0.05)
-    go_on.set()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(leader.line.attempt)
+        assert is_under_way.wait(60)
+        leader.leave()
+        pool.submit(end_of, other)
+        time.sleep(0.05)
+        go_on.set()
     assert log_of() == ["leader", "other"]
     assert other.result().version == 2
 

@@ -38,14 +38,12 @@ CUSTOMERS: dict[str, dict[str, Any]] = {
 
 def table_of(model: type[Model]) -> str:
     """The name of a model's table."""
-    name: str = model._get_connection().table_name
-    return name
+    return model._get_connection().table_name
 
 
 def put(engine: Engine, model: type[Model], key: str, attributes: dict[str, Any]) -> dict[str, Any]:
     """Store an item as another program does."""
     attribute = model._hash_key_attribute()
-    assert attribute is not None
     item = {attribute.attr_name: {"S": key}, **attributes}
     engine.client().put_item(TableName=table_of(model), Item=item)
     return item
@@ -54,10 +52,8 @@ def put(engine: Engine, model: type[Model], key: str, attributes: dict[str, Any]
 def stored(engine: Engine, model: type[Model], key: str) -> dict[str, Any] | None:
     """An item as DynamoDB has it."""
     attribute = model._hash_key_attribute()
-    assert attribute is not None
     where = {"TableName": table_of(model), "Key": {attribute.attr_name: {"S": key}}, "ConsistentRead": True}
-    item: dict[str, Any] | None = engine.client().get_item(**where).get("Item")
-    return item
+    return engine.client().get_item(**where).get("Item")
 
 
 @pytest.fixture(params=WAYS)

@@ -486,7 +486,7 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, alone, trans
 
 
 @MODES
-def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions):
+def test_an_interrupt_while_the_workers_are_being_started(dynoxide, monkeypatch, transactions):
     """The first may have begun by then: what it writes is reported, and it does not go on in the background."""
     dynoxide.bind(Row)
 
@@ -496,14 +496,13 @@ def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions
             if name == "pynamo-locking-batch":  # not the heart, which may still watch locks of other tests
                 raise KeyboardInterrupt
 
-    real = runtime.current
-    runtime.install(Interrupted())
     try:
         with pytest.raises(KeyboardInterrupt), Row.guarded_batch(transactions=transactions, workers=2) as batch:
             for name in names(250):
                 batch.save(Row(name))
+            monkeypatch.setattr(runtime, "current", Interrupted())
     finally:
-        runtime.install(real)
+        monkeypatch.undo()
         join_batch_workers()
     assert {result.item.pk for result in batch.results if result.is_applied} == set(versions(Row))
 

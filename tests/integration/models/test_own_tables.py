@@ -59,8 +59,7 @@ def elsewhere(engine: Engine, model: type[Model]) -> type[Model]:
 
 
 def name_of(model: Any) -> str:
-    name: str = model.Meta.table_name
-    return name
+    return model.Meta.table_name
 
 
 def make(engine: Engine, model: type[Model], *keys: tuple[str, str]) -> None:
@@ -386,8 +385,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> d
     assert main(["tables", "check", *arguments, "--json"]) == code
     table, *_ = json.loads(capsys.readouterr().out)["tables"]
     (found,) = [each for each in table["findings"] if each["check"] == "rows"]
-    finding: dict[str, str] = found
-    return finding
+    return found
 
 
 def test_tables_check_finds_rows_of_others(cheap, capsys):

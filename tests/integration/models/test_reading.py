@@ -98,8 +98,7 @@ def test_a_read_that_comes_late_does_not_replace_the_item(memory):
     assert Device.get("d").state == "changed"
 
 
-@pytest.mark.usefixtures("purses_and_entries")
-def test_a_read_beside_a_lock_is_repeated_on_a_conflict(memory, monkeypatch):
+def test_a_read_beside_a_lock_is_repeated_on_a_conflict(purses_and_entries, memory, monkeypatch):
     """botocore does not repeat a TransactGetItems that another transaction has cancelled."""
     memory.bind(Robot, RowLocks)
     Robot("r").save()
