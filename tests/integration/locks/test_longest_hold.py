@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -49,6 +50,7 @@ def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, l
     lock = Locks.lock("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(wait)
+        until_queued(Locks, "job", 2)
         yield lock, heard, granted
     with pytest.raises(LockLost):
         lock.release()
@@ -137,10 +139,12 @@ def test_the_next_caller_of_this_process(clock):
         with Locks.locked("job", lease=LEASE, wait=math.inf) as lock:
             found.append((lock.ticket, clock.elapsed))
 
-    with ThreadPoolExecutor(3) as pool:
-        for _ in range(3):
-            pool.submit(wait)
-        clock.sleep(60)
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    clock.sleep(60)
+    for thread in threads:
+        thread.join()
     assert [ticket for ticket, _ in found] == sorted({ticket for ticket, _ in found})
     assert found[0][0] > holder.ticket
     assert found[0][1] >= 20 + LEASE * 2 / 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -58,9 +58,12 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
         with Account.locked("a", owner="second", wait=10_000, settings=settings):
             clock.sleep(90)
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(wait)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
         yield
+    finally:
+        thread.join()
 
 
 def test_a_waiter_becomes_the_holder(clock):
