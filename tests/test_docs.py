@@ -266,7 +266,7 @@ def missing_tests(cells: Iterable[str]) -> list[str]:
             if name.endswith(".py"):
                 path = ROOT / "tests" / name
                 tree = ast.parse(path.read_text() if path.exists() else "")
-                names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+                names = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
                 names |= {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
                 names |= CERTIFIED if name == "contract/test_certified.py" else set()
             elif name not in names:

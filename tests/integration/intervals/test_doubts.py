@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, UpdateError
 
 from pynamo_locking import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
-from pynamo_locking._io import runtime
-from tests.support.faults import delayed, lost_responses
-from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
+from tests.integration.intervals.conftest import tap
+from tests.support.faults import count_requests, delayed, lost_responses
+from tests.support.interval_models import Lease, Slot, slots, stored_slots
 from tests.support.parties import in_thread
 from tests.support.transaction_models import make_long_from, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.core
 
 
 @pytest.fixture
-def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables, and no call sleeps."""
-    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
-    memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
-
-
-@pytest.fixture
-def unknown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def unknown(in_memory, monkeypatch):
     """Make a call whose caller does not hear whether it was done; it is done, unless said otherwise."""
 
     def lose(call: Callable[[], Any], *, is_done: bool = True) -> None:
-        original = Connection.dispatch
-
-        def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
+        def unanswered(send: Callable[[], Any], name: str, _: Any) -> Any:
             is_lost = name == "TransactWriteItems"
-            answer = original(connection, name, kwargs, *arguments) if is_done or not is_lost else None
+            answer = send() if is_done or not is_lost else None
             if is_lost:
                 raise ReadTimeoutError(endpoint_url="nowhere")
             return answer
 
         with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
-            patch.setattr(Connection, "dispatch", dispatch)
+            tap(patch, unanswered)
             call()
 
     return lose
 
 
-@pytest.mark.usefixtures("in_memory")
-def test_the_error_tells_and_keeps_the_rows_out() -> None:
+def test_the_error_tells_and_keeps_the_rows_out(in_memory):
     """The guard of the hash key is a row that the call has read, so its late copy is refused."""
     Slot.insert_disjoint([Slot("d", 0, end=1)])
     with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
@@ -113,14 +102,7 @@ CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int
 
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize(("make", "call", "expected"), CALLS.values(), ids=CALLS)
-def test_the_same_call_again_tells(
-    in_memory: None,
-    unknown: Callable[..., None],
-    make: Callable[[], Slot],
-    call: Callable[[Slot], Any],
-    expected: Any,
-    is_done: bool,
-) -> None:
+def test_the_same_call_again_tells(unknown, make, call, expected, is_done):
     """Whatever was called, and whether it was done: it is done once, and the instance is the stored row."""
     Slot.insert_disjoint(slots((10, 20)))
     row = make()
@@ -136,7 +118,7 @@ def test_the_same_call_again_tells(
 
 
 @pytest.mark.parametrize("name", ["save", "move in place", "update"])
-def test_another_party_was_faster(in_memory: None, unknown: Callable[..., None], name: str) -> None:
+def test_another_party_was_faster(unknown, name):
     """The write was not done, and another one was: the second call says that the row is stale."""
     Slot.insert_disjoint(slots((10, 20)))
     make, call, _ = CALLS[name]
@@ -149,45 +131,52 @@ def test_another_party_was_faster(in_memory: None, unknown: Callable[..., None],
     assert stored() == [(10, 15, None, 2)]
 
 
+def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act: Callable[[], object]) -> list[str]:
+    """Let something happen right before a request that is to come; return whether it has, in a list."""
+    seen, done = list[str](), list[str]()
+
+    def happen(send: Callable[[], Any], name: str, _: Any) -> Any:
+        if name == operation and not done:
+            seen.append(name)
+            if len(seen) == nth:
+                done.append(name)
+                in_thread(act)
+        return send()
+
+    tap(monkeypatch, happen)
+    return done
+
+
 @pytest.mark.parametrize(
     ("operation", "nth"), [("GetItem", 1), ("Query", 1), ("GetItem", 2), ("TransactWriteItems", 1)]
 )
 @pytest.mark.parametrize("name", ["insert", "update new", "move elsewhere", "move in place", "save", "update"])
-def test_the_first_call_is_done_during_the_second(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch, name: str, operation: str, nth: int
-) -> None:
+def test_the_first_call_is_done_during_the_second(in_memory, monkeypatch, name, operation, nth):
     """Its transaction arrives late, right before a request of the second one, which notices at any of them."""
     Slot.insert_disjoint(slots((10, 20)))
     make, call, expected = CALLS[name]
-    original, state = Connection.dispatch, {"is_second": False, "left": nth}
     late, row = list[Any](), make()
 
-    def dispatch(connection: Connection, sent: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
-        if sent == "TransactWriteItems" and not state["is_second"]:
-            late[:] = [kwargs]
+    def keep(send: Callable[[], Any], sent: str, _: Any) -> Any:
+        if sent == "TransactWriteItems":
+            late[:] = [send]
             raise ReadTimeoutError(endpoint_url="nowhere")
-        if sent == operation and state["is_second"]:
-            state["left"] -= 1
-            if state["left"] == 0:
-                original(connection, "TransactWriteItems", late[0])
-        return original(connection, sent, kwargs, *arguments)
+        return send()
 
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    with pytest.raises(OutcomeUnknown):
+    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
+        tap(patch, keep)
         call(row)
-    state["is_second"] = True
+    arrived = right_before(monkeypatch, operation, nth, late[-1])
     call(row)
 
-    assert state["left"] <= 0
+    assert arrived
     assert expected in stored()
     assert (int(row.begin), int(row.end), row.note, row.version) == expected
 
 
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("again", [lambda row: row.save(), lambda row: Slot.insert_disjoint([row])])
-def test_an_amended_row_is_written(
-    in_memory: None, unknown: Callable[..., None], again: Callable[[Slot], Any], new: bool
-) -> None:
+def test_an_amended_row_is_written(unknown, again, new):
     """The first write was done; the second one asks for something else, and that is what is stored then."""
     if not new:
         Slot.insert_disjoint(slots((10, 20)))
@@ -205,7 +194,7 @@ def test_an_amended_row_is_written(
     row.save()
 
 
-def test_an_amended_row_is_checked(in_memory: None, unknown: Callable[..., None]) -> None:
+def test_an_amended_row_is_checked(unknown):
     """Against the others, and by the caller's condition; a refusal leaves the instance as it was given."""
     Slot.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
@@ -224,7 +213,7 @@ def test_an_amended_row_is_checked(in_memory: None, unknown: Callable[..., None]
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
 
 
-def test_other_updates_and_moves_are_done(in_memory: None, unknown: Callable[..., None]) -> None:
+def test_other_updates_and_moves_are_done(unknown):
     """On top of what the first one did, once."""
     Slot.insert_disjoint(slots((10, 20), (30, 40)))
     row = Slot.get("d", 10)
@@ -241,9 +230,7 @@ def test_other_updates_and_moves_are_done(in_memory: None, unknown: Callable[...
 @pytest.mark.parametrize(
     "first", [lambda row: Slot.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])]
 )
-def test_a_save_takes_back_nothing_that_the_instance_never_had(
-    in_memory: None, unknown: Callable[..., None], first: Callable[[Slot], Any]
-) -> None:
+def test_a_save_takes_back_nothing_that_the_instance_never_had(unknown, first):
     """An instance that does not show what may have been done is stale if it was done."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     unknown(lambda: first(row))
@@ -284,9 +271,7 @@ SECOND: dict[str, tuple[Callable[[Slot], Any], Callable[[int, int, str | None], 
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("first", FIRST)
-def test_no_write_takes_back_one_in_doubt(
-    in_memory: None, unknown: Callable[..., None], first: str, second: str, is_done: bool
-) -> None:
+def test_no_write_takes_back_one_in_doubt(unknown, first, second, is_done):
     """Of any two: the second one is done on top of the first one, or refused, and then the first one stands.
 
     A save is of the values that the instance has, so it is refused after what the instance does not show.
@@ -313,7 +298,7 @@ def test_no_write_takes_back_one_in_doubt(
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Callable[..., None], new: bool) -> None:
+def test_a_doubt_is_not_forgotten_for_another_one(unknown, new):
     """The first write was done, the second one was not, and neither was answered: the third one tells."""
     if not new:
         Slot.insert_disjoint(slots((10, 20)))
@@ -325,101 +310,66 @@ def test_a_doubt_is_not_forgotten_for_another_one(in_memory: None, unknown: Call
     assert stored() == [(10, 35, "c", 2 if new else 3)]
 
 
-@pytest.mark.parametrize("refusal", ["overlap", "condition"])
-def test_a_doubt_is_not_forgotten_for_a_refusal(in_memory: None, unknown: Callable[..., None], refusal: str) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "end", "condition"), [(OverlapError, 45, None), (Conflict, 20, Slot.note == "never")]
+)
+def test_a_doubt_is_not_forgotten_for_a_refusal(unknown, refusal, end, condition):
     """The first write was done without an answer, the second one is refused for good, and the third one tells."""
     Slot.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
     unknown(row.save)
-    with pytest.raises(Conflict if refusal == "condition" else OverlapError):
-        ended(row, 45 if refusal == "overlap" else 20, "b").save(
-            Slot.note == "never" if refusal == "condition" else None
-        )
+    with pytest.raises(refusal):
+        ended(row, end, "b").save(condition)
     ended(row, 20, None).save()
 
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
     assert row.version == 1
 
 
-def test_a_write_that_was_interrupted_is_in_doubt(
-    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_was_interrupted_is_in_doubt(in_memory, monkeypatch):
     """Ctrl-C arrives after the write was done and before its answer: the same call again tells."""
-    row, original = slots((10, 20))[0], Connection.dispatch
+    [row] = slots((10, 20))
 
-    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
-        answer = original(connection, name, *arguments)
+    def interrupt(send: Callable[[], Any], name: str, _: Any) -> Any:
+        answer = send()
         if name == "TransactWriteItems":
             raise KeyboardInterrupt
         return answer
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Connection, "dispatch", dispatch)
+        tap(patch, interrupt)
         row.save()
     row.save()
 
     assert stored() == [(10, 20, None, 1)]
 
 
-def test_a_doubt_that_is_over_costs_nothing(
-    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_doubt_that_is_over_costs_nothing(unknown):
     """A save is one plain write again."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
     row.save()
-    sent, original = list[str](), Connection.dispatch
-
-    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
-        sent.append(name)
-        return original(connection, name, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    row.save()
-    assert sent == ["PutItem"]
+    with count_requests() as counted:
+        row.save()
+    assert counted.by_operation == {"PutItem": 1}
 
 
-def test_a_row_in_doubt_that_is_not_in_its_place_yet(
-    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown, monkeypatch):
     """The write is decided, and the row still shows as before: it is settled before it is looked at."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     [before] = rows_of(Slot)
     unknown(ended(row, 25).save)
     [after] = rows_of(Slot)
-    original, table, sent = Connection.dispatch, Slot.Meta.table_name, list[str]()
-
-    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
-        sent.append(name)
-        if name == "TransactGetItems":
-            original(connection, "PutItem", {"TableName": table, "Item": after})
-        return original(connection, name, *arguments)
-
-    Slot._get_connection().connection.dispatch("PutItem", {"TableName": table, "Item": before})
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    row.save()
+    put = functools.partial(Slot._get_connection().connection.dispatch, "PutItem")
+    put({"TableName": Slot.Meta.table_name, "Item": before})
+    right_before(monkeypatch, "TransactGetItems", 1, lambda: put({"TableName": Slot.Meta.table_name, "Item": after}))
+    with count_requests() as counted:
+        row.save()
     assert stored() == [(10, 25, None, 2)]
-    assert sent.count("TransactWriteItems") == 0
+    assert counted.by_operation["TransactWriteItems"] == 0
 
 
-def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act: Callable[[], object]) -> None:
-    """Let another party act right before a request that is to come."""
-    original, left = Connection.dispatch, [nth]
-
-    def dispatch(connection: Connection, name: str, *arguments: Any) -> Any:
-        if name == operation:
-            left[0] -= 1
-            if left[0] == 0:
-                monkeypatch.setattr(Connection, "dispatch", original)
-                in_thread(act)
-        return original(connection, name, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-
-
-def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(
-    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(unknown, monkeypatch):
     """It is not looked at once more, when another party may have changed it: the first call was done all the same."""
     rows = slots((10, 20))
     unknown(lambda: Slot.insert_disjoint(rows))
@@ -428,9 +378,7 @@ def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(
     assert rows[0].version == 1
 
 
-def test_another_row_came_in_the_place_of_an_amended_one(
-    in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_row_came_in_the_place_of_an_amended_one(unknown, monkeypatch):
     """Each attempt looks for itself who is there."""
     row = slots((10, 20))[0]
     unknown(row.save)
@@ -447,7 +395,7 @@ def test_another_row_came_in_the_place_of_an_amended_one(
     assert (row.end, row.version) == (15, None)
 
 
-def test_a_row_that_was_read_again_is_in_no_doubt(in_memory: None, unknown: Callable[..., None]) -> None:
+def test_a_row_that_was_read_again_is_in_no_doubt(unknown):
     """The caller knows by then what was stored: a save is a write."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
@@ -456,7 +404,7 @@ def test_a_row_that_was_read_again_is_in_no_doubt(in_memory: None, unknown: Call
     assert stored() == [(10, 25, None, 3)]
 
 
-def test_a_long_call_again(in_memory: None, unknown: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_call_again(unknown, monkeypatch):
     """More rows than a native transaction holds, of which one is amended: the others count as stored."""
     make_long_from(monkeypatch)
     rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
@@ -477,7 +425,7 @@ def test_a_long_call_again(in_memory: None, unknown: Callable[..., None], monkey
 HUGE = "x" * 500_000
 
 
-def test_every_error_of_a_save_is_a_put_error(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_of_a_save_is_a_put_error(in_memory, monkeypatch):
     """Also where DynamoDB refuses the transaction, or a read before it, for a reason of its own; with that as cause."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     for each, kind, call in [
@@ -493,17 +441,14 @@ def test_every_error_of_a_save_is_a_put_error(in_memory: None, monkeypatch: pyte
         assert not isinstance(caught.value, LockingError)
         assert caught.value.cause_response_code in {"ValidationException", "TransactionCanceledException"}
     for operation in ("GetItem", "Query", "TransactGetItems"):
+
+        def lose(send: Callable[[], Any], name: str, _: Any, lost: str = operation) -> Any:
+            if name == lost:
+                raise ReadTimeoutError(endpoint_url="nowhere")
+            return send()
+
         with monkeypatch.context() as patch:
-            original = Connection.dispatch
-
-            def dispatch(
-                connection: Connection, name: str, *arguments: Any, _lost: str = operation, _send: Any = original
-            ) -> Any:
-                if name == _lost:
-                    raise ReadTimeoutError(endpoint_url="nowhere")
-                return _send(connection, name, *arguments)
-
-            patch.setattr(Connection, "dispatch", dispatch)
+            tap(patch, lose)
             with pytest.raises(PutError):
                 slots((15, 25))[0].save()
             with pytest.raises(UpdateError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,6 @@ from tests.support.workers import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
-
 
 class Plan(IntervalMixin, LockableModel):
     """Every write meets the locks of ranges."""
@@ -55,25 +54,23 @@ class Plan(IntervalMixin, LockableModel):
     version = VersionAttribute()
 
 
-class Stay(IntervalMixin, LockableModel):
-    """The end is the range key."""
+#: The end is the range key.
+Stay = declare(
+    "Stay",
+    IntervalMixin,
+    LockableModel,
+    hash_key="device",
+    end=NumberAttribute(range_key=True),
+    begin=NumberAttribute(),
+    version=True,
+    lock_table=SlotLocks,
+    interval=("begin", "end"),
+    enforce="ranges",
+)
 
-    Meta = meta("stays", lock_table=SlotLocks, interval=("begin", "end"), enforce="ranges")
 
-    device = UnicodeAttribute(hash_key=True)
-    end = NumberAttribute(range_key=True)
-    begin = NumberAttribute()
-    version = VersionAttribute()
-
-
-class Seat(LockableModel):
-    """Every write meets the locks of ranges and of the table; no versions."""
-
-    Meta = meta("seats", lock_table=SlotLocks, enforce="table")
-
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    guest = UnicodeAttribute(null=True)
+#: Every write meets the locks of ranges and of the table; no versions.
+Seat = declare("Seat", hash_key="hall", range_key="number", texts="guest", lock_table=SlotLocks, enforce="table")
 
 
 def stored() -> list[tuple[int, int, str | None]]:
@@ -152,7 +149,7 @@ WAYS: dict[str, Callable[[Plan], object]] = {
 
 
 @pytest.fixture
-def tables(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def tables(memory, monkeypatch):
     memory.bind(Plan, SlotLocks, Purse, Entry, Transactions)
     make_long_from(monkeypatch)
     Plan.insert_disjoint([planned(14, 15)])
@@ -170,9 +167,8 @@ def refusal_of(write: Callable[[], object]) -> BaseException | None:
     return None
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_write_meets_a_locked_range(way: str) -> None:
+def test_each_way_to_write_meets_a_locked_range(tables, way):
     row, before = Plan.get("d", 14), stored()
 
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -183,9 +179,8 @@ def test_each_way_to_write_meets_a_locked_range(way: str) -> None:
     assert stored() != before or way in ("touch", "save unchecked")
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way: str) -> None:
+def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(tables, way):
     row, before = Plan.get("d", 14), stored()
 
     lock = Plan.locked_range("d", 12, 41, heartbeat=False).acquire()
@@ -200,9 +195,8 @@ def test_the_holder_writes_in_each_way_and_no_longer_when_the_lock_is_lost(way: 
         assert stored() != before or way in ("touch", "save unchecked")
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_dead_holder_is_evicted_by_the_first_writer(way: str) -> None:
+def test_a_dead_holder_is_evicted_by_the_first_writer(tables, way):
     row = Plan.get("d", 14)
     with shifted_clock() as world:
         abandoned(Plan.locked_range("d", 12, 18, lease=6))
@@ -214,7 +208,7 @@ def test_a_dead_holder_is_evicted_by_the_first_writer(way: str) -> None:
         assert len(Plan.lock_state("d").entries) == 1  # not in the way
 
 
-def test_every_engine(engine: Engine) -> None:
+def test_every_engine(engine):
     engine.bind(Plan, SlotLocks, Transactions)
     Plan.insert_disjoint([planned(14, 15)])
     row = Plan.get("d", 14)
@@ -244,7 +238,7 @@ def test_every_engine(engine: Engine) -> None:
     assert stored() == [(16, 17, None), (18, 19, "new")]
 
 
-def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(engine: Engine) -> None:
+def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(engine):
     """ "Clause FOR UPDATE ... rows as well as gaps between the rows in the index are locked."
 
     An open lower end locks all rows that begin before the upper end, as the index range of the seed's query does.
@@ -258,37 +252,31 @@ def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(eng
         with Plan.locked_range("d", None, 36, wait=60):
             assert [row.begin for row in Plan.overlapping("d", 12, 36)] == [12, 15, 18]
 
-    with Plan.locked_range("d", None, 24):
-        assert [row.begin for row in Plan.overlapping("d", 0, 24)] == [12, 18]
-        with pytest.raises(ItemLocked):  # a plain insert of a program that locks nothing
-            in_thread(planned(15, 17).save)
-        session = threading.Thread(target=second_session)
-        session.start()
-        entered.wait()
-        Plan.insert_disjoint([planned(15, 16)])
-    session.join()
+    with ThreadPoolExecutor(1) as pool:
+        with Plan.locked_range("d", None, 24):
+            assert [row.begin for row in Plan.overlapping("d", 0, 24)] == [12, 18]
+            with pytest.raises(ItemLocked):  # a plain insert of a program that locks nothing
+                in_thread(planned(15, 17).save)
+            session = pool.submit(second_session)
+            entered.wait()
+            Plan.insert_disjoint([planned(15, 16)])
+        session.result()
 
 
-@pytest.mark.usefixtures("tables")
-def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic() -> None:
-    results: list[Any] = []
-
-    def insert() -> None:
+def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic(tables):
+    def insert() -> list[Any]:
         Plan.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
-        results.append(stored())
+        return stored()
 
-    with Plan.locked_range("d", 12, 18):
-        thread = threading.Thread(target=insert)
-        thread.start()
-        until(lambda: len(Plan.lock_state("d").entries) == 2)
-        Plan.get("d", 14).delete()
-    thread.join()
-
-    assert results == [[(16, 17, None), (40, 41, None)]]
+    with ThreadPoolExecutor(1) as pool:
+        with Plan.locked_range("d", 12, 18):
+            inserted = pool.submit(insert)
+            until(lambda: len(Plan.lock_state("d").entries) == 2)
+            Plan.get("d", 14).delete()
+        assert inserted.result() == [(16, 17, None), (40, 41, None)]
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(tables, monkeypatch):
     """One transaction writes at both places. Writes that it had before are under the lock as well."""
     make_long_from(monkeypatch, 9)
     Plan.move(Plan.get("d", 14), 30, 31, pessimistic=True)
@@ -300,15 +288,14 @@ def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(monkeypatch: pyte
         Plan.move(Plan.get("d", 40), 14, 15, pessimistic=True, wait=0)
 
 
-def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory: Engine) -> None:
+def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory):
     memory.bind(Stay, SlotLocks)
     Stay.insert_disjoint([Stay("d", end, begin=end - 1) for end in (2, 5, 9)], pessimistic=True)
     Stay.move(Stay.get("d", 9), 3, 4, pessimistic=True)
     assert [int(row.end) for row in Stay.query("d")] == [2, 4, 5]
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_waiter_and_readers_keep_writers_out_as_well() -> None:
+def test_a_waiter_and_readers_keep_writers_out_as_well(tables):
     with held_elsewhere(Plan.locked_range("d", 12, 18, shared=True)):
         with pytest.raises(ItemLocked):
             Plan.get("d", 14).save()
@@ -316,8 +303,7 @@ def test_a_waiter_and_readers_keep_writers_out_as_well() -> None:
             Plan.get("d", 14).save()
 
 
-@pytest.mark.usefixtures("tables")
-def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held() -> None:
+def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held(tables):
     with Plan.locked_range("d", 12, 18):
         for begin in (TransactWrite(connection=Plan._get_connection().connection), transaction()):
             with pytest.raises(ConfigurationError, match="inside and outside"), begin as tx:
@@ -327,8 +313,7 @@ def test_one_transaction_writes_inside_or_outside_of_a_range_that_is_held() -> N
     assert len(stored()) == 1
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_transaction_checks_each_hash_key_once() -> None:
+def test_a_transaction_checks_each_hash_key_once(tables):
     with held_elsewhere(Plan.locked_range("d", 12, 18)), count_requests() as requests, transaction() as tx:
         tx.update(Plan.get("d", 40), [Plan.note.set("x")])
     assert requests.by_operation["TransactWriteItems"] == 2
@@ -340,10 +325,9 @@ def test_a_transaction_checks_each_hash_key_once() -> None:
     assert not stored()
 
 
-@pytest.mark.usefixtures("tables")
 @pytest.mark.parametrize("begins", [(14, 40), (40, 14)], ids=["first", "second"])
 @pytest.mark.parametrize("begin", [write_together, in_transaction])
-def test_each_item_of_a_transaction_meets_a_locked_range(begin: Callable[..., object], begins: tuple[int, int]) -> None:
+def test_each_item_of_a_transaction_meets_a_locked_range(tables, begin, begins):
     """Also one whose range is locked, behind one whose place is free: both share the check of the lock."""
     rows, before = [Plan.get("d", each) for each in begins], stored()
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -352,8 +336,7 @@ def test_each_item_of_a_transaction_meets_a_locked_range(begin: Callable[..., ob
     assert stored() == before
 
 
-@pytest.mark.usefixtures("tables")
-def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_response_is_no_refusal(tables, monkeypatch):
     row = Plan.get("d", 14)
     row.note = "new"
     with lost_responses("TransactWriteItems"):
@@ -365,8 +348,7 @@ def test_a_lost_response_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
         row.save()
 
 
-@pytest.mark.usefixtures("tables")
-def test_other_refusals_are_told_as_without_locks() -> None:
+def test_other_refusals_are_told_as_without_locks(tables):
     row, stale = Plan.get("d", 14), Plan.get("d", 14)
     row.save()
     with held_elsewhere(Plan.locked_range("d", 30, 31)):
@@ -381,13 +363,12 @@ def test_other_refusals_are_told_as_without_locks() -> None:
 
 
 @pytest.fixture
-def seats(memory: Engine) -> None:
+def seats(memory):
     memory.bind(Seat, SlotLocks)
     Seat("A", 1).save()
 
 
-@pytest.mark.usefixtures("seats")
-def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key() -> None:
+def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key(seats):
     seat = Seat.get("A", 1)
     with held_elsewhere(Seat.locked_table()):
         with pytest.raises(ItemLocked):
@@ -411,8 +392,7 @@ def test_the_lock_of_a_table_is_met_by_every_writer_of_every_hash_key() -> None:
     assert requests.by_operation == {"TransactWriteItems": 1}
 
 
-@pytest.mark.usefixtures("seats")
-def test_what_enforced_writes_cost() -> None:
+def test_what_enforced_writes_cost(seats):
     """As in the table of costs."""
     seat = Seat.get("A", 1)
     writes = {"TransactWriteItems": 1}
@@ -432,18 +412,20 @@ def test_what_enforced_writes_cost() -> None:
     assert requests.by_operation == writes
 
 
-class Guest(ExpiringMixin, LockableModel):
-    """Items that expire."""
+#: Items that expire.
+Guest = declare(
+    "Guest",
+    ExpiringMixin,
+    LockableModel,
+    range_key="number",
+    numbers="visits",
+    expires=TTLAttribute(null=True),
+    lock_table=SlotLocks,
+    enforce="ranges",
+)
 
-    Meta = meta("guests", lock_table=SlotLocks, enforce="ranges")
 
-    hall = UnicodeAttribute(hash_key=True)
-    number = NumberAttribute(range_key=True)
-    visits = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True)
-
-
-def test_an_expired_item_counts_as_absent(memory: Engine) -> None:
+def test_an_expired_item_counts_as_absent(memory):
     memory.bind(Guest, SlotLocks)
     Guest("A", 1, visits=5, expires=datetime(2000, 1, 1, tzinfo=timezone.utc)).save()
 
@@ -457,8 +439,7 @@ Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=
 
 
 @pytest.mark.parametrize("model", [Wrong, Inside])
-def test_a_model_that_cannot_enforce_is_refused(model: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
-        model("a", 1).save()
-    with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
-        Plan.locked_table()
+def test_a_model_that_cannot_enforce_is_refused(model):
+    for call in (model("a", 1).save, Plan.locked_table):
+        with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
+            call()

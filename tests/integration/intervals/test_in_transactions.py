@@ -8,29 +8,25 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
     Conflict,
-    LockableModel,
-    LockAttribute,
     LockTimeout,
     OverlapError,
     StaleVersion,
     Transaction,
     TransactionConflict,
     TransactWrite,
-    VersionAttribute,
     atransaction,
     transaction,
     transactional,
 )
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import also
+from tests.integration.intervals.conftest import show_until_it_is_settled
 from tests.support.interval_models import (
     Booking,
     Lease,
@@ -42,47 +38,33 @@ from tests.support.interval_models import (
     stored_slots,
     unapplied,
 )
-from tests.support.models import meta
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
 
-
-class Invoice(LockableModel):
-    """What is written together with the rows."""
-
-    Meta = meta("invoices", lock_table=SlotLocks, transaction_table=SlotTransactions)
-
-    number = UnicodeAttribute(hash_key=True)
-    total = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
+#: What is written together with the rows.
+Invoice = declare(
+    "Invoice",
+    hash_key="number",
+    numbers="total",
+    version=True,
+    lock=True,
+    lock_table=SlotLocks,
+    transaction_table=SlotTransactions,
+)
 
 
 TABLES = (Slot, Booking, Lease, SlotLocks, SlotTransactions, Invoice)
 
 
 @pytest.fixture
-def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
-    memory.bind(*TABLES)
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operations that are sent from here on."""
-    operations, original = list[str](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
-        operations.append(operation)
-        return original(connection, operation, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    return operations
+def in_memory(in_memory, memory):
+    """With invoices."""
+    memory.bind(Invoice)
 
 
 def count(number: str = "n") -> int:
@@ -103,7 +85,7 @@ def bill(tx: Transaction, amount: int = 1) -> None:
 # All or none
 
 
-def test_every_engine(engine: Engine) -> None:
+def test_every_engine(engine):
     """What is asked of DynamoDB, all engines understand: insert, move, delete, and an overlap."""
     engine.bind(*TABLES)
     Slot.insert_disjoint(slots((0, 5), (5, 9)))
@@ -124,7 +106,7 @@ def test_every_engine(engine: Engine) -> None:
     assert (Lease.count("o"), count()) == (120, 2)
 
 
-def test_rows_invoice_and_counter_in_one_request(in_memory: None, sent: list[str]) -> None:
+def test_rows_invoice_and_counter_in_one_request(in_memory, sent):
     """One row and one save: as many requests as the insert alone."""
     with transaction() as tx:
         tx.insert_disjoint(Slot, slots((0, 5)))
@@ -139,7 +121,7 @@ def test_rows_invoice_and_counter_in_one_request(in_memory: None, sent: list[str
 
 
 @pytest.mark.parametrize("rows", [3, 150])
-def test_all_or_none(in_memory: None, rows: int) -> None:
+def test_all_or_none(in_memory, rows):
     """The rows, the invoice: another writer has changed the invoice, so there is none of it."""
     Invoice("n", total=1).save()
     leases = [Lease("o", f"{i:04}", after=f"{i + 1:04}") for i in range(rows)]
@@ -155,7 +137,7 @@ def test_all_or_none(in_memory: None, rows: int) -> None:
     assert {row.version for row in leases} == {1}
 
 
-def test_an_overlap_leaves_the_transaction_as_it_was(in_memory: None) -> None:
+def test_an_overlap_leaves_the_transaction_as_it_was(in_memory):
     """Also the hash keys that were free: all rows of a call, or none. The transaction goes on."""
     Slot.insert_disjoint(slots((0, 5)))
     with transaction() as tx:
@@ -167,7 +149,7 @@ def test_an_overlap_leaves_the_transaction_as_it_was(in_memory: None) -> None:
     assert (stored_slots(), stored_slots("a"), stored_slots("z"), count()) == ([(0, 5), (5, 6)], [], [], 1)
 
 
-def test_an_error_in_the_middle_of_a_call_ends_the_transaction(in_memory: None) -> None:
+def test_an_error_in_the_middle_of_a_call_ends_the_transaction(in_memory):
     """It has a part of the rows by then, which must not be committed alone."""
     bad = Lease("o", "5", after="6")
     with suppress(StaleVersion), transaction() as tx:
@@ -182,7 +164,7 @@ def test_an_error_in_the_middle_of_a_call_ends_the_transaction(in_memory: None) 
     assert (Lease.count("a"), count()) == (0, 0)
 
 
-def test_seed_004_optimistic_locking(memory: Engine) -> None:
+def test_seed_004_optimistic_locking(memory):
     """The request of the text: a row for each element, or none and a rollback; here with other changes as well."""
     memory.bind(*TABLES)
     stored = [("100", "01T12", "01T15"), ("100", "01T18", "01T21")]
@@ -231,9 +213,7 @@ def insert(tx: Transaction, *ends: tuple[int, int]) -> None:
         (lambda tx, row: (tx.get_or_none(Slot, "d", 30), insert(tx, (30, 31))), [(10, 20), (30, 31)]),
     ],
 )  # fmt: skip
-def test_what_was_done_before_frees_its_place(
-    in_memory: None, act: Callable[[Transaction, Slot], object], expected: list[Any]
-) -> None:
+def test_what_was_done_before_frees_its_place(in_memory, act, expected):
     """Rows that the transaction has deleted or moved are in no row's way, in whatever form it did that."""
     Slot.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
@@ -273,9 +253,7 @@ def test_what_was_done_before_frees_its_place(
         (lambda tx, row: tx.move(Slot, 1, 2), ConfigurationError),
     ],
 )  # fmt: skip
-def test_what_would_overlap_is_refused_at_the_call(
-    in_memory: None, act: Callable[[Transaction, Slot], object], error: type[Exception]
-) -> None:
+def test_what_would_overlap_is_refused_at_the_call(in_memory, act, error):
     """Two calls of one transaction see each other; no other method goes around the check."""
     Slot.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
@@ -285,7 +263,7 @@ def test_what_would_overlap_is_refused_at_the_call(
     assert (stored_slots(), count()) == ([(10, 20)], 0)
 
 
-def test_many_rows_that_go_hide_none_that_stays(in_memory: None) -> None:
+def test_many_rows_that_go_hide_none_that_stays(in_memory):
     """More rows are deleted than an error names, and the last one of that place is still in the way."""
     rows = slots(*((i, i + 1) for i in range(40)))
     Slot.insert_disjoint(rows)
@@ -301,7 +279,7 @@ def test_many_rows_that_go_hide_none_that_stays(in_memory: None) -> None:
     assert stored_slots() == [(0, 1), (1, 40)]
 
 
-def test_an_expired_row_that_was_read_is_deleted(in_memory: None) -> None:
+def test_an_expired_row_that_was_read_is_deleted(in_memory):
     """Read as absent, and still deleted by the insert over it, so that a late save of it is refused."""
     Lease.insert_disjoint([Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))])
     with transaction() as tx:
@@ -310,7 +288,7 @@ def test_an_expired_row_that_was_read_is_deleted(in_memory: None) -> None:
     assert [row["first"] for row in rows_of(Lease)] == [{"S": "2"}]
 
 
-def test_an_expiring_row_is_moved_on(in_memory: None) -> None:
+def test_an_expiring_row_is_moved_on(in_memory):
     """That it is alive is checked where it is stored, and not where the transaction has put it first."""
     row = Lease("o", "1", after="2", expires=datetime(2100, 1, 1, tzinfo=timezone.utc))
     with transaction() as tx:
@@ -319,7 +297,7 @@ def test_an_expiring_row_is_moved_on(in_memory: None) -> None:
     assert [row["first"] for row in rows_of(Lease)] == [{"S": "3"}]
 
 
-def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_row_that_is_still_shown_is_settled(in_memory, monkeypatch):
     """DynamoDB has put the new row into its place, and not yet removed the old one: the guard names that as well."""
     Slot.insert_disjoint(slots((10, 20)))
     [old] = rows_of(Slot)
@@ -328,23 +306,12 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory: None, monkeypat
     with transaction() as tx:
         tx.delete(Slot.get("d", 10))
         insert(tx, (12, 14))
-    original, connection, key = Connection.dispatch, Slot._get_connection(), {name: old[name] for name in ("pk", "sk")}
-    place = {"TableName": connection.table_name}
-    original(connection.connection, "PutItem", {**place, "Item": old})
-
-    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
-            original(self, "DeleteItem", {**place, "Key": key})
-        return original(self, operation, kwargs, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    show_until_it_is_settled(monkeypatch, Slot, old, "pk", "sk")
     Slot.insert_disjoint(slots((11, 12)))
     assert stored_slots()[:2] == [(11, 12), (12, 14)]
 
 
-def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(
-    in_memory: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(in_memory, monkeypatch):
     """It still shows, and the next writer's clock is behind: for that writer it is alive, and hides the new row."""
     with shifted_clock() as world:
         soon = datetime.fromtimestamp(runtime.current.time_ms() / 1000 + 60, timezone.utc)
@@ -353,21 +320,12 @@ def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(
         world.shift = 120
         with transaction() as tx:
             tx.insert_disjoint(Lease, [Lease("o", "0", after="5")])
-    original, table = Connection.dispatch, Lease._get_connection().table_name
-    key = {name: old[name] for name in ("owner", "first")}
-    original(Lease._get_connection().connection, "PutItem", {"TableName": table, "Item": old})
-
-    def dispatch(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
-            original(self, "DeleteItem", {"TableName": table, "Key": key})
-        return original(self, operation, kwargs, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    show_until_it_is_settled(monkeypatch, Lease, old, "owner", "first")
     with pytest.raises(OverlapError):
         Lease.insert_disjoint([Lease("o", "3", after="4")])
 
 
-def test_an_update_of_an_expired_row_is_not_forgotten(in_memory: None) -> None:
+def test_an_update_of_an_expired_row_is_not_forgotten(in_memory):
     """A row takes its place in the same transaction: the update is refused as without that row."""
     row = Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))
     Lease.insert_disjoint([row])
@@ -381,7 +339,7 @@ def test_an_update_of_an_expired_row_is_not_forgotten(in_memory: None) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 120])
-def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory: None, size: int) -> None:
+def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory, size):
     """The key tells whose rows they are, so the second transaction writes nothing, and is told of no overlap."""
     stored = Lease("m", "1", after="2")
     Lease.insert_disjoint([stored])
@@ -401,7 +359,7 @@ def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory:
     assert count() == 1
 
 
-def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory, monkeypatch):
     """DynamoDB has stored the rows of the first transaction, and not yet its key; the second one runs in a task."""
 
     async def again() -> bool:
@@ -421,7 +379,7 @@ def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory: None, monkeypatc
 # Rollback
 
 
-def test_a_rollback_leaves_the_instances(in_memory: None) -> None:
+def test_a_rollback_leaves_the_instances(in_memory):
     """A moved row is where it was, a new one is new; both can be used again."""
     Slot.insert_disjoint(rows := slots((10, 20), (30, 40)))
     new = slots((50, 60))[0]
@@ -437,7 +395,7 @@ def test_a_rollback_leaves_the_instances(in_memory: None) -> None:
     assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
 
 
-def test_a_savepoint_takes_moves_and_inserts_back(in_memory: None) -> None:
+def test_a_savepoint_takes_moves_and_inserts_back(in_memory):
     """The instance, the place in the transaction, and what may overlap."""
     Slot.insert_disjoint(slots((10, 20)))
     with transaction() as tx:
@@ -473,7 +431,7 @@ def test_a_savepoint_takes_moves_and_inserts_back(in_memory: None) -> None:
 # Other writers
 
 
-def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory: None) -> None:
+def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory):
     """Another writer stores a row after the query: the commit refuses, and the next attempt sees the row."""
     seen = list[str]()
 
@@ -495,7 +453,7 @@ def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory: None) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 120])
-def test_transactions_that_race_for_one_place(in_memory: None, size: int) -> None:
+def test_transactions_that_race_for_one_place(in_memory, size):
     """Each has looked before the others commit: one of them stores its rows, also on the long path."""
     running = [Transaction(SlotTransactions) for _ in range(4)]
     for i, tx in enumerate(running):
@@ -514,7 +472,7 @@ def test_transactions_that_race_for_one_place(in_memory: None, size: int) -> Non
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
-def test_every_isolation_that_writes_is_safe(in_memory: None, isolation: str) -> None:
+def test_every_isolation_that_writes_is_safe(in_memory, isolation):
     """The guard is checked whatever the transaction relies on."""
     with pytest.raises(TransactionConflict), transaction(isolation=isolation) as tx:
         insert(tx, (10, 20))
@@ -523,7 +481,7 @@ def test_every_isolation_that_writes_is_safe(in_memory: None, isolation: str) ->
 
 
 @pytest.mark.parametrize("options", [{"isolation": "read_uncommitted"}, {"read_only": True}, {"isolation": "snapshot"}])
-def test_isolations_that_are_refused(in_memory: None, options: dict[str, Any], sent: list[str]) -> None:
+def test_isolations_that_are_refused(in_memory, options, sent):
     """They show what may never be committed, or write nothing. Nothing is sent."""
     with transaction(**options) as tx, pytest.raises(ConfigurationError):
         tx.insert_disjoint(Slot, slots((10, 20)), pessimistic=True)
@@ -533,7 +491,7 @@ def test_isolations_that_are_refused(in_memory: None, options: dict[str, Any], s
 # Locks
 
 
-def test_range_locks_are_held_until_the_end(in_memory: None) -> None:
+def test_range_locks_are_held_until_the_end(in_memory):
     """As the plain form takes them; another transaction waits for them."""
     with transaction() as tx:
         tx.insert_disjoint(Slot, slots((10, 20)), pessimistic=True)
@@ -557,7 +515,7 @@ def test_range_locks_are_held_until_the_end(in_memory: None) -> None:
 
 
 @pytest.mark.parametrize("pessimistic", [False, True])
-def test_in_a_task(in_memory: None, pessimistic: bool) -> None:
+def test_in_a_task(in_memory, pessimistic):
     """The same, awaited."""
     Slot.insert_disjoint(slots((10, 20)))
 
@@ -600,7 +558,7 @@ def together(act: Callable[[TransactWrite], object], **options: Any) -> None:
         (lambda write, row: (put(write, (1, 2)), put(write, (3, 4)), row.delete()), [(1, 2), (3, 4)]),
     ],
 )  # fmt: skip
-def test_a_native_transaction_of_the_caller(in_memory: None, act: Any, expected: list[Any], sent: list[str]) -> None:
+def test_a_native_transaction_of_the_caller(in_memory, act, expected, sent):
     """All in the one request that the caller makes; the instances know what was stored."""
     Slot.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
@@ -631,7 +589,7 @@ def test_a_native_transaction_of_the_caller(in_memory: None, act: Any, expected:
         (lambda write, row: (write.move(row, 40, 50), Slot.get("d", 10).touch()), StaleVersion),
     ],
 )  # fmt: skip
-def test_a_native_transaction_that_is_refused(in_memory: None, act: Any, error: type[Exception]) -> None:
+def test_a_native_transaction_that_is_refused(in_memory, act, error):
     """Nothing of it is written, and the instance is where it was."""
     Slot.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
@@ -641,7 +599,7 @@ def test_a_native_transaction_that_is_refused(in_memory: None, act: Any, error: 
     assert (row.begin, row.end, row.version) == (10, 20, 1)
 
 
-def test_a_token_of_the_caller_is_refused(in_memory: None) -> None:
+def test_a_token_of_the_caller_is_refused(in_memory):
     """A repetition would find its own rows."""
     with pytest.raises(ConfigurationError, match="idempotency_key"):
         together(lambda write: write.insert_disjoint(Slot, slots((20, 30))), client_request_token="t")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
-from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
@@ -24,22 +23,10 @@ from pynamo_locking import (
     VersionAttribute,
     transaction,
 )
-from pynamo_locking._io import runtime
-from tests.support.interval_models import (
-    Booking,
-    Lease,
-    Slot,
-    SlotLocks,
-    SlotTransactions,
-    slots,
-    stored_slots,
-)
+from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import meta
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import make_long_from, rows_of
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.core
 
@@ -48,33 +35,14 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def tables(cheap: Engine) -> None:
+def tables(cheap):
     cheap.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
-
-
-@pytest.fixture
-def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
-    memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operations that are sent from here on."""
-    operations, original = list[str](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
-        operations.append(operation)
-        return original(connection, operation, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    return operations
 
 
 INSERT = ["GetItem", "Query", "TransactWriteItems"]
 
 
-def test_every_engine(engine: Engine) -> None:
+def test_every_engine(engine):
     """What is asked of DynamoDB, they all understand."""
     engine.bind(Slot, SlotLocks)
     Slot.insert_disjoint(slots((0, 5), (5, 9)))
@@ -107,7 +75,7 @@ def test_every_engine(engine: Engine) -> None:
         (50, 60, []),
     ],
 )
-def test_a_row_is_refused_where_others_are(in_memory: None, begin: int, end: int, others: list[Any]) -> None:
+def test_a_row_is_refused_where_others_are(in_memory, begin, end, others):
     """All of them are named, in order; what only touches is no overlap; a refusal writes nothing."""
     Slot.insert_disjoint(slots((10, 20), (30, 40), (40, 50)))
     for row in slots((0, 100), device="other"):
@@ -127,7 +95,7 @@ def test_a_row_is_refused_where_others_are(in_memory: None, begin: int, end: int
 
 
 @pytest.mark.parametrize(("begin", "end", "is_free"), [(-2, -1, True), (-2, 0, True), (-1, 0.5, False), (1, 2, True)])
-def test_the_end_may_be_the_range_key(in_memory: None, begin: float, end: float, is_free: bool) -> None:
+def test_the_end_may_be_the_range_key(in_memory, begin, end, is_free):
     """With times, and a number as hash key; the same rules."""
     Booking.insert_disjoint([Booking(7, NOON + HOUR, begin=NOON), Booking(7, NOON + 3 * HOUR, begin=NOON + 2 * HOUR)])
     row = Booking(7, NOON + end * HOUR, begin=NOON + begin * HOUR)
@@ -141,7 +109,7 @@ def test_the_end_may_be_the_range_key(in_memory: None, begin: float, end: float,
     assert len(rows_of(Booking)) == 2 + is_free
 
 
-def test_all_rows_or_none(tables: None) -> None:
+def test_all_rows_or_none(tables):
     """Over several hash keys: one row in the way keeps all of them out."""
     Slot.insert_disjoint(slots((10, 20), device="b"))
 
@@ -157,7 +125,7 @@ def test_all_rows_or_none(tables: None) -> None:
     rows[0].save()
 
 
-def test_at_most_twenty_rows_are_told(in_memory: None, sent: list[str]) -> None:
+def test_at_most_twenty_rows_are_told(in_memory, sent):
     """However many are in the way, and so a refusal costs a bounded number of requests as well."""
     Slot.insert_disjoint(slots(*((i, i + 1) for i in range(60))))
     sent.clear()
@@ -169,7 +137,7 @@ def test_at_most_twenty_rows_are_told(in_memory: None, sent: list[str]) -> None:
     assert len(sent) <= 8
 
 
-def test_an_overlap_error_can_be_sent_elsewhere(in_memory: None) -> None:
+def test_an_overlap_error_can_be_sent_elsewhere(in_memory):
     """It pickles, with its rows, and is PynamoDB's error as well."""
     Slot.insert_disjoint(slots((10, 20), note="first"))
     with pytest.raises(OverlapError) as caught:
@@ -202,9 +170,7 @@ def test_an_overlap_error_can_be_sent_elsewhere(in_memory: None) -> None:
         (lambda: [Slot(str(i), 1, end=2) for i in range(100)], ConfigurationError, "100 hash keys"),
     ],
 )
-def test_rows_that_cannot_be_are_refused_before_any_request(
-    in_memory: None, sent: list[str], make: Any, error: type[Exception], match: str
-) -> None:
+def test_rows_that_cannot_be_are_refused_before_any_request(in_memory, sent, make, error, match):
     """With an error that says what is wrong."""
     sent.clear()
 
@@ -214,7 +180,7 @@ def test_rows_that_cannot_be_are_refused_before_any_request(
     assert sent == []
 
 
-def test_locks_take_actions_too(in_memory: None, sent: list[str]) -> None:
+def test_locks_take_actions_too(in_memory, sent):
     """With the range locks, 99 rows of one hash key are one too many; said before any lock is taken."""
     sent.clear()
     with pytest.raises(ConfigurationError, match="99 rows, and 2 guards and locks"):
@@ -222,7 +188,7 @@ def test_locks_take_actions_too(in_memory: None, sent: list[str]) -> None:
     assert sent == []
 
 
-def test_a_time_needs_a_zone(in_memory: None) -> None:
+def test_a_time_needs_a_zone(in_memory):
     """Both ends, and everywhere."""
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the point
     for begin, end in ((naive, NOON), (NOON, naive)):
@@ -232,7 +198,7 @@ def test_a_time_needs_a_zone(in_memory: None) -> None:
             Booking.overlapping(1, begin, end)
 
 
-def test_an_update_takes_a_time_without_a_zone_for_utc(in_memory: None) -> None:
+def test_an_update_takes_a_time_without_a_zone_for_utc(in_memory):
     """PynamoDB has stored it so in the action, before we see it: documented, and so the row is kept apart by that."""
     Booking.insert_disjoint([row := Booking(1, NOON + HOUR, begin=NOON), Booking(1, NOON, begin=NOON - HOUR)])
     row.update([Booking.begin.set(datetime(2026, 1, 1, 12, 30))])  # noqa: DTZ001 - that is the point
@@ -241,7 +207,7 @@ def test_an_update_takes_a_time_without_a_zone_for_utc(in_memory: None) -> None:
         row.update([Booking.begin.set(datetime(2026, 1, 1, 11, 59))])  # noqa: DTZ001 - that is the point
 
 
-def test_hash_keys_that_are_the_same_are_one(in_memory: None) -> None:
+def test_hash_keys_that_are_the_same_are_one(in_memory):
     """1 and 1.0 are one room, within a call and between calls."""
     rows = [Booking(1, NOON + HOUR, begin=NOON), Booking(1.0, NOON + 2 * HOUR, begin=NOON)]
     with pytest.raises(OverlapError, match="same call"):
@@ -252,7 +218,7 @@ def test_hash_keys_that_are_the_same_are_one(in_memory: None) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 1000])
-def test_requests_do_not_grow_with_the_stored_rows(in_memory: None, sent: list[str], count: int) -> None:
+def test_requests_do_not_grow_with_the_stored_rows(in_memory, sent, count):
     """A read, a query of one page, a transaction; each ninth time a transactional read."""
     with Slot.batch_write(unguarded=True) as batch:
         for i in range(count):
@@ -266,7 +232,7 @@ def test_requests_do_not_grow_with_the_stored_rows(in_memory: None, sent: list[s
     assert [each for each in sent if each != "TransactGetItems"] == INSERT * 10
 
 
-def test_a_look_reads_a_page_of_few_rows(in_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_reads_a_page_of_few_rows(in_memory, monkeypatch):
     """Rows of 1 KB, a thousand of them below the new one: 1 unit for the guard, 2 for five rows."""
     with Slot.batch_write(unguarded=True) as batch:
         for row in slots(*((i, i + 1) for i in range(1000)), note="x" * 1000):
@@ -282,7 +248,7 @@ def test_a_look_reads_a_page_of_few_rows(in_memory: None, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 5), (10, 30), (12, 15), (5, 12), (18, 30)])
-def test_a_row_moves_where_it_is_free(in_memory: None, begin: int, end: int) -> None:
+def test_a_row_moves_where_it_is_free(in_memory, begin, end):
     """Also over itself; with its other values; the instance is the moved row, and can be saved."""
     Slot.insert_disjoint([row := slots((10, 20), note="kept")[0], *slots((30, 40))])
 
@@ -295,7 +261,7 @@ def test_a_row_moves_where_it_is_free(in_memory: None, begin: int, end: int) -> 
     assert (row.begin, row.end) == (begin, end)
 
 
-def test_a_row_is_not_in_its_own_way(in_memory: None, sent: list[str]) -> None:
+def test_a_row_is_not_in_its_own_way(in_memory, sent):
     """What its guard says of it need not be settled first: the transaction writes it anyhow."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
@@ -305,7 +271,7 @@ def test_a_row_is_not_in_its_own_way(in_memory: None, sent: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 31), (35, 36), (10, 31), (30, 40)])
-def test_a_row_does_not_move_where_others_are(in_memory: None, begin: int, end: int) -> None:
+def test_a_row_does_not_move_where_others_are(in_memory, begin, end):
     """It stays where it is, and so does the instance."""
     Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
 
@@ -319,7 +285,7 @@ def test_a_row_does_not_move_where_others_are(in_memory: None, begin: int, end: 
     row.save()
 
 
-def test_a_stale_row_does_not_move(in_memory: None) -> None:
+def test_a_stale_row_does_not_move(in_memory):
     """In place or not: another writer changed it."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     Slot.get("d", 10).touch()
@@ -332,7 +298,7 @@ def test_a_stale_row_does_not_move(in_memory: None) -> None:
         Slot.move(slots((50, 60))[0], 50, 61)
 
 
-def test_a_save_within_its_interval_is_one_write(in_memory: None, sent: list[str]) -> None:
+def test_a_save_within_its_interval_is_one_write(in_memory, sent):
     """As without the mixin."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
@@ -345,7 +311,7 @@ def test_a_save_within_its_interval_is_one_write(in_memory: None, sent: list[str
     assert Slot.get("d", 10).version == 3
 
 
-def test_a_save_that_changes_the_interval_is_guarded(tables: None) -> None:
+def test_a_save_that_changes_the_interval_is_guarded(tables):
     """Whether the row is new, or known, or overwritten whatever its version."""
     Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
     row.end = 35
@@ -372,7 +338,7 @@ def test_a_save_that_changes_the_interval_is_guarded(tables: None) -> None:
     assert stored_slots() == [(10, 25), (25, 30), (30, 40)]
 
 
-def test_a_save_of_a_row_that_others_changed_is_refused(in_memory: None) -> None:
+def test_a_save_of_a_row_that_others_changed_is_refused(in_memory):
     """Stale is stale, whatever became of its interval; the errors are those of a save."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     Slot.move(Slot.get("d", 10), 10, 15)
@@ -387,7 +353,7 @@ def test_a_save_of_a_row_that_others_changed_is_refused(in_memory: None) -> None
     assert stored_slots() == []
 
 
-def test_the_callers_condition_counts_on_both_ways(in_memory: None) -> None:
+def test_the_callers_condition_counts_on_both_ways(in_memory):
     """In the plain write, and in the guarded one."""
     Slot.insert_disjoint([row := slots((10, 20), note="a")[0]])
     for end in (20, 15):
@@ -400,7 +366,7 @@ def test_the_callers_condition_counts_on_both_ways(in_memory: None) -> None:
     assert stored_slots() == [(10, 15)]
 
 
-def test_an_update_of_the_end_is_guarded(tables: None, sent: list[str]) -> None:
+def test_an_update_of_the_end_is_guarded(tables, sent):
     """By its value; with and without the version; the instance has the result."""
     Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
     with pytest.raises(OverlapError) as caught:
@@ -434,7 +400,7 @@ def test_an_update_of_the_end_is_guarded(tables: None, sent: list[str]) -> None:
         (lambda: Slot.end.set(9), "begin before it ends"),
     ],
 )
-def test_updates_that_cannot_be_checked_are_refused(in_memory: None, sent: list[str], action: Any, match: str) -> None:
+def test_updates_that_cannot_be_checked_are_refused(in_memory, sent, action, match):
     """Before any request."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
@@ -445,7 +411,7 @@ def test_updates_that_cannot_be_checked_are_refused(in_memory: None, sent: list[
     assert sent == []
 
 
-def test_an_update_creates_no_row_without_an_interval(in_memory: None) -> None:
+def test_an_update_creates_no_row_without_an_interval(in_memory):
     """Nor does `touch`."""
     for checks in (True, False):
         with pytest.raises(UpdateError):
@@ -453,7 +419,7 @@ def test_an_update_creates_no_row_without_an_interval(in_memory: None) -> None:
     assert rows_of(Slot) == []
 
 
-def test_a_delete_makes_room(in_memory: None, sent: list[str]) -> None:
+def test_a_delete_makes_room(in_memory, sent):
     """It is the plain delete."""
     Slot.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
@@ -467,7 +433,7 @@ def test_a_delete_makes_room(in_memory: None, sent: list[str]) -> None:
 # Ways round
 
 
-def test_transactions_do_not_get_round_the_guard(tables: None) -> None:
+def test_transactions_do_not_get_round_the_guard(tables):
     """New rows are refused, other intervals are refused, everything else is written."""
     Slot.insert_disjoint([row := slots((10, 20))[0], other := slots((20, 30))[0]])
     with pytest.raises(ConfigurationError, match="insert_disjoint"), transaction() as tx:
@@ -507,7 +473,7 @@ def test_transactions_do_not_get_round_the_guard(tables: None) -> None:
         Slot.batch_write()
 
 
-def test_edit_does_not_get_round_the_guard(in_memory: None) -> None:
+def test_edit_does_not_get_round_the_guard(in_memory):
     """It saves with the lock's own request: the interval must be as it is stored."""
     Slot.insert_disjoint(slots((10, 20), (20, 30)))
     Lease.insert_disjoint([Lease("o", "a", after="b")])
@@ -527,7 +493,7 @@ def test_edit_does_not_get_round_the_guard(in_memory: None) -> None:
     assert Lease.get("o", "a").after == "c"
 
 
-def test_a_row_moves_under_its_own_lock(in_memory: None) -> None:
+def test_a_row_moves_under_its_own_lock(in_memory):
     """The moved row is not under that lock any more, wherever it was kept."""
     Slot.insert_disjoint(slots((10, 20)))
     Lease.insert_disjoint([Lease("o", "a", after="b", note="kept")])
@@ -538,6 +504,7 @@ def test_a_row_moves_under_its_own_lock(in_memory: None) -> None:
     with Lease.locked("o", "a") as lock:
         lease = lock.item
         Lease.move(lease, "x", "y")
+        assert lease.lock.entries == ()
         lease.save()
     assert stored_slots() == [(50, 60)]
     assert Lease.get("o", "x").note == "kept"
@@ -547,7 +514,7 @@ def test_a_row_moves_under_its_own_lock(in_memory: None) -> None:
 # Looking
 
 
-def test_what_overlaps_and_what_is_free(tables: None) -> None:
+def test_what_overlaps_and_what_is_free(tables):
     """In order, with open ends, by begin and by end."""
     Slot.insert_disjoint(slots((10, 20), (20, 30), (40, 50)))
 
@@ -574,7 +541,7 @@ def test_what_overlaps_and_what_is_free(tables: None) -> None:
 
 
 @pytest.mark.parametrize("count", [100, 1000])
-def test_a_look_reads_what_it_returns(in_memory: None, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_a_look_reads_what_it_returns(in_memory, monkeypatch, count):
     """Rows of 1 KB, four to a unit: besides the ten rows of the answer at most as many again, and 16."""
     with Slot.batch_write(unguarded=True) as batch:
         for row in slots(*((i, i + 1) for i in range(count)), note="x" * 1000):
@@ -587,7 +554,7 @@ def test_a_look_reads_what_it_returns(in_memory: None, monkeypatch: pytest.Monke
     assert (requests, read_units <= (2 * 80 + 16) / 4 + 1) == (3, True)
 
 
-def test_rows_that_expired_are_in_no_ones_way(tables: None) -> None:
+def test_rows_that_expired_are_in_no_ones_way(tables):
     """They are replaced under their own key, and say nothing about where others are."""
     gone = datetime.now(timezone.utc) - HOUR
     Lease.insert_disjoint([Lease("o", "c", after="e", expires=gone), Lease("o", "e", after="g", expires=gone)])
@@ -602,7 +569,7 @@ def test_rows_that_expired_are_in_no_ones_way(tables: None) -> None:
     assert Lease.get("o", "e").note == "replaced"
 
 
-def test_rows_without_an_interval_are_not_looked_at(in_memory: None) -> None:
+def test_rows_without_an_interval_are_not_looked_at(in_memory):
     """Others have stored them, without an end, or with the end first."""
     put = Slot._get_connection().connection.dispatch
     for begin, end in ((12, {}), (14, {"e": {"N": "3"}})):
@@ -616,7 +583,7 @@ def test_rows_without_an_interval_are_not_looked_at(in_memory: None) -> None:
 # More than a native transaction holds
 
 
-def test_any_number_of_rows(tables: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_rows(tables, monkeypatch):
     """With a lock in the row and a table of transactions; all or none, and guarded all the same."""
     make_long_from(monkeypatch)
     rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
@@ -653,7 +620,7 @@ class Lecture(Event, discriminator="lecture"):
     """Words."""
 
 
-def test_rows_of_several_classes_keep_apart(memory: Engine) -> None:
+def test_rows_of_several_classes_keep_apart(memory):
     """And a row that is in the way is shown as what it is."""
     memory.bind(Event, SlotLocks)
     for model in (Concert, Lecture):

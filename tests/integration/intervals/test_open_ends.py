@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.exceptions import UpdateError
-from pynamodb.models import Model
 
 from pynamo_locking import (
     ConfigurationError,
@@ -22,12 +21,9 @@ from pynamo_locking import (
 )
 from tests.support.faults import count_requests
 from tests.support.interval_models import SlotLocks, unapplied
-from tests.support.models import meta
+from tests.support.models import declare, meta
 from tests.support.parties import in_thread
 from tests.support.transaction_models import rows_of
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 
 class Tariff(IntervalMixin, LockableModel):
@@ -42,15 +38,17 @@ class Tariff(IntervalMixin, LockableModel):
     version = VersionAttribute()
 
 
-class Archive(IntervalMixin, Model):
-    """The end is the range key, the begin may be open."""
-
-    Meta = meta("archive", lock_table=SlotLocks, interval=("begin", "end"))
-
-    name = UnicodeAttribute(hash_key=True)
-    end = UTCDateTimeAttribute(range_key=True)
-    begin = UTCDateTimeAttribute(null=True)
-    version = VersionAttribute()
+#: The end is the range key, the begin may be open.
+Archive = declare(
+    "Archive",
+    IntervalMixin,
+    hash_key="name",
+    end=UTCDateTimeAttribute(range_key=True),
+    begin=UTCDateTimeAttribute(null=True),
+    version=True,
+    lock_table=SlotLocks,
+    interval=("begin", "end"),
+)
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -58,7 +56,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def tables(cheap: Engine) -> None:
+def tables(cheap):
     cheap.bind(Tariff, Archive, SlotLocks)
 
 
@@ -70,7 +68,7 @@ def stored() -> list[tuple[float, float | None]]:
     return [(row.begin, row.end) for row in Tariff.overlapping("t", None, None)]
 
 
-def test_every_engine(engine: Engine) -> None:
+def test_every_engine(engine):
     """What is asked of DynamoDB, they all understand."""
     engine.bind(Tariff, SlotLocks)
     Tariff.insert_disjoint([row := tariffs((10, None))[0]])
@@ -95,9 +93,7 @@ def test_every_engine(engine: Engine) -> None:
         (29, 31, [(30, None)]),
     ],
 )
-def test_a_row_without_an_end_takes_all_that_comes(
-    tables: None, begin: int, end: int | None, others: list[Any]
-) -> None:
+def test_a_row_without_an_end_takes_all_that_comes(tables, begin, end, others):
     """It keeps others away as any row does, and is refused where others are."""
     Tariff.insert_disjoint(tariffs((10, 20), (30, None)))
     row = tariffs((begin, end))[0]
@@ -112,14 +108,14 @@ def test_a_row_without_an_end_takes_all_that_comes(
     assert stored() == sorted([(10, 20), (30, None), *([] if others else [(begin, end)])], key=str)
 
 
-def test_two_open_rows_of_one_call(tables: None) -> None:
+def test_two_open_rows_of_one_call(tables):
     """They overlap, whatever their begins are."""
     with pytest.raises(OverlapError, match="another row of the same call"):
         Tariff.insert_disjoint(tariffs((10, None), (20, None)))
     assert stored() == []
 
 
-def test_what_is_free_beside_open_rows(tables: None) -> None:
+def test_what_is_free_beside_open_rows(tables):
     """Nothing after a row without an end; nothing before one without a beginning."""
     Tariff.insert_disjoint(tariffs((10, 20), (30, None)))
     Archive.insert_disjoint([Archive("a", NOON), Archive("a", NOON + 2 * HOUR, begin=NOON + HOUR)])
@@ -130,7 +126,7 @@ def test_what_is_free_beside_open_rows(tables: None) -> None:
     assert Archive.free("a", None, NOON) == []
 
 
-def test_a_row_without_a_beginning(tables: None) -> None:
+def test_a_row_without_a_beginning(tables):
     """With the end as the range key: the same, in the other direction."""
     Archive.insert_disjoint([row := Archive("a", NOON)])
 
@@ -148,7 +144,7 @@ def test_a_row_without_a_beginning(tables: None) -> None:
     ]
 
 
-def test_a_row_is_closed_by_one_write(tables: None) -> None:
+def test_a_row_is_closed_by_one_write(tables):
     """Without a look at any other row: a row that becomes shorter is in no way. It makes room at once."""
     Tariff.insert_disjoint([row := tariffs((10, None), price=1)[0]])
 
@@ -161,7 +157,7 @@ def test_a_row_is_closed_by_one_write(tables: None) -> None:
 
 
 @pytest.mark.parametrize("at", [5, 10, 30, 40, None, "x"])
-def test_a_row_is_closed_inside_of_its_interval(tables: None, at: Any) -> None:
+def test_a_row_is_closed_inside_of_its_interval(tables, at):
     """Nothing is sent otherwise."""
     Tariff.insert_disjoint([row := tariffs((10, 30))[0]])
 
@@ -172,7 +168,7 @@ def test_a_row_is_closed_inside_of_its_interval(tables: None, at: Any) -> None:
         Tariff.close_at(tariffs((10, None))[0], 20)
 
 
-def test_closing_makes_no_row_longer(tables: None) -> None:
+def test_closing_makes_no_row_longer(tables):
     """A stale row is refused, and so is one whose instance shows an end that is not stored."""
     Tariff.insert_disjoint([row := tariffs((10, 20))[0], *tariffs((20, 30))])
     row.end = None
@@ -186,7 +182,7 @@ def test_closing_makes_no_row_longer(tables: None) -> None:
     assert stored() == [(10, 15), (20, 30)]
 
 
-def test_a_row_is_opened_if_nothing_follows(tables: None) -> None:
+def test_a_row_is_opened_if_nothing_follows(tables):
     """By update, by save, by move; each looks for what comes after."""
     Tariff.insert_disjoint([row := tariffs((10, 20))[0], last := tariffs((40, 50))[0]])
 
@@ -203,7 +199,7 @@ def test_a_row_is_opened_if_nothing_follows(tables: None) -> None:
     assert stored() == [(10, 20), (45, None)]
 
 
-def test_a_save_keeps_an_open_end(tables: None) -> None:
+def test_a_save_keeps_an_open_end(tables):
     """One write while it is open as the instance shows; also without a check of its version."""
     Tariff.insert_disjoint([row := tariffs((10, None))[0]])
     with count_requests() as sent:
@@ -221,7 +217,7 @@ def test_a_save_keeps_an_open_end(tables: None) -> None:
     assert stored() == [(20, None)]
 
 
-def test_open_rows_that_are_not_in_their_place_yet(tables: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_rows_that_are_not_in_their_place_yet(tables, monkeypatch):
     """The guard names them with their open end."""
     with unapplied(monkeypatch, Tariff):
         Tariff.insert_disjoint(tariffs((10, None)))
@@ -229,7 +225,7 @@ def test_open_rows_that_are_not_in_their_place_yet(tables: None, monkeypatch: py
             Tariff.insert_disjoint(tariffs((100, None)))
 
 
-def test_a_row_that_has_moved_away_is_in_no_way(tables: None) -> None:
+def test_a_row_that_has_moved_away_is_in_no_way(tables):
     """The guard names it by its key alone, which is no row without an end."""
     Tariff.insert_disjoint([row := tariffs((10, 20))[0]])
     Tariff.move(row, 30, 40)
@@ -240,7 +236,7 @@ def test_a_row_that_has_moved_away_is_in_no_way(tables: None) -> None:
     assert stored() == [(30, 40), (50, 60)]
 
 
-def test_range_locks_of_open_rows(tables: None) -> None:
+def test_range_locks_of_open_rows(tables):
     """They are open as well, so that rows without an end queue for each other."""
     Tariff.insert_disjoint(tariffs((10, 20)), pessimistic=True)
 
@@ -253,27 +249,21 @@ def test_range_locks_of_open_rows(tables: None) -> None:
     Tariff.insert_disjoint(tariffs((20, None)), pessimistic=True)
 
 
-def test_ends_that_may_not_be_open(tables: None) -> None:
+def test_ends_that_may_not_be_open(tables):
     """The range key, and an attribute without null=True; rows of others that lack it have no interval."""
 
-    class Closed(IntervalMixin, Model):
-        class Meta(Tariff.Meta):
-            pass
-
-        name = UnicodeAttribute(hash_key=True)
-        begin = NumberAttribute(range_key=True)
-        end = NumberAttribute(attr_name="e")
-        version = VersionAttribute()
-
+    names, end = {"hash_key": "name", "range_key": "begin"}, NumberAttribute(attr_name="e")
+    closed = declare("Closed", IntervalMixin, **names, end=end, version=True)
+    closed.Meta = Tariff.Meta
     with pytest.raises(ConfigurationError, match="it is the range key"):
         Tariff.insert_disjoint([Tariff("t", end=5)])
     with pytest.raises(ConfigurationError, match="not declared with null=True"):
-        Closed.insert_disjoint([Closed("t", 5)])
+        closed.insert_disjoint([closed("t", 5)])
     Tariff.insert_disjoint(tariffs((10, None)))
-    assert Closed.overlapping("t", None, None) == []
+    assert closed.overlapping("t", None, None) == []
 
 
-def test_null_is_open(tables: None) -> None:
+def test_null_is_open(tables):
     """Another program may have stored DynamoDB's null where PynamoDB stores nothing."""
     Tariff.insert_disjoint([row := tariffs((10, None))[0]])
     [image] = rows_of(Tariff)

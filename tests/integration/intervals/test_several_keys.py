@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
@@ -15,9 +15,6 @@ from pynamo_locking import ConfigurationError, ExpiringMixin, IntervalMixin, TTL
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import meta
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 
 class ByBegin(GlobalSecondaryIndex[Any]):
@@ -60,15 +57,14 @@ def keys_of(rows: Any) -> list[tuple[str, int]]:
 
 
 @pytest.fixture
-def stays(engine: Engine) -> None:
+def stays(engine):
     engine.bind(Stay, SlotLocks)
     rows = [("red", 1, 3), ("red", 5, None), ("blue", 2, 4), ("blue", 4, 6), ("green", 0, 1)]
     Stay.insert_disjoint([Stay(room, begin, end=end) for room, begin, end in rows])
     Stay("grey", 1, end=9, expires=datetime(2000, 1, 1, tzinfo=timezone.utc)).save()
 
 
-@pytest.mark.usefixtures("stays")
-def test_rows_and_gaps_come_by_hash_key_in_the_order_given() -> None:
+def test_rows_and_gaps_come_by_hash_key_in_the_order_given(stays):
     rooms = ["red", "grey", "green", "blue", "none"]
 
     assert keys_of(Stay.overlapping_in(rooms, 2, 6)) == [("red", 1), ("red", 5), ("blue", 2), ("blue", 4)]
@@ -80,8 +76,7 @@ def test_rows_and_gaps_come_by_hash_key_in_the_order_given() -> None:
     assert keys_of(Stay.overlapping_in([1], None, 1, index=Stay.by_begin)) == [("green", 0)]
 
 
-@pytest.mark.usefixtures("stays")
-def test_a_hash_key_is_asked_for_when_it_is_needed() -> None:
+def test_a_hash_key_is_asked_for_when_it_is_needed(stays):
     with count_requests() as requests:
         found = Stay.overlapping_in(itertools.cycle(["red", "blue"]), 2, 6)
         assert not requests.by_operation
@@ -105,6 +100,6 @@ def test_a_hash_key_is_asked_for_when_it_is_needed() -> None:
         (lambda: Booking.overlapping_in([1], None, None, index=Stay.by_begin), "index of Booking"),
     ],
 )
-def test_strange_arguments_are_refused_at_the_call(call: Any, why: str) -> None:
+def test_strange_arguments_are_refused_at_the_call(call, why):
     with pytest.raises(ConfigurationError, match=why):
         call()

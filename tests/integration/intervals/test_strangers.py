@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,11 +11,8 @@ from pynamo_locking import ConfigurationError, StaleVersion
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.parties import shifted_clock
 
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
-
-def test_a_row_that_has_expired_does_not_move(memory: Engine) -> None:
+def test_a_row_that_has_expired_does_not_move(memory):
     """Neither a copy from before, nor one that shows what has expired: nothing brings it back to life."""
     memory.bind(Lease, SlotLocks, SlotTransactions)
     with shifted_clock() as clock:
@@ -63,7 +60,7 @@ class Otherwise(Slot):
 
 
 @pytest.mark.parametrize("model", [Archived, Abroad, Otherwise])
-def test_rows_of_another_table_are_refused(memory: Engine, model: type[Slot]) -> None:
+def test_rows_of_another_table_are_refused(memory, model):
     """Their guards and their neighbours are elsewhere: the error says whose method it takes."""
     memory.bind(Slot, SlotLocks)
     row: Any = model("d", 10, end=20)
@@ -76,7 +73,7 @@ def test_rows_of_another_table_are_refused(memory: Engine, model: type[Slot]) ->
     assert stored_slots() == []
 
 
-def test_rows_of_a_subclass_in_the_same_table_are_stored(memory: Engine) -> None:
+def test_rows_of_a_subclass_in_the_same_table_are_stored(memory):
     """They have the same guards."""
     memory.bind(Slot, SlotLocks)
     Colored._connection = None
@@ -85,20 +82,7 @@ def test_rows_of_a_subclass_in_the_same_table_are_stored(memory: Engine) -> None
     assert stored_slots() == [(30, 40)]
 
 
-def test_a_row_that_has_moved_shows_no_lock(memory: Engine) -> None:
-    """That of its old place is deleted with it; the row in its new place has none, and can be locked and saved."""
-    memory.bind(Lease, SlotLocks, SlotTransactions)
-    Lease.insert_disjoint([Lease("o", "a", after="b")])
-    with Lease.locked("o", "a") as lock:
-        row = lock.item
-        Lease.move(row, "x", "y")
-    assert row.lock.entries == ()
-    row.note = "saved"
-    row.save()
-    assert Lease.get("o", "x").note == "saved"
-
-
-def test_a_row_does_not_move_inside_of_its_own_edit(memory: Engine) -> None:
+def test_a_row_does_not_move_inside_of_its_own_edit(memory):
     """The end of the block would not store what is changed after the move; in place it may, and after the block."""
     memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
     Slot.insert_disjoint(slots((10, 20)))

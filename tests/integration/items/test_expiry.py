@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +21,6 @@ from pynamo_locking import (
     ExpiringMixin,
     ItemNotFound,
     LockableModel,
-    LockAttribute,
     NamedLock,
     StaleVersion,
     TransactWrite,
@@ -32,6 +33,7 @@ from pynamo_locking._items import expiry
 from tests.support.faults import count_requests, lost_requests
 from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
+from tests.support.versioned_models import connection_of, item_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,60 +44,16 @@ PAST = timedelta(seconds=-30)
 LATER = timedelta(hours=1)
 
 
-class Everything(GlobalSecondaryIndex[Any]):
-    """Has all attributes."""
-
-    class Meta:
-        index_name = "everything"
-        projection = AllProjection()
-        read_capacity_units = write_capacity_units = 1
-
-    group = UnicodeAttribute(hash_key=True)
+def index(name: str, projection: Any, **keys: Any) -> Any:
+    """Return an index by the group of an item."""
+    units = {"read_capacity_units": 1, "write_capacity_units": 1}
+    meta = type("Meta", (), {"index_name": name, "projection": projection, **units})
+    parts = {"Meta": meta, "group": UnicodeAttribute(hash_key=True), **keys}
+    return types.new_class("Index", (GlobalSecondaryIndex,), exec_body=lambda body: body.update(parts))()
 
 
-class WithEnd(GlobalSecondaryIndex[Any]):
-    """Has the time of expiry among others."""
-
-    class Meta:
-        index_name = "with-end"
-        projection = IncludeProjection(["exp"])
-        read_capacity_units = write_capacity_units = 1
-
-    group = UnicodeAttribute(hash_key=True)
-
-
-class WithoutEnd(GlobalSecondaryIndex[Any]):
-    """Has another attribute only."""
-
-    class Meta:
-        index_name = "without-end"
-        projection = IncludeProjection(["n"])
-        read_capacity_units = write_capacity_units = 1
-
-    group = UnicodeAttribute(hash_key=True)
-
-
-class KeysOnly(GlobalSecondaryIndex[Any]):
-    """Has nothing but keys."""
-
-    class Meta:
-        index_name = "keys-only"
-        projection = KeysOnlyProjection()
-        read_capacity_units = write_capacity_units = 1
-
-    group = UnicodeAttribute(hash_key=True)
-
-
-class ByEnd(GlobalSecondaryIndex[Any]):
-    """Is sorted by the time of expiry."""
-
-    class Meta:
-        index_name = "by-end"
-        projection = KeysOnlyProjection()
-        read_capacity_units = write_capacity_units = 1
-
-    group = UnicodeAttribute(hash_key=True)
-    expires = TTLAttribute(range_key=True, attr_name="exp")
+def end(**options: Any) -> TTLAttribute:
+    return TTLAttribute(attr_name="exp", **options)
 
 
 class Session(ExpiringMixin, VersionedMixin, Model):
@@ -107,76 +65,38 @@ class Session(ExpiringMixin, VersionedMixin, Model):
     sk = NumberAttribute(range_key=True)
     group = UnicodeAttribute(null=True)
     n = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True, attr_name="exp")
+    expires = end(null=True)
     version = VersionAttribute()
-    everything, with_end, without_end = Everything(), WithEnd(), WithoutEnd()
-    keys_only, by_end = KeysOnly(), ByEnd()
+    everything = index("everything", AllProjection())
+    with_end = index("with-end", IncludeProjection(["exp"]))
+    without_end = index("without-end", IncludeProjection(["n"]))
+    keys_only = index("keys-only", KeysOnlyProjection())
+    by_end = index("by-end", KeysOnlyProjection(), expires=end(range_key=True))
 
 
-Cached = declare(
-    "Cached", ExpiringMixin, hash_key="pk", numbers="n", texts="other", expires=TTLAttribute(null=True, attr_name="exp")
-)
+def expiring(name: str, base: type[Any], **parts: Any) -> Any:
+    """Return a model of another kind whose items may have an end."""
+    return declare(name, ExpiringMixin, base, hash_key="pk", numbers="n", expires=end(null=True), **parts)
 
 
-class Lease(ExpiringMixin, LockableModel):
-    """With a version and the lock in the item."""
-
-    Meta = meta("leases")
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True, attr_name="exp")
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class PlainLease(ExpiringMixin, LockableModel):
-    """With the lock in the item and no version."""
-
-    Meta = meta("plain-leases")
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True, attr_name="exp")
-    lock = LockAttribute()
-
-
+Cached = expiring("Cached", Model)
+Lease = expiring("Lease", LockableModel, version=True, lock=True)
+PlainLease = expiring("PlainLease", LockableModel, lock=True)
 LeaseLocks = declare("LeaseLocks", NamedLock, table_name="lease-locks")
-LeaseBeside = declare(
-    "LeaseBeside",
-    ExpiringMixin,
-    LockableModel,
-    hash_key="pk",
-    numbers="n",
-    expires=TTLAttribute(null=True, attr_name="exp"),
-    lock_table=LeaseLocks,
-)
-
-
-class Frozen(runtime.Runtime):
-    """The real world, except that its clock shows one time."""
-
-    def __init__(self, ms: int) -> None:
-        super().__init__()
-        self.ms = ms
-
-    def time_us(self) -> int:
-        return self.ms * 1000
+LeaseBeside = expiring("LeaseBeside", LockableModel, lock_table=LeaseLocks)
 
 
 @contextmanager
-def clock_at(ms: int) -> Iterator[Frozen]:
+def clock_at(ms: int) -> Iterator[Any]:
     """Run the block at that time."""
-    real, world = runtime.current, Frozen(ms)
-    runtime.install(world)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime.current, "time_us", lambda: world.ms * 1000)
+        world = SimpleNamespace(ms=ms)
         yield world
-    finally:
-        runtime.install(real)
 
 
 @pytest.fixture(autouse=True)
-def clock() -> Iterator[Any]:
+def clock():
     """Ten days ahead of the engines: DynamoDB Local deletes what has expired by its own clock."""
     with shifted_clock() as clock:
         clock.shift = 864_000.0
@@ -187,10 +107,9 @@ def now() -> datetime:
     return datetime.fromtimestamp(runtime.current.time_ms() / 1000, tz=timezone.utc)
 
 
-def stored(engine: Any, model: type[Any], pk: str) -> dict[str, Any] | None:
-    answer = engine.client().get_item(TableName=model.Meta.table_name, Key={"pk": {"S": pk}}, ConsistentRead=True)
-    item: dict[str, Any] | None = answer.get("Item")
-    return item
+def stored(engine: Any, model: type[Any]) -> dict[str, Any]:
+    """The item "a", as DynamoDB has it."""
+    return item_of(engine, model) or {}
 
 
 @pytest.fixture
@@ -421,7 +340,7 @@ def test_an_unversioned_create_with_a_condition_replaces_an_expired_item(engine)
         Cached("a", n=6).save(Cached.pk.exists())
     assert isinstance(caught.value, PutError)
     assert caught.value.current is None
-    assert stored(engine, Cached, "a")["n"] == {"N": "5"}
+    assert stored(engine, Cached)["n"] == {"N": "5"}
     Cached("a", n=7, expires=LATER).save(Cached.pk.does_not_exist())
     assert Cached.get("a").n == 7
     with pytest.raises(Conflict) as caught:
@@ -462,7 +381,7 @@ def test_a_copy_that_was_read_before_the_item_expired_is_refused(engine, clock, 
         with pytest.raises(StaleVersion) as caught:
             write()
         assert (caught.value.expected, caught.value.actual, caught.value.current) == (1, None, None)
-    with pytest.raises(StaleVersion), TransactWrite(connection=model._get_connection().connection) as transaction:
+    with pytest.raises(StaleVersion), TransactWrite(connection=connection_of(model)) as transaction:
         transaction.save(item)
     assert model.get(*key, include_expired=True).version == 1
 
@@ -478,6 +397,21 @@ def test_a_write_without_a_version_check_prolongs_an_expired_item(engine):
     Session("a", 1, n=5, expires=PAST).save()
     Session("a", 1, n=6).save(add_version_condition=False)
     assert Session.get("a", 1).n == 6
+
+
+def prolonged(engine: Any, update: str, **values: int) -> Any:
+    """Let another client write right before the next delete: it gives the item more time."""
+
+    def prolong(body: dict[str, Any]) -> bool:
+        engine.client().update_item(
+            TableName=body["TableName"],
+            Key=body["Key"],
+            UpdateExpression=update,
+            ExpressionAttributeValues={f":{name}": {"N": str(value)} for name, value in values.items()},
+        )
+        return False
+
+    return lost_requests("DeleteItem", where=prolong)
 
 
 UPDATES = {
@@ -500,8 +434,7 @@ def test_an_update_of_an_expired_item_begins_afresh(engine, name):
         item.update([model.n.add(1)], **options)
     assert counted.by_operation == {"UpdateItem": 2, "DeleteItem": 1}
     found = model.get(*key)
-    assert (found.n, found.expires, getattr(found, "version", 1)) == (1, None, 1)
-    assert item.n == 1
+    assert (found.n, found.expires, getattr(found, "version", 1), item.n) == (1, None, 1, 1)
 
 
 def test_an_update_under_a_lock_in_another_row_begins_afresh(engine):
@@ -521,17 +454,7 @@ def test_an_item_that_was_prolonged_before_the_clean_up_is_not_deleted(engine, n
     model, key, options = UPDATES[name]
     engine.bind(model)
     model(*key, n=5, expires=PAST).save()
-
-    def prolong(body: dict[str, Any]) -> bool:
-        engine.client().update_item(
-            TableName=body["TableName"],
-            Key=body["Key"],
-            UpdateExpression="SET exp = :later",
-            ExpressionAttributeValues={":later": {"N": "4000000000"}},
-        )
-        return False
-
-    with lost_requests("DeleteItem", where=prolong):
+    with prolonged(engine, "SET exp = :later", later=4_000_000_000):
         model(*key).update([model.n.add(1)], **options)
     found = model.get(*key)
     assert found.expires, "the item that was prolonged was deleted, and created again by the update"
@@ -542,17 +465,8 @@ def test_a_prolonged_item_refuses_the_update_that_took_it_for_absent(engine):
     """The same with a version: nothing is deleted, nothing is changed, and the error brings the item."""
     engine.bind(Session)
     Session("a", 1, n=5, expires=PAST).save()
-
-    def prolong(body: dict[str, Any]) -> bool:
-        engine.client().update_item(
-            TableName=body["TableName"],
-            Key=body["Key"],
-            UpdateExpression="SET exp = :later ADD version :one",
-            ExpressionAttributeValues={":later": {"N": "4000000000"}, ":one": {"N": "1"}},
-        )
-        return False
-
-    with lost_requests("DeleteItem", where=prolong), pytest.raises(StaleVersion) as caught:
+    write = prolonged(engine, "SET exp = :later ADD version :one", later=4_000_000_000, one=1)
+    with write, pytest.raises(StaleVersion) as caught:
         Session("a", 1).update([Session.n.add(1)])
     assert (caught.value.actual, caught.value.current.n) == (2, 5)
     assert Session.get("a", 1).n == 5
@@ -566,11 +480,11 @@ def test_an_update_that_wants_an_item_is_refused_where_it_has_expired(engine):
         Cached("a").update([Cached.n.add(1)], condition=Cached.n == 5)
     assert counted.by_operation == {"UpdateItem": 1}
     assert caught.value.current is None
-    assert stored(engine, Cached, "a")["n"] == {"N": "5"}
+    assert stored(engine, Cached)["n"] == {"N": "5"}
 
 
 def test_an_expired_item_can_be_deleted(engine):
-    """By a caller that has read it, by key alone where there is no version, and not by accident."""
+    """By a caller that has read it, and by key alone: it counts as absent, and PynamoDB deletes what never was."""
     engine.bind(Session, Cached)
     Session("a", 1, expires=PAST).save()
     Session.get("a", 1, include_expired=True).delete()
@@ -578,11 +492,6 @@ def test_an_expired_item_can_be_deleted(engine):
     Cached("a", expires=PAST).save()
     Cached("a").delete()
     assert list(Cached.scan(include_expired=True)) == []
-
-
-def test_a_delete_of_an_absent_item_is_fine_also_if_it_is_one_that_expired(engine):
-    """PynamoDB deletes what was never stored without a word; an expired item is to count as absent."""
-    engine.bind(Session)
     Session("b", 1).delete()
     Session("a", 1, expires=PAST).save()
     Session("a", 1).delete()
@@ -593,13 +502,13 @@ def test_an_expired_item_cannot_be_locked(engine, model):
     """`ItemNotFound`, which is the model's DoesNotExist as well; nothing is left in the item."""
     engine.bind(model)
     model("a", n=5, expires=PAST).save()
-    before = stored(engine, model, "a") or {}
+    before = stored(engine, model)
     for take in (lambda: model.locked("a").acquire(), lambda: model.edit("a").__enter__()):
         with pytest.raises(ItemNotFound) as caught:
             take()
         assert isinstance(caught.value, model.DoesNotExist)
         assert model.lock_state("a").entries == ()
-    assert {name: value for name, value in (stored(engine, model, "a") or {}).items() if name != "lock"} == before
+    assert {name: value for name, value in stored(engine, model).items() if name != "lock"} == before
 
 
 def test_an_item_that_expires_while_it_is_locked(engine, clock):
@@ -632,13 +541,13 @@ def test_a_transaction_saves_over_an_expired_item(engine):
     Cached("a", n=5, expires=PAST).save()
     Lease("a", n=5, expires=PAST).save()
     new = Session("a", 1, n=6), Cached("a", n=6), Lease("a", n=6)
-    with TransactWrite(connection=Session._get_connection().connection) as transaction:
+    with TransactWrite(connection=connection_of(Session)) as transaction:
         transaction.save(new[0])
         transaction.save(new[1], Cached.pk.does_not_exist())
         transaction.save(new[2])
     assert [Session.get("a", 1).n, Cached.get("a").n, Lease.get("a").n] == [6, 6, 6]
     assert (new[0].version, new[2].version, Session.get("a", 1).version) == (1, 1, 1)
-    with pytest.raises(StaleVersion), TransactWrite(connection=Session._get_connection().connection) as transaction:
+    with pytest.raises(StaleVersion), TransactWrite(connection=connection_of(Session)) as transaction:
         transaction.save(Session("a", 1, n=7))
 
 
@@ -701,22 +610,16 @@ def test_a_time_of_expiry_that_is_stored_with_a_fraction_counts(engine):
 
 def test_a_model_without_a_time_of_expiry_says_so(dynoxide):
     """Before anything is sent, at the first use."""
-
-    class Endless(ExpiringMixin, Model):
-        Meta = meta("endless")
-
-        pk = UnicodeAttribute(hash_key=True)
-
-    dynoxide.bind(Endless)
-    dynoxide.client().put_item(TableName=Endless.Meta.table_name, Item={"pk": {"S": "a"}})
+    endless = dynoxide.bind(declare("Endless", ExpiringMixin, hash_key="pk"))
+    dynoxide.client().put_item(TableName=endless.Meta.table_name, Item={"pk": {"S": "a"}})
     uses = [
-        lambda: list(Endless.scan()),
-        lambda: list(Endless.query("a")),
-        lambda: Endless.count("a"),
-        lambda: Endless("a").update([Endless.pk.set("b")]),
-        lambda: Endless("a").save(Endless.pk.exists()),
-        lambda: Endless.get("a"),
-        lambda: list(Endless.batch_get(["a"])),
+        lambda: list(endless.scan()),
+        lambda: list(endless.query("a")),
+        lambda: endless.count("a"),
+        lambda: endless("a").update([endless.pk.set("b")]),
+        lambda: endless("a").save(endless.pk.exists()),
+        lambda: endless.get("a"),
+        lambda: list(endless.batch_get(["a"])),
     ]
     with count_requests() as counted:
         for use in uses:
@@ -726,43 +629,23 @@ def test_a_model_without_a_time_of_expiry_says_so(dynoxide):
 
 
 def test_a_time_of_expiry_that_is_a_key_is_refused():
-    """Where the class is made."""
-    with pytest.raises(ConfigurationError, match="is a key of the table"):
-
-        class Wrong(ExpiringMixin, Model):
-            pk = UnicodeAttribute(hash_key=True)
-            expires = TTLAttribute(range_key=True)
-
-
-def test_an_inherited_time_of_expiry_that_is_a_key_is_refused():
-    """Where the class is made, as well."""
-
-    class Base(Model):
-        pk = UnicodeAttribute(hash_key=True)
-        expires = TTLAttribute(range_key=True)
-
-    with pytest.raises(ConfigurationError, match="is a key of the table"):
-
-        class Wrong(ExpiringMixin, Base):
-            pass
+    """Where the class is made, whether it is declared there or inherited."""
+    parts = {"pk": UnicodeAttribute(hash_key=True), "expires": TTLAttribute(range_key=True)}
+    base = type(Model)("Base", (Model,), dict(parts))
+    for bases, members in (((ExpiringMixin, Model), parts), ((ExpiringMixin, base), {})):
+        with pytest.raises(ConfigurationError, match="is a key of the table"):
+            type(Model)("Wrong", bases, members)
 
 
 def test_the_order_of_the_mixins_does_not_matter(engine):
     """The parts of a model are what it is, not how it is written down."""
-
-    class Other(VersionedMixin, ExpiringMixin, Model):
-        Meta = meta("other-order")
-
-        pk = UnicodeAttribute(hash_key=True)
-        expires = TTLAttribute(null=True)
-        version = VersionAttribute()
-
-    engine.bind(Other)
-    Other("a", expires=PAST).save()
-    with pytest.raises(Other.DoesNotExist):
-        Other.get("a")
-    Other("a").save()
-    assert Other.get("a").version == 1
+    parts = {"hash_key": "pk", "version": True, "expires": TTLAttribute(null=True)}
+    other = engine.bind(declare("Other", VersionedMixin, ExpiringMixin, Model, **parts))
+    other("a", expires=PAST).save()
+    with pytest.raises(other.DoesNotExist):
+        other.get("a")
+    other("a").save()
+    assert other.get("a").version == 1
 
 
 # What holds where there is no item

@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.models import Model
 
 from pynamo_locking import (
     Conflict,
@@ -17,7 +15,6 @@ from pynamo_locking import (
     StaleVersion,
     TransactWrite,
     TTLAttribute,
-    VersionAttribute,
     VersionedMixin,
     transaction,
 )
@@ -26,39 +23,41 @@ from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import plan_check, plan_save, plan_update
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
-from tests.support.models import meta
+from tests.support.models import declare
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, Session, Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pynamo_locking import Transaction
     from pynamo_locking._writes.write import Write
-    from tests.engines.engine import Engine
 
 SOON = timedelta(seconds=10)
 LATER = timedelta(hours=1)
 
 
-class Token(ExpiringMixin, VersionedMixin, Model):
-    """Expires, and carries no lock."""
-
-    Meta = meta("tokens", transaction_table=Transactions)
-
-    session_id = UnicodeAttribute(hash_key=True)
-    note = UnicodeAttribute(null=True)
-    number = NumberAttribute(default=0)
-    expires_at = TTLAttribute(null=True)
-    version = VersionAttribute()
+#: Expires, and carries no lock.
+Token = declare(
+    "Token",
+    ExpiringMixin,
+    VersionedMixin,
+    hash_key="session_id",
+    texts="note",
+    numbers="number",
+    expires_at=TTLAttribute(null=True),
+    version=True,
+    transaction_table=Transactions,
+)
 
 
 MODELS = pytest.mark.parametrize("model", [Token, Session])
 
 
 @pytest.fixture
-def clock() -> Iterator[VirtualClock]:
-    """Time that the test moves."""
+def clock(memory):
+    """Tables in memory, and time that the test moves."""
+    memory.bind(Token, Session, Purse, Transactions)
     with VirtualClock() as clock:
         yield clock
 
@@ -91,11 +90,8 @@ def transact() -> TransactWrite:
 @MODELS
 @pytest.mark.parametrize("is_read", [True, False], ids=["read in it", "from outside"])
 @pytest.mark.parametrize("write", [save, update, touch])
-def test_a_transaction_does_not_prolong_what_expires_before_its_commit(
-    memory: Engine, clock: VirtualClock, path: str, model: Any, write: Callable[..., None], *, is_read: bool
-) -> None:
+def test_a_transaction_does_not_prolong_what_expires_before_its_commit(clock, path, model, write, *, is_read):
     """By then others take the item for gone."""
-    memory.bind(Token, Session, Purse, Transactions)
     model("a", expires_at=SOON).save()
     found = model.get("a")
     with pytest.raises(StaleVersion), transaction() as tx:
@@ -108,11 +104,8 @@ def test_a_transaction_does_not_prolong_what_expires_before_its_commit(
 
 
 @MODELS
-def test_an_update_without_a_version_does_not_bring_an_expired_item_back(
-    memory: Engine, clock: VirtualClock, path: str, model: Any
-) -> None:
+def test_an_update_without_a_version_does_not_bring_an_expired_item_back(clock, path, model):
     """It begins with an absent item, or is refused where that cannot be."""
-    memory.bind(Token, Session, Purse, Transactions)
     model("a", note="old", expires_at=SOON).save()
     with suppress(Conflict), transaction() as tx:
         update_unchecked(tx, model("a"))
@@ -122,11 +115,8 @@ def test_an_update_without_a_version_does_not_bring_an_expired_item_back(
 
 
 @MODELS
-def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(
-    memory: Engine, clock: VirtualClock, path: str, model: Any
-) -> None:
+def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(clock, path, model):
     """A new item was not possible yet when it was asked for, and is when it is sent."""
-    memory.bind(Token, Session, Purse, Transactions)
     model("a", note="old", expires_at=SOON).save()
     with transaction() as tx:
         tx.save(model("a", expires_at=LATER))
@@ -136,9 +126,8 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(
     assert (found.note, found.version) == (None, 1)
 
 
-def test_a_transaction_in_time_prolongs(memory: Engine, clock: VirtualClock, path: str) -> None:
+def test_a_transaction_in_time_prolongs(clock, path):
     """Nothing is refused that has not expired by the commit."""
-    memory.bind(Token, Session, Purse, Transactions)
     for write in (save, update):
         Session("a", expires_at=SOON).save(add_version_condition=False)
         with transaction() as tx:
@@ -151,11 +140,8 @@ def test_a_transaction_in_time_prolongs(memory: Engine, clock: VirtualClock, pat
 
 @MODELS
 @pytest.mark.parametrize("write", [save, update])
-def test_a_transact_write_does_not_prolong_what_expires_before_its_end(
-    memory: Engine, clock: VirtualClock, model: Any, write: Callable[..., None]
-) -> None:
+def test_a_transact_write_does_not_prolong_what_expires_before_its_end(clock, model, write):
     """Although its actions are made when they are added."""
-    memory.bind(Token, Session, Purse)
     model("a", expires_at=SOON).save()
     with pytest.raises(StaleVersion), transact() as together:
         write(together, model.get("a"))
@@ -170,7 +156,7 @@ def second_of(kwargs: dict[str, Any]) -> set[str]:
     return {value["N"] for value in kwargs["ExpressionAttributeValues"].values() if len(value.get("N", "")) == 10}
 
 
-PLANS: dict[str, Callable[[Token], Write]] = {
+PLANS: dict[str, Callable[[Any], Write]] = {
     "save": lambda item: plan_save(item, None, checks_version=True),
     "update": lambda item: plan_update(item, [Token.note.set("x")], None, checks_version=False),
     "check": plan_check,
@@ -178,11 +164,8 @@ PLANS: dict[str, Callable[[Token], Write]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_copies_of_one_write_are_of_one_second(
-    memory: Engine, clock: VirtualClock, plan: Callable[[Token], Write]
-) -> None:
+def test_copies_of_one_write_are_of_one_second(clock, plan):
     """Else the first copy could be accepted after the second was refused as too late, and its refusal was told."""
-    memory.bind(Token)
     write = plan(Token("a"))
     clock.jump(20)
     row, second = RowWrite(None, None, write), expiry.now_s()
@@ -197,9 +180,8 @@ def test_copies_of_one_write_are_of_one_second(
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_an_action_can_be_dated_anew(memory: Engine, clock: VirtualClock, plan: Callable[[Token], Write]) -> None:
+def test_an_action_can_be_dated_anew(clock, plan):
     """In place, and nothing else of it changes, not even the same number in a condition of the caller's."""
-    memory.bind(Token)
     write = plan(Token("a", number=5))
     now = expiry.now_s()
     write = replace(write, condition=write.condition & (Token.number != now))
@@ -213,9 +195,8 @@ def test_an_action_can_be_dated_anew(memory: Engine, clock: VirtualClock, plan: 
     assert list(before.values()).count({"N": str(now)}) == 2
 
 
-def test_a_native_transaction_is_repeated_as_it_was(memory: Engine, clock: VirtualClock) -> None:
+def test_a_native_transaction_is_repeated_as_it_was(clock):
     """DynamoDB refuses another request under the same token; a second later it is still the same one."""
-    memory.bind(Token, Purse, Transactions)
     Token("a", expires_at=LATER).save()
 
     def lose(body: dict[str, Any]) -> bool:
@@ -234,7 +215,7 @@ def test_a_native_transaction_is_repeated_as_it_was(memory: Engine, clock: Virtu
 
 
 @MODELS
-def test_reading_an_expired_item_as_absent(engine: Engine, model: Any) -> None:
+def test_reading_an_expired_item_as_absent(engine, model):
     """An instance that was never stored is checked to be absent, as an expired item is."""
     engine.bind(Token, Session)
     model("a", expires_at=-SOON).save()
@@ -250,7 +231,7 @@ def test_reading_an_expired_item_as_absent(engine: Engine, model: Any) -> None:
 
 
 @MODELS
-def test_reading_an_instance_that_has_expired(engine: Engine, model: Any) -> None:
+def test_reading_an_instance_that_has_expired(engine, model):
     """It is not as it was read: it is absent; one that has not expired is."""
     engine.bind(Token, Session)
     model("a", expires_at=-SOON).save()

@@ -5,12 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 import pytest
-from pynamodb.attributes import (
-    BinaryAttribute,
-    NumberAttribute,
-    UnicodeAttribute,
-    UTCDateTimeAttribute,
-)
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 
 from pynamo_locking import LockAttribute, LockTimeout
 from tests.support.models import Locks, declare

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,20 +16,17 @@ from pynamo_locking.testing import VirtualClock
 from tests.support.parties import held_elsewhere
 from tests.support.workers import Locks, Plain
 
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
-
 EVIL = "\x1b[2Jme\nWARNING all is well\u202e\x7f\r"
 SHOWN = "\\x1b[2Jme\\x0aWARNING all is well\\u202e\\x7f\\x0d"
 
 
-def test_plain_leaves_text_alone() -> None:
+def test_plain_leaves_text_alone():
     """Letters of any language, and what is printed of them; the rest is written as Python writes it."""
     assert plain("größe 量 / x") == "größe 量 / x"
     assert plain(EVIL) == SHOWN
 
 
-def test_errors_name_owners_on_one_line(memory: Engine) -> None:
+def test_errors_name_owners_on_one_line(memory):
     """Of a timeout and of a refused write; the attribute of the error has the label as it is."""
     memory.bind(Plain)
     Plain("a").save()
@@ -45,7 +41,7 @@ def test_errors_name_owners_on_one_line(memory: Engine) -> None:
     assert refused.value.holder == EVIL
 
 
-def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_names_on_one_line(memory, caplog):
     """Of the holder that is evicted, and of the lock, whose `name` is as it is."""
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
@@ -64,7 +60,7 @@ def test_the_log_has_names_on_one_line(memory: Engine, caplog: pytest.LogCapture
     assert repr(lock) == f"<Lock {SHOWN} not held>"
 
 
-def test_names_are_made_when_they_are_printed(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_made_when_they_are_printed(memory, monkeypatch):
     """A lock in its item is taken, written under and released without its name; its owner may ask for it."""
     memory.bind(Plain)
     Plain("a").save()

@@ -11,12 +11,7 @@ from pynamodb.models import Model
 from pynamo_locking import ConfigurationError, LockableModel, VersionAttribute, VersionedMixin
 from tests.support.faults import count_requests
 from tests.support.models import declare
-
-
-def item_of(engine: Any, model: type[Any], pk: str) -> dict[str, Any] | None:
-    answer = engine.client().get_item(TableName=model.Meta.table_name, Key={"pk": {"S": pk}}, ConsistentRead=True)
-    item: dict[str, Any] | None = answer.get("Item")
-    return item
+from tests.support.versioned_models import item_of
 
 
 def model_with(meta: dict[str, Any], *, base: type[Any] | None = None, **attributes: Any) -> type[Any]:
@@ -41,7 +36,7 @@ def test_where_the_write_id_is_stored(engine, meta, attributes, name):
     item, seen = model("a"), []
     for write in (item.save, item.save, lambda: item.update([model.n.add(1)])):
         write()
-        stored = item_of(engine, model, "a") or {}
+        stored = item_of(engine, model) or {}
         assert set(stored) == {"pk", "n"} | {a.attr_name for a in attributes.values()} | ({name} if name else set())
         seen.append(stored[name]["S"] if name else None)
     if name:
@@ -74,7 +69,7 @@ def test_a_write_id_that_is_an_attribute_is_refused(dynoxide):
         for write in (lambda: model("a").save(), lambda: model("a").update([model.n.add(1)])):  # noqa: B023 - called here
             with pytest.raises(ConfigurationError, match="attribute of its own"):
                 write()
-        assert item_of(dynoxide, model, "a") is None
+        assert item_of(dynoxide, model) is None
 
 
 def test_the_name_of_the_write_id_is_inherited_with_meta(dynoxide):
@@ -86,7 +81,7 @@ def test_the_name_of_the_write_id_is_inherited_with_meta(dynoxide):
     for model, name in ((base, "w"), (silent, "w"), (derived, "w"), (fresh, "version_write_id")):
         dynoxide.bind(model)
         model("a").save()
-        assert set(item_of(dynoxide, model, "a") or {}) == {"pk", "n", "version", name}
+        assert set(item_of(dynoxide, model) or {}) == {"pk", "n", "version", name}
 
 
 @pytest.mark.parametrize("name", ["modify", "touch", "guarded_batch"])

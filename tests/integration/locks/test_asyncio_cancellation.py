@@ -22,9 +22,8 @@ from tests.support.faults import tapped
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
-    from tests.engines.engine import Engine
 
 #: Who waits is woken by a release, and looks by itself only where two releases at once crossed on their way to it.
 DEAF: Final = LockSettings(lease=100, wait=50, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
@@ -36,7 +35,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
+def _no_complaints(caplog):
     """No exception was left unheard, no mailbox open, no thread at work."""
     yield
     gc.collect()
@@ -47,7 +46,7 @@ def _no_complaints(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 @pytest.fixture
-def memory(memory: Engine) -> Engine:
+def memory(memory):
     """The engine with the items of these tests."""
     memory.bind(Locks, Beside, Plain)
     for model, key in itertools.product((Plain, Beside), "ab"):
@@ -120,7 +119,7 @@ def each_place(run: Callable[[int], Awaitable[tuple[bool, int]]]) -> int:
 
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
 @pytest.mark.parametrize("work", ALONE)
-def test_cancelled_at_each_place(memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str) -> None:
+def test_cancelled_at_each_place(memory, work, how):
     """Taking, holding, renewing, saving, giving back: nothing is left, wherever and however often it is cancelled."""
     saved: list[bool] = []
 
@@ -135,7 +134,7 @@ def test_cancelled_at_each_place(memory: Engine, work: Callable[[], Coroutine[An
 
 
 @pytest.fixture(params=[1, 32], ids=["apart", "shared"])
-def deaf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LockSettings:
+def deaf(request, monkeypatch):
     """The settings, with an entry for each caller, or one for all."""
     settings = replace(DEAF, block=request.param)
     monkeypatch.setitem(globals(), "DEAF", settings)
@@ -144,8 +143,7 @@ def deaf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loc
 
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
 @pytest.mark.parametrize("work", [locks, edits, edits_beside, takes_all])
-@pytest.mark.usefixtures("deaf")
-def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str) -> None:
+def test_cancelled_in_the_queue(deaf, memory, work, how):
     """The same behind a holder, whose release wakes it: entering, waiting, granted; and the next one is served."""
     model = Beside if work in (edits_beside, takes_all) else Plain
     key = "b" if work is takes_all else "a"
@@ -173,9 +171,7 @@ def test_cancelled_in_the_queue(memory: Engine, work: Callable[[], Coroutine[Any
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("work", ALONE)
-def test_cancelled_in_the_middle_of_each_request(
-    memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], moment: str
-) -> None:
+def test_cancelled_in_the_middle_of_each_request(memory, work, moment):
     """While a request is on its way to DynamoDB, or its answer on the way back."""
 
     async def run(place: int) -> tuple[bool, int]:
@@ -201,24 +197,20 @@ def test_cancelled_in_the_middle_of_each_request(
     assert each_place(run) >= 2
 
 
-def test_out_of_time_from_outside(memory: Engine) -> None:
+async def test_out_of_time_from_outside(memory):
     """`asyncio.wait_for` ends a wait, and the holder has not noticed."""
+    async with Plain.locked("a", settings=DEAF) as holder:
 
-    async def main() -> None:
-        async with Plain.locked("a", settings=DEAF) as holder:
+        async def wait() -> None:
+            await Plain.locked("a", settings=DEAF).aacquire()
 
-            async def wait() -> None:
-                await Plain.locked("a", settings=DEAF).aacquire()
-
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.create_task(wait()), 0.02)  # else it is this task, from Python 3.12 on
-            assert [entry.ticket for entry in state()] == [holder.ticket]
-
-    asyncio.run(main())
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.create_task(wait()), 0.02)  # else it is this task, from Python 3.12 on
+        assert [entry.ticket for entry in state()] == [holder.ticket]
     assert state() == []
 
 
-def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
+def test_a_program_ends_with_tasks_at_work(memory):
     """`asyncio.run` cancels what is left: when it returns, the holder and those who wait are gone from the queue."""
     begun: list[int] = []
 
@@ -237,7 +229,7 @@ def test_a_program_ends_with_tasks_at_work(memory: Engine) -> None:
 
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
-def test_ctrl_c(memory: Engine) -> None:
+def test_ctrl_c(memory):
     """So it is after an interrupt from the keyboard."""
 
     async def wait() -> None:
@@ -258,9 +250,7 @@ def test_ctrl_c(memory: Engine) -> None:
 
 
 @pytest.mark.parametrize("when", ["holding", "waiting", "entering"])
-def test_a_loop_that_is_closed_under_its_tasks(
-    memory: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_a_loop_that_is_closed_under_its_tasks(memory, caplog, monkeypatch, when):
     """These tasks never end; when they are collected, threads tidy up behind them."""
     loop, dispatch, count = asyncio.new_event_loop(), client.dispatch, 1 if when == "holding" else 2
     is_on_its_way, go_on, held = threading.Event(), threading.Event(), threading.Event()
@@ -297,51 +287,41 @@ def test_a_loop_that_is_closed_under_its_tasks(
 
 
 @pytest.mark.parametrize("way", [locks, edits])
-def test_no_thread_can_be_started(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, way: Callable[[], Coroutine[Any, Any, None]]
-) -> None:
+async def test_no_thread_can_be_started(memory, monkeypatch, way):
     """The holder saves and gives back all the same; who waits hears of it, and its entry is removed."""
 
     def no_thread(*_: Any, **__: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def main() -> None:
-        async with Plain.edit("a", settings=DEAF) as item:
-            waiter = asyncio.ensure_future(way())
-            while not has_sleeper():  # noqa: ASYNC110 - no event for it
-                await asyncio.sleep(0)
-            until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
-            monkeypatch.setattr(runtime.current, "spawn", no_thread)
-            item.value = 7
-        with pytest.raises(RuntimeError, match="start new thread"):
-            await waiter
-
-    asyncio.run(main())
+    async with Plain.edit("a", settings=DEAF) as item:
+        waiter = asyncio.ensure_future(way())
+        while not has_sleeper():  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+        until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
+        monkeypatch.setattr(runtime.current, "spawn", no_thread)
+        item.value = 7
+    with pytest.raises(RuntimeError, match="start new thread"):
+        await waiter
     monkeypatch.undo()
     assert state() == []
     assert Plain.get("a").value == 7
 
 
-def test_a_child_process_leaves_the_entries_of_its_parent(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_process_leaves_the_entries_of_its_parent(memory, monkeypatch):
     """What the child of a fork collects is not taken out of the queue: it belongs to tasks of the parent."""
 
-    async def main() -> None:
-        async with Plain.locked("a", settings=DEAF):
-            apart = replace(DEAF, block=1)
-            waiting = Acquisition(
-                Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options
-            )
-            taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
-            assert taking.advance(None) is TO_THREADS
-            assert taking.advance(None) is not None
-            before = set(concurrency.blocking_threads._threads)  # those of earlier tests end soon
-            monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
-            taking.leave_behind()
-            assert concurrency.blocking_threads._threads <= before
-            taking.abandon()
-            assert len(state()) == 2
-            monkeypatch.undo()
-            waiting._leave()
-
-    asyncio.run(main())
+    async with Plain.locked("a", settings=DEAF):
+        apart = replace(DEAF, block=1)
+        waiting = Acquisition(Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options)
+        taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
+        assert taking.advance(None) is TO_THREADS
+        assert taking.advance(None) is not None
+        before = set(concurrency.blocking_threads._threads)  # those of earlier tests end soon
+        monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
+        taking.leave_behind()
+        assert concurrency.blocking_threads._threads <= before
+        taking.abandon()
+        assert len(state()) == 2
+        monkeypatch.undo()
+        waiting._leave()
     assert state() == []

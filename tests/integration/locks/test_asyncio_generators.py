@@ -17,13 +17,11 @@ from pynamo_locking._locks import held_lock
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from tests.engines.engine import Engine
+    from collections.abc import AsyncIterator
 
 
 @pytest.fixture
-def memory(memory: Engine) -> Engine:
+def memory(memory):
     """The engine with the items of these tests."""
     memory.bind(Locks, Beside, Plain)
     for model in (Plain, Beside):
@@ -32,7 +30,7 @@ def memory(memory: Engine) -> Engine:
 
 
 @pytest.fixture
-def slow(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def slow(memory, monkeypatch):
     """The same, whose answers to tasks take their time: who does not wait for them has gone on meanwhile."""
     dispatch = client.dispatch
 
@@ -72,24 +70,20 @@ WAYS = [locked, edited, all_locked]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_closed_by_its_task(slow: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
+async def test_closed_by_its_task(slow, way):
     """When `aclose` returns, the lock has been given back; nothing was saved."""
-
-    async def main() -> None:
-        async with contextlib.aclosing(way()) as numbers:  # type: ignore[type-var]
-            async for _ in numbers:
-                break
-        assert is_free()
-        assert held_lock.holds_nothing()
-        async with Plain.try_locked("a") as lock:
-            assert lock is not None
-
-    asyncio.run(main())
+    async with contextlib.aclosing(way()) as numbers:  # type: ignore[type-var]
+        async for _ in numbers:
+            break
+    assert is_free()
+    assert held_lock.holds_nothing()
+    async with Plain.try_locked("a") as lock:
+        assert lock is not None
     assert Plain.get("a").value == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_left_to_the_loop(slow: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
+def test_left_to_the_loop(slow, way):
     """A generator that a `break` has left: when `asyncio.run` returns, the lock has been given back."""
     left: list[Any] = []
 
@@ -104,7 +98,7 @@ def test_left_to_the_loop(slow: Engine, way: Callable[[], AsyncIterator[int]]) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_its_loop_has_gone(memory: Engine, way: Callable[[], AsyncIterator[int]]) -> None:
+def test_its_loop_has_gone(memory, way):
     """No task can wait: a thread gives the lock back, and nothing is raised into the collector."""
 
     async def hold() -> None:
@@ -125,7 +119,7 @@ def test_its_loop_has_gone(memory: Engine, way: Callable[[], AsyncIterator[int]]
     until(lambda: gc.collect() >= 0 and is_free(), "the lock to be given back")
 
 
-def test_closed_while_it_gives_the_lock_back(memory: Engine) -> None:
+def test_closed_while_it_gives_the_lock_back(memory):
     """A task that is cancelled meanwhile hears of it when the lock is free."""
 
     async def close() -> None:

@@ -17,10 +17,8 @@ from tests.support.faults import count_requests
 from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.engines.engine import Engine
 
 #: No caller that waits for a look of its own gets through in time.
 LAZY = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, poll_min=5e4, poll=5e4, poll_max=5e4, request_timeout=10)
@@ -29,7 +27,7 @@ EAGER = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, poll_min=0.01, poll=0.0
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     with own_bells() as folder:
         yield folder
 
@@ -42,11 +40,8 @@ def wait_lazily(worker: Remote, folder: Path, model: Any, key: str, place: int, 
     until(lambda: runtime.process_of(entry.id) in names(folder), "the socket of the waiter")
 
 
-def test_processes_hand_over_by_bells_alone(dynoxide: Engine, folder: Path) -> None:
-    """By a release, by the last save of an edit, and by a transaction, which returns no image.
-
-    Readers are let in together, and a forked child hears bells of its own.
-    """
+def test_processes_hand_over_by_bells_alone(dynoxide, folder):
+    """By a release, a last save, and a transaction, which shows no image; to readers together, to a forked child."""
     dynoxide.bind(Locks, Plain, Beside)
     Plain("a").save()
     Beside("a").save()
@@ -95,7 +90,7 @@ def waiter(model: Any, settings: LockSettings, *, is_task: bool) -> int:
 
 
 @pytest.mark.parametrize("is_task", [False, True])
-def test_a_forged_bell_costs_a_read(dynoxide: Engine, folder: Path, is_task: bool) -> None:
+def test_a_forged_bell_costs_a_read(dynoxide, folder, is_task):
     """And one that names no waiter of this process costs nothing."""
     dynoxide.bind(Plain)
     Plain("a").save()
@@ -118,7 +113,7 @@ def test_a_forged_bell_costs_a_read(dynoxide: Engine, folder: Path, is_task: boo
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide: Engine, folder: Path, model: Any) -> None:
+def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide, folder, model):
     """While its process and those of all that are ahead listen; else, or for a lock in another row, by the pace."""
     dynoxide.bind(Locks, Plain, Beside)
     model("a").save()
@@ -137,7 +132,7 @@ def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide: Engine, folder: Path, 
     assert [pause >= 0.5 for pause in pauses] == [False, model is Plain, False, model is Plain, False], pauses
 
 
-def test_without_bells_the_waiter_polls(dynoxide: Engine, folder: Path) -> None:
+def test_without_bells_the_waiter_polls(dynoxide, folder):
     dynoxide.bind(Plain)
     Plain("a").save()
     with crew(dynoxide, 1, Plain) as [holder]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,20 +16,15 @@ from pynamo_locking._locks.options import make_options
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks
 from tests.support.poisoned import document, entry, native, place, put, save, update
-from tests.support.shell import Shell, prepared
+from tests.support.shell import prepared
 from tests.support.transaction_models import Purse, Transactions, existing, stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.engine import Engine
 
 #: Of the arguments of `locked()`.
 NOTHING: Final[dict[str, Any]] = dict.fromkeys(("wait", "lease", "heartbeat", "owner"))
 
 
 @pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
+def clock(memory):
     """Virtual time, and a database."""
     memory.bind(Purse, Transactions, Locks)
     with VirtualClock() as clock:
@@ -61,7 +56,7 @@ def next_is(ticket: int) -> dict[str, Any]:
     ],
     ids=["above", "far above", "no list", "two", "zero", "negative", "none", "no entry", "twice"],
 )
-def test_tickets(clock: VirtualClock, lock: dict[str, Any], flaw: str) -> None:
+def test_tickets(clock, lock, flaw):
     """Each is that of one entry, above zero, and not so large that the next one could not be read."""
     image = place(lock)
     assert Purse.lock_state("p0").unreadable.startswith(flaw)
@@ -88,7 +83,7 @@ def changed_next(image: dict[str, Any]) -> dict[str, Any]:
     return {**image, "lock": changed(lock, next={"L": following})}
 
 
-def test_the_largest_tickets_are_not_lowered(clock: VirtualClock) -> None:
+def test_the_largest_tickets_are_not_lowered(clock):
     """Each that was given out can be read: it is refused before a holder gets one that a repair would forget."""
     for next_ticket in (10**30 - 1, 10**30, 10**30 + 1):
         place(changed(document(), next=next_is(next_ticket)))
@@ -107,7 +102,7 @@ def test_the_largest_tickets_are_not_lowered(clock: VirtualClock) -> None:
         assert state.next_ticket > given
 
 
-def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
+def test_a_repair_leaves_who_can_be_read(clock):
     """A holder that lives goes on, whatever another program has put behind it."""
     Purse("p0", balance=1).save()
     with Purse.locked("p0") as held:
@@ -131,7 +126,7 @@ def test_a_repair_leaves_who_can_be_read(clock: VirtualClock) -> None:
     assert Purse.lock_state("p0").entries == ()
 
 
-def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
+def test_a_repair_of_two_holders(clock):
     """Where two entries have one ticket, which of them holds the lock is not known: neither does then."""
     Purse("p0", balance=1).save()
     with pytest.raises(LockLost), Purse.locked("p0", heartbeat=False) as held:
@@ -146,14 +141,14 @@ def test_a_repair_of_two_holders(clock: VirtualClock) -> None:
     assert Purse.get("p0").balance == 1
 
 
-def test_an_end_in_the_far_future_says_nothing(clock: VirtualClock) -> None:
+def test_an_end_in_the_far_future_says_nothing(clock):
     """Of an entry of another kind neither: it is watched for its lease, and then evicted."""
     place(document(e=entry(u={"N": str(10**30)}, p={"N": "2"})))
     with Purse.locked("p0", wait=100, settings=LockSettings()):
         assert 60 <= clock.elapsed <= 70
 
 
-def test_how_many_entries_there_are(memory: Engine) -> None:
+def test_how_many_entries_there_are(memory):
     """Holders of a semaphore count among the most that fit into half of an item."""
     memory.bind(Locks)
     settings = LockSettings(max_waiters=MOST_WAITERS)
@@ -162,7 +157,7 @@ def test_how_many_entries_there_are(memory: Engine) -> None:
         assert options.capacity == most
 
 
-def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
+def test_who_leaves_a_broken_lock_was_not_refused(memory):
     """The last save of a lock is applied, and then the waiters of the process are told: they see what is broken."""
     memory.bind(Purse, Transactions)
     Purse("p0", balance=1).save()
@@ -180,13 +175,13 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory: Engine) -> None:
 
 
 @pytest.fixture
-def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(memory, capsys, monkeypatch):
     """The program, on the database in memory."""
     return prepared(memory, capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("lock", [{"S": "x"}, {"M": {"foo": {"N": "1"}}}, {"M": {}}], ids=str)
-def test_the_command_does_not_call_sound_what_is_no_lock(memory: Engine, shell: Shell, lock: dict[str, Any]) -> None:
+def test_the_command_does_not_call_sound_what_is_no_lock(memory, shell, lock):
     """It only says that there is none that is broken."""
     memory.bind(Locks)
     put(Locks, {"name": {"S": "n"}, "lock": lock})
@@ -204,7 +199,7 @@ def test_the_command_does_not_call_sound_what_is_no_lock(memory: Engine, shell: 
     ],
     ids=["part of a ms", "text", "no number", "null"],
 )
-def test_times(clock: VirtualClock, facts: dict[str, Any], flaw: str) -> None:
+def test_times(clock, facts, flaw):
     """Each is a whole number, or the entry is broken, also if no lock relies on it."""
     place(document(e=entry(**facts)))
     assert Purse.lock_state("p0").unreadable == flaw
@@ -214,7 +209,7 @@ def test_times(clock: VirtualClock, facts: dict[str, Any], flaw: str) -> None:
 
 
 @pytest.mark.parametrize("facts", [{"e": 10**37}, {"r": 10**37}, {"g": 10**37}, {"g": -(10**37)}])
-def test_times_that_no_calendar_has(clock: VirtualClock, facts: dict[str, int]) -> None:
+def test_times_that_no_calendar_has(clock, facts):
     """They are shown as well as possible, and change nothing: who waits sees that the entry is not renewed."""
     stored_facts: dict[str, Any] = {name: {"N": str(value)} for name, value in facts.items()}
     place(document(e=entry(l={"N": "5000"}, **stored_facts)))

@@ -16,13 +16,13 @@ from pynamo_locking._core.lock_queue import QueueEntry
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
+from tests.integration.locks.conftest import with_item
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued
+from tests.support.workers import PATIENCE, Beside, Plain, Versioned, in_line, until, until_in_line, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.engines.engine import Engine
 
 #: No caller that waits for a look of its own gets through in time.
 LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
@@ -31,9 +31,11 @@ ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_time
 
 
 @pytest.fixture(autouse=True)
-def _no_lock_of_another_test() -> None:
-    """An example of the documentation may have left one held in this process."""
+def _nobody_is_left_in_line():
+    """An example of the documentation may have left a lock held in this process."""
     local_queue.local_queues.clear()
+    yield
+    assert not local_queue.local_queues
 
 
 @contextmanager
@@ -60,51 +62,23 @@ def edit(model: Any, settings: LockSettings = LAZY, **options: Any) -> Callable[
 
 
 @pytest.fixture(params=[Plain, Versioned, Beside])
-def model(request: pytest.FixtureRequest, dynoxide: Engine) -> Any:
-    dynoxide.bind(Locks, request.param)
-    request.param("a").save()
-    return request.param
+def model(request, dynoxide):
+    yield from with_item(dynoxide, request.param)
 
 
-def test_each_turn_is_one_write(dynoxide: Engine) -> None:
-    dynoxide.bind(Versioned)
-    Versioned("a").save()
-    lock = Versioned.lock("a", settings=LAZY).acquire()
-    with lined_up(Versioned, "a", *[edit(Versioned)] * 5) as futures, count_requests() as counted:
-        lock.release()
-        served = [future.result() for future in futures]
-    assert counted.by_operation == {"UpdateItem": 6}
-    first = served[0][0]
-    assert served == [(first + i, 1 + i) for i in range(5)]  # in order of arrival, one draw
-    assert first == lock.ticket + 1
-
-
-def test_a_turn_with_the_lock_in_another_row(dynoxide: Engine) -> None:
-    """A transaction returns no values, so the next caller reads the row and the item."""
-    dynoxide.bind(Locks, Beside)
-    Beside("a").save()
-    lock = Beside.lock("a", settings=LAZY).acquire()
-    with lined_up(Beside, "a", *[edit(Beside)] * 4) as futures, count_requests() as counted:
-        lock.release()
-        assert [future.result()[1] for future in futures] == [1, 2, 3, 4]
-    assert counted.by_operation == {"UpdateItem": 1, "TransactWriteItems": 4, "TransactGetItems": 4, "GetItem": 3}
-
-
-def test_in_order_of_arrival(model: Any) -> None:
+def test_in_order_of_arrival(model):
+    """All tickets are of one draw, and each turn is one write; a transaction returns no item, so the next one reads."""
     lock = model.lock("a", settings=LAZY).acquire()
-    with lined_up(model, "a", *[edit(model)] * 4) as futures:
+    with lined_up(model, "a", *[edit(model)] * 4) as futures, count_requests() as counted:
         lock.release()
         served = [future.result() for future in futures]
-    assert [value for _, value in served] == [1, 2, 3, 4]
-    assert [ticket for ticket, _ in served] == sorted({ticket for ticket, _ in served})
-    assert model.lock_state("a").entries == ()
-    assert not local_queue.local_queues
+    assert served == [(lock.ticket + i, i) for i in range(1, 5)]
+    beside = {"UpdateItem": 1, "TransactWriteItems": 4, "TransactGetItems": 4, "GetItem": 3}
+    assert counted.by_operation == (beside if model is Beside else {"UpdateItem": 5})
 
 
-def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
+async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
     """100 tasks: each turn is one write, whatever the threads do that make the requests."""
-    memory.bind(Plain)
-    Plain("a").save()
     served: list[int] = []
 
     async def work(number: int) -> None:
@@ -112,23 +86,18 @@ def test_tasks_are_served_in_order_of_arrival(memory: Engine) -> None:
             item.value += 1
             served.append(number)
 
-    async def play() -> None:
+    with count_requests() as counted:
         async with Plain.locked("a", settings=LAZY):
             tasks = [asyncio.create_task(work(number)) for number in range(100)]
             await asyncio.sleep(0)
             assert len(in_line(Plain, "a")) == 100
         await asyncio.gather(*tasks)
-
-    with count_requests() as counted:
-        asyncio.run(play())
     assert served == list(range(100))
     assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
 
 
-def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_in_line_sleep(plain_item_in_memory, monkeypatch):
     """One of them looks whether the leader still acts, another one when that caller has left."""
-    memory.bind(Plain)
-    Plain("a").save()
     looked, is_leading = list[str](), local_queue.is_leading
     quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
 
@@ -152,7 +121,7 @@ def test_callers_in_line_sleep(memory: Engine, monkeypatch: pytest.MonkeyPatch) 
         assert [future.result()[1] for future in futures[1:]] == [1, 2, 3, 4]
 
 
-def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
+def test_the_entry_says_for_how_many_it_stands(model):
     lock = model.lock("a", settings=LAZY).acquire()
     assert model.lock_state("a").entries[0].members == 1
     inner, go_on = threading.Event(), threading.Event()
@@ -172,9 +141,7 @@ def test_the_entry_says_for_how_many_it_stands(model: Any) -> None:
         assert futures[2].result() == (lock.ticket + 3, 2)
 
 
-def test_a_block_has_a_largest_size(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_a_block_has_a_largest_size(plain_item):
     small = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=2)
     lock = Plain.lock("a", settings=small).acquire()
     with lined_up(Plain, "a", *[edit(Plain, small)] * 3) as futures:
@@ -189,7 +156,7 @@ def test_a_block_has_a_largest_size(dynoxide: Engine) -> None:
     assert tickets == [lock.ticket + 2, lock.ticket + 3, lock.ticket + 4]
 
 
-def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
+def test_a_caller_whose_time_is_over_leaves_the_line(model):
     lock = model.lock("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
         with count_requests() as counted:
@@ -201,7 +168,7 @@ def test_a_caller_whose_time_is_over_leaves_the_line(model: Any) -> None:
         assert [futures[i].result() for i in (0, 2)] == [(lock.ticket + 1, 1), (lock.ticket + 2, 2)]
 
 
-def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
+def test_a_leader_whose_time_is_over_hands_its_place_over(model):
     """The callers behind it keep the place in the queue that it drew for them."""
     other = model.lock("a", settings=ALONE).acquire()
     gate = threading.Event()
@@ -229,7 +196,7 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model: Any) -> None:
             assert newcomer.result() == (other.ticket + 3, 2)
 
 
-def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
+def test_a_holder_that_has_shared_hands_nothing_over(model):
     """Else the next caller would come ahead of readers that have been let in meanwhile."""
     lock = model.lock("a", settings=LAZY).acquire()
     second, go_on = model.lock("a", settings=LAZY), threading.Event()
@@ -251,43 +218,31 @@ def test_a_holder_that_has_shared_hands_nothing_over(model: Any) -> None:
         assert futures[1].result()[0] > reader.ticket
 
 
-def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model: Any) -> None:
+@pytest.mark.parametrize("notices", [False, True])
+def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model, notices):
     """They enter the queue anew at once, whether or not the holder has noticed; it neither saves nor hands over."""
     lock = model.lock("a", settings=LAZY, heartbeat=False).acquire()
     with lined_up(model, "a", edit(model, wait=20), edit(model, wait=20)) as futures:
         model.break_lock("a", ticket=lock.ticket)
+        if notices:
+            with pytest.raises(LockLost):
+                lock.renew()
         assert [future.result()[1] for future in futures] == [1, 2]
     with pytest.raises(LockLost):
         lock.release()
-    assert model.lock_state("a").entries == ()
 
 
-def test_a_broken_lock_lets_the_others_enter_anew(model: Any) -> None:
-    lock = model.lock("a", settings=LAZY).acquire()
-    with lined_up(model, "a", edit(model), edit(model)) as futures:
-        model.break_lock("a", ticket=lock.ticket)
-        with pytest.raises(LockLost):
-            lock.renew()
-        assert [future.result()[1] for future in futures] == [1, 2]
-    with pytest.raises(LockLost):
-        lock.release()
-    assert model.lock_state("a").entries == ()
-
-
-def test_an_item_deleted_in_the_block(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_an_item_deleted_in_the_block(plain_item):
     with Plain.locked("a", settings=LAZY) as lock, lined_up(Plain, "a", edit(Plain), edit(Plain)) as futures:
         lock.item.delete()
         for future in futures:
             with pytest.raises(ItemNotFound):
                 future.result()
-    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("lost", [lost_requests, lost_responses])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_hand_over_without_an_answer(model: Any, lost: Any, times: int) -> None:
+def test_a_hand_over_without_an_answer(model, lost, times):
     """Each caller gets its turn once, whatever became of the write that hands over."""
     lock = model.lock("a", settings=LAZY).acquire()
     operation = "TransactWriteItems" if model is Beside else "UpdateItem"
@@ -296,12 +251,9 @@ def test_a_hand_over_without_an_answer(model: Any, lost: Any, times: int) -> Non
         done = [future.result()[1] for future in futures]
     assert done == [1, 2, 3]
     assert model.get("a", consistent_read=True).value == 3
-    assert model.lock_state("a").entries == ()
 
 
-def test_threads_and_tasks_are_in_one_line(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_threads_and_tasks_are_in_one_line(plain_item):
     lock = Plain.lock("a", settings=LAZY).acquire()
 
     async def task() -> int:
@@ -316,34 +268,25 @@ def test_threads_and_tasks_are_in_one_line(dynoxide: Engine) -> None:
         assert counted.by_operation == {"UpdateItem": 4}
 
 
-def test_a_task_that_is_cancelled_leaves_the_line(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+async def test_a_task_that_is_cancelled_leaves_the_line(plain_item):
 
-    async def play() -> None:
-        async def work() -> None:
-            async with Plain.edit("a", settings=LAZY) as item:
-                item.value += 1
+    async def work() -> None:
+        async with Plain.edit("a", settings=LAZY) as item:
+            item.value += 1
 
-        async with Plain.locked("a", settings=LAZY):
-            tasks = [asyncio.create_task(work()) for _ in range(3)]
-            await asyncio.to_thread(until_in_line, Plain, "a", 3)
-            tasks[0].cancel()
-            await asyncio.wait(tasks[:1])
-            assert len(in_line(Plain, "a")) == 2
-        await asyncio.gather(*tasks[1:])
-
-    asyncio.run(play())
+    async with Plain.locked("a", settings=LAZY):
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        await asyncio.to_thread(until_in_line, Plain, "a", 3)
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        assert len(in_line(Plain, "a")) == 2
+    await asyncio.gather(*tasks[1:])
     assert Plain.get("a", consistent_read=True).value == 2
-    assert Plain.lock_state("a").entries == ()
-    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over"])
-def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_tasks_leave_the_line_in_their_loop(plain_item_in_memory, monkeypatch, how):
     """Cancelled or timed out, they make no request and start no thread, however many there are."""
-    memory.bind(Plain)
-    Plain("a").save()
     lock, started, start = Plain.lock("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
 
     def spawn(world: runtime.Runtime, target: Callable[[], None], name: str) -> None:
@@ -354,52 +297,55 @@ def test_tasks_leave_the_line_in_their_loop(memory: Engine, monkeypatch: pytest.
         async with Plain.edit("a", settings=LAZY, wait=wait):
             raise AssertionError
 
-    async def play() -> None:
-        leader = asyncio.create_task(work(100))
-        await asyncio.to_thread(until_queued, Plain, "a", 2)
-        tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
-        await asyncio.sleep(0)
-        assert len(in_line(Plain, "a")) == 100
-        monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
-        with count_requests() as counted:
-            for task in tasks if how == "cancelled" else ():
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        monkeypatch.undo()
-        assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
-        assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
-        leader.cancel()
-        await asyncio.wait([leader])
-
-    asyncio.run(play())
+    leader = asyncio.create_task(work(100))
+    await asyncio.to_thread(until_queued, Plain, "a", 2)
+    tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
+    await asyncio.sleep(0)
+    assert len(in_line(Plain, "a")) == 100
+    monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
+    with count_requests() as counted:
+        for task in tasks if how == "cancelled" else ():
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    monkeypatch.undo()
+    assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
+    assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
+    leader.cancel()
+    await asyncio.wait([leader])
     lock.release()
-    assert Plain.lock_state("a").entries == ()
-    assert not local_queue.local_queues
 
 
-def test_who_can_leave_the_line(memory: Engine) -> None:
+def local_waiters(
+    count: int, *, lease: float = 60, remove: Callable[[Any, str], None] = lambda *_: None
+) -> list[local_queue.LocalWaiter]:
+    """Enqueue callers that act only by what a test calls for them."""
+    row, new = Plain.lock("a")._handle.target.row, lock_requests.NewEntry("of a test", "a test", lease)
+    waiters = [local_queue.LocalWaiter(row, new, Mailbox(), 32, remove) for _ in range(count)]
+    for waiter in waiters:
+        local_queue.enqueue_locally(waiter)
+    return waiters
+
+
+#: What a test lets a caller hand over.
+HELD = QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
+#: Looks whether the caller that leads is still there.
+QUICK = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
+
+
+def test_who_can_leave_the_line(plain_item_in_memory):
     """A caller without an entry, whether or not it leads; not the caller whose entry is stored or may be."""
-    memory.bind(Plain)
-    row = Plain.lock("a")._handle.target.row
-    new, held = lock_requests.NewEntry("of all", "all", 60), QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
-    first, second, third = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(3))
-    for caller in (first, second, third):
-        local_queue.enqueue_locally(caller)
-
+    first, second, third = local_waiters(3)
     assert not local_queue.leave_local_queue(first), "it acts for the others"
-    assert local_queue.handover_to_next(first, held) is not None
+    assert local_queue.handover_to_next(first, HELD) is not None
     assert not local_queue.leave_local_queue(second), "a write that stores its entry may be under way"
     local_queue.let_next_lead(first)
     assert not local_queue.leave_local_queue(second), "it has an entry, and does not know of it"
     local_queue.accept_handover(second)
     local_queue.let_next_lead(second)
     assert local_queue.leave_local_queue(third), "it leads, and has not begun to"
-    assert not local_queue.local_queues
 
 
-def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
+def test_one_entry_for_each_caller(plain_item):
     with ThreadPoolExecutor(2) as pool, Plain.locked("a", settings=ALONE):
         futures = [pool.submit(edit(Plain, ALONE)) for _ in range(2)]
         assert len(until_queued(Plain, "a", 3)) == 3
@@ -407,42 +353,23 @@ def test_one_entry_for_each_caller(dynoxide: Engine) -> None:
     assert sorted(future.result()[1] for future in futures) == [1, 2]
 
 
-def test_a_leader_that_is_gone_is_replaced(dynoxide: Engine) -> None:
+def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(plain_item):
     """A caller that an interrupt has kept from leaving does not hold up the others."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    new = lock_requests.NewEntry("of the leader", "leader", 60)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 1, lambda *_: None)
-    local_queue.enqueue_locally(caller)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
-    with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
-        del caller
-        assert future.result()[1] == 1
-    assert not local_queue.local_queues
-
-
-def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(dynoxide: Engine) -> None:
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    new = lock_requests.NewEntry("x", "x", 100.0)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 1, lambda *_: None)
-    local_queue.enqueue_locally(caller)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
-    with lined_up(Plain, "a", edit(Plain, quick, wait=0.5), edit(Plain, quick), edit(Plain, quick)) as futures:
+    [leader] = local_waiters(1)
+    with lined_up(Plain, "a", edit(Plain, QUICK, wait=0.5), edit(Plain, QUICK), edit(Plain, QUICK)) as futures:
         with pytest.raises(LockTimeout):  # of the first watcher
             futures[0].result()
-        del caller
+        del leader
         assert [future.result()[1] for future in futures[1:]] == [1, 2]
-    assert not local_queue.local_queues
 
 
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
-def test_the_size_of_a_block_is_checked(block: Any) -> None:
+def test_the_size_of_a_block_is_checked(block):
     with pytest.raises(Exception, match="block must be a whole number from 1 to 400"):
         LockSettings(block=block)
 
 
-def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
+def test_a_holder_that_hangs_does_not_hold_up_its_process(model):
     """Its lease has ended, so the callers behind it enter by themselves, as other processes would."""
     short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1)
     lock = model.lock("a", settings=short).acquire()
@@ -450,16 +377,10 @@ def test_a_holder_that_hangs_does_not_hold_up_its_process(model: Any) -> None:
         assert [future.result()[1] for future in futures] == [1, 2]
     with pytest.raises(LockLost):
         lock.release()
-    assert model.lock_state("a").entries == ()
-    assert not local_queue.local_queues
 
 
-def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
-    dynoxide: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(plain_item, monkeypatch):
     """Its entry is stored after it has left: it is removed, and the caller behind it has its turn."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     hand_over, sent, go_on = lock_requests.hand_over, threading.Event(), threading.Event()
 
     def late(*arguments: Any) -> Any:
@@ -486,52 +407,34 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(
         futures[0].result()
         assert futures[1].result()[1] == 1
     until(lambda: Plain.lock_state("a").entries == (), "an empty queue")
-    assert not local_queue.local_queues
 
 
-def test_a_leader_and_the_caller_after_it_are_gone(dynoxide: Engine) -> None:
+def test_a_leader_and_the_caller_after_it_are_gone(plain_item):
     """The leader chose its successor, which left, and was then kept from passing on: the third caller leads."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    row, removed = Plain.lock("a", settings=LAZY)._handle.target.row, list[str]()
-    new = lock_requests.NewEntry("of the second", "second", 60)
-    first, second = (
-        local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda _, entry: removed.append(entry)) for _ in range(2)
-    )
-    local_queue.enqueue_locally(first)
-    local_queue.enqueue_locally(second)
-    held = QueueEntry("of the first", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
-    assert local_queue.handover_to_next(first, held) is not None
+    removed = list[str]()
+    first, second = local_waiters(2, remove=lambda _, entry: removed.append(entry))
+    assert local_queue.handover_to_next(first, HELD) is not None
     local_queue.abandon(second)
-    quick = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
-    with lined_up(Plain, "a", edit(Plain, quick)) as (future,):
+    with lined_up(Plain, "a", edit(Plain, QUICK)) as (future,):
         del first
         assert future.result()[1] == 1
-    assert removed == ["of the second"]
-    assert not local_queue.local_queues
+    assert removed == ["of a test"]
 
 
 #: A lease that ends while a test waits.
 SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
 
 
-def test_a_leader_that_stands_still_does_not_hold_up_its_process(dynoxide: Engine) -> None:
+def test_a_leader_that_stands_still_does_not_hold_up_its_process(plain_item):
     """It shows no sign of life for a lease, so the next caller enters by itself."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-    new = lock_requests.NewEntry("of the leader", "leader", SHORT.lease)
-    caller = local_queue.LocalWaiter(Plain.lock("a")._handle.target.row, new, Mailbox(), 32, lambda *_: None)
-    local_queue.enqueue_locally(caller)
+    [leader] = local_waiters(1, lease=SHORT.lease)
     with lined_up(Plain, "a", edit(Plain, SHORT), edit(Plain, SHORT)) as futures:
         assert sorted(future.result()[1] for future in futures) == [1, 2]
-    assert local_queue.tickets_to_reserve(caller) == 1
-    assert not local_queue.local_queues
+    assert local_queue.tickets_to_reserve(leader) == 1
 
 
-def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
+def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item):
     """The thread of its loop waits for the same lock: the entry of the task is evicted, and it enters again later."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     first = Plain.lock("a", settings=ALONE).acquire()
 
     def release_without(ticket: int) -> None:
@@ -550,17 +453,11 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(dynoxide: Engine) -> None:
         return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
 
     assert asyncio.run(play()) == [1, 2]
-    assert not local_queue.local_queues
 
 
-def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_next_caller_is_about_to_lead(plain_item, monkeypatch):
     """Either it leads or it is still next: it is never nowhere."""
-    dynoxide.bind(Plain)
-    row = Plain.lock("a")._handle.target.row
-    new = lock_requests.NewEntry("of both", "both", 60)
-    first, second = (local_queue.LocalWaiter(row, new, Mailbox(), 32, lambda *_: None) for _ in range(2))
-    local_queue.enqueue_locally(first)
-    local_queue.enqueue_locally(second)
+    first, second = local_waiters(2)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -572,14 +469,11 @@ def test_an_interrupt_while_the_next_caller_is_about_to_lead(dynoxide: Engine, m
     first.acts_until = 0  # its lease is over; else it would have to be collected
     assert local_queue.is_leading(second)
     local_queue.abandon(second)
-    assert not local_queue.local_queues
 
 
-@pytest.mark.parametrize("model", [Plain, Beside])
-def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
+@pytest.mark.parametrize("model", [Plain, Beside], indirect=True)
+def test_an_edit_that_deletes_its_item(model):
     """The callers in line hear that there is no item, one after the other, and nothing stays in the queue."""
-    dynoxide.bind(Locks, model)
-    model("a").save()
     lock = model.lock("a", settings=LAZY).acquire()
 
     def delete() -> None:
@@ -592,5 +486,3 @@ def test_an_edit_that_deletes_its_item(model: Any, dynoxide: Engine) -> None:
         for future in futures[1:]:
             with pytest.raises((ItemNotFound, model.DoesNotExist)):
                 future.result()
-    assert not local_queue.local_queues
-    assert model.lock_state("a").entries == ()

@@ -12,8 +12,6 @@ from tests.support.faults import count_requests
 from tests.support.workers import Plain, Taken, crew, until_next_beat, until_over, until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.waits
@@ -33,7 +31,24 @@ both_settings = pytest.mark.parametrize("settings", [WITH_HINT, WITHOUT_HINT], i
 
 
 @pytest.fixture
-def report(record_property: Callable[[str, object], None], request: pytest.FixtureRequest) -> Callable[[float], None]:
+def engine(real_engine):
+    """The engine, with one item."""
+    real_engine.bind(Plain)
+    Plain("a").save()
+    return real_engine
+
+
+def died(engine: Engine, settings: LockSettings, *, for_long: float = SKEW) -> int:
+    """Let a process take the lock and die; return its ticket when its lease has been over for a while."""
+    with crew(engine, 1, Plain) as [worker]:
+        ticket: int = worker.call("enter", Plain, "a", settings=settings).ticket
+        worker.kill()
+    until_over(Plain, "a", ticket, for_long)
+    return ticket
+
+
+@pytest.fixture
+def report(record_property, request):
     """Print and record how long a recovery took, in leases."""
 
     def report(seconds: float) -> None:
@@ -51,13 +66,9 @@ def evictions(bodies: list[tuple[str, Any]]) -> int:
 
 @both_settings
 @pytest.mark.parametrize("victim", [0, 1, 2], ids=["holder", "first waiter", "middle waiter"])
-def test_one_of_five_is_killed(
-    real_engine: Engine, victim: int, settings: LockSettings, report: Callable[[float], None]
-) -> None:
+def test_one_of_five_is_killed(engine, victim, settings, report):
     """The four survivors get the lock in ticket order, a few leases later, and leave an empty queue."""
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 5, Plain) as workers:
+    with crew(engine, 5, Plain) as workers:
         for count, worker in enumerate(workers, 1):
             worker.start("enter", Plain, "a", settings=settings)
             tickets = until_queued(Plain, "a", count)
@@ -83,44 +94,30 @@ def test_one_of_five_is_killed(
     assert successor.at - killed_at < FEW_LEASES * LEASE
 
 
-@pytest.mark.parametrize("settings", [WITH_HINT], ids=["hint"])
-def test_newcomer_after_the_lease_does_not_wait(real_engine: Engine, settings: LockSettings) -> None:
+def test_newcomer_after_the_lease_does_not_wait(engine):
     """With the hint, a holder that died long ago does not even keep out who has no time to wait."""
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 1, Plain) as [worker]:
-        dead = worker.call("enter", Plain, "a", settings=settings)
-        worker.kill()
-    until_over(Plain, "a", dead.ticket, SKEW)
-    with Plain.locked("a", wait=0, settings=settings) as lock:
-        assert lock.ticket > dead.ticket
+    dead = died(engine, WITH_HINT)
+    with Plain.locked("a", wait=0, settings=WITH_HINT) as lock:
+        assert lock.ticket > dead
 
 
-def test_newcomer_without_the_hint_watches_a_lease(real_engine: Engine, report: Callable[[float], None]) -> None:
+def test_newcomer_without_the_hint_watches_a_lease(engine, report):
     """Without the hint, a newcomer watches a whole lease, however long ago the holder died."""
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 1, Plain) as [worker]:
-        dead = worker.call("enter", Plain, "a", settings=WITHOUT_HINT)
-        worker.kill()
-    until_over(Plain, "a", dead.ticket, 2 * SKEW)
+    dead = died(engine, WITHOUT_HINT, for_long=2 * SKEW)
     with pytest.raises(LockTimeout):
         Plain.lock("a", wait=0, settings=WITHOUT_HINT).acquire()
     started = time.monotonic()
     with Plain.locked("a", settings=WITHOUT_HINT) as lock:
         watched = time.monotonic() - started
-        assert lock.ticket > dead.ticket
+        assert lock.ticket > dead
     report(watched)
-    assert watched >= SILENCE
-    assert watched < FEW_LEASES * LEASE
+    assert SILENCE <= watched < FEW_LEASES * LEASE
 
 
-def test_outsider_is_refused_while_the_holder_lives(real_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outsider_is_refused_while_the_holder_lives(engine, monkeypatch):
     """A plain save of an item whose holder renews is refused, also after more than a lease."""
     monkeypatch.setattr(Plain.Meta, "lock_settings", WITH_HINT)
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 1, Plain) as [worker]:
+    with crew(engine, 1, Plain) as [worker]:
         taken = worker.call("enter", Plain, "a")
         entered = time.monotonic()
         while time.monotonic() - entered < LEASE + SKEW:
@@ -132,48 +129,34 @@ def test_outsider_is_refused_while_the_holder_lives(real_engine: Engine, monkeyp
     Plain("a", value=7).save()
 
 
-def test_outsider_evicts_a_dead_holder(real_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outsider_evicts_a_dead_holder(engine, monkeypatch):
     """A plain save gets through once the hint says that the killed holder is dead."""
     monkeypatch.setattr(Plain.Meta, "lock_settings", WITH_HINT)
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 1, Plain) as [worker]:
-        dead = worker.call("enter", Plain, "a")
-        worker.kill()
-    until_over(Plain, "a", dead.ticket, SKEW)
+    dead = died(engine, WITH_HINT)
     with count_requests() as counted:
         Plain("a", value=7).save()
     assert evictions(counted.bodies) == 1
     state = Plain.lock_state("a")
     assert state.entries == ()
-    assert state.was_evicted(dead.ticket)
+    assert state.was_evicted(dead)
     assert Plain.get("a", consistent_read=True).value == 7
 
 
-def test_outsider_without_the_hint_is_refused(real_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outsider_without_the_hint_is_refused(engine, monkeypatch):
     """Without the hint nothing proves to a plain save that the killed holder is dead."""
     monkeypatch.setattr(Plain.Meta, "lock_settings", WITHOUT_HINT)
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 1, Plain) as [worker]:
-        dead = worker.call("enter", Plain, "a")
-        worker.kill()
-    until_over(Plain, "a", dead.ticket, 2 * SKEW)
+    dead = died(engine, WITHOUT_HINT, for_long=2 * SKEW)
     with pytest.raises(ItemLocked) as refused:
         Plain("a", value=7).save()
-    assert refused.value.ticket == dead.ticket
-    assert [entry.ticket for entry in Plain.lock_state("a").entries] == [dead.ticket]
+    assert refused.value.ticket == dead
+    assert [entry.ticket for entry in Plain.lock_state("a").entries] == [dead]
     assert Plain.get("a", consistent_read=True).value == 0
 
 
 @both_settings
-def test_mass_crash_before_the_survivor_came(
-    real_engine: Engine, settings: LockSettings, report: Callable[[float], None]
-) -> None:
+def test_mass_crash_before_the_survivor_came(engine, settings, report):
     """A holder and 10 waiters died at once: who comes later removes all of them in one request."""
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 1, Plain) as [worker]:
+    with crew(engine, 1, Plain) as [worker]:
         worker.call("crowd", Plain, "a", 11, settings=settings)
         until_queued(Plain, "a", 11)
         worker.kill()
@@ -193,13 +176,9 @@ def test_mass_crash_before_the_survivor_came(
 
 
 @both_settings
-def test_mass_crash_in_front_of_the_survivor(
-    real_engine: Engine, settings: LockSettings, report: Callable[[float], None], record_property: Callable[..., None]
-) -> None:
+def test_mass_crash_in_front_of_the_survivor(engine, settings, report, record_property):
     """10 waiters die at once, behind a holder that leaves: the survivor needs one lease, not ten."""
-    real_engine.bind(Plain)
-    Plain("a").save()
-    with crew(real_engine, 3, Plain) as [holder, crowd, survivor]:
+    with crew(engine, 3, Plain) as [holder, crowd, survivor]:
         holder.call("enter", Plain, "a", settings=settings)
         crowd.call("crowd", Plain, "a", 10, settings=settings)
         until_queued(Plain, "a", 11)

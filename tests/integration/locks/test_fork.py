@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from pynamo_locking import LockLost, LockSettings
 from pynamo_locking._locks import local_queue
-from tests.support.workers import Beside, Locks, Plain, Versioned, crew, until_next_beat, until_queued
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
+from tests.integration.locks.conftest import bind
+from tests.support.workers import Beside, Plain, Versioned, crew, until_next_beat, until_queued
 
 pytestmark = pytest.mark.waits
 
@@ -20,18 +16,8 @@ SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 
 
-def bind(engine: Engine, model: Any, *keys: str) -> tuple[type[Any], ...]:
-    """Bind the model, and the table of its locks if that is another one; save some items."""
-    models = (Locks, Beside) if model is Beside else (model,)
-    for one in models:
-        engine.bind(one)
-    for key in keys:
-        model(key).save()
-    return models
-
-
 @all_models
-def test_child_has_not_the_lock(real_engine: Engine, model: Any) -> None:
+def test_child_has_not_the_lock(real_engine, model):
     """In the child the lock is lost, and so is every write under it."""
     with crew(real_engine, 1, *bind(real_engine, model, "a")) as [parent]:
         taken = parent.call("enter", model, "a", settings=SETTINGS)
@@ -51,7 +37,7 @@ def test_child_has_not_the_lock(real_engine: Engine, model: Any) -> None:
         child.close()
 
 
-def test_event_from_before_the_fork_is_set_in_the_child(real_engine: Engine) -> None:
+def test_event_from_before_the_fork_is_set_in_the_child(real_engine):
     """Who keeps `lock.lost` at hand, to look at it in a loop, sees in the child that it is set."""
     with crew(real_engine, 1, *bind(real_engine, Plain, "a")) as [parent]:
         parent.call("enter", Plain, "a", settings=SETTINGS)
@@ -62,7 +48,7 @@ def test_event_from_before_the_fork_is_set_in_the_child(real_engine: Engine) -> 
 
 
 @all_models
-def test_child_leaves_the_block(real_engine: Engine, model: Any) -> None:
+def test_child_leaves_the_block(real_engine, model):
     """The child's way out of the with-block does not release the lock, and the parent works on."""
     with crew(real_engine, 1, *bind(real_engine, model, "a")) as [parent]:
         taken = parent.call("enter", model, "a", settings=SETTINGS)
@@ -84,7 +70,7 @@ def test_child_leaves_the_block(real_engine: Engine, model: Any) -> None:
 
 
 @all_models
-def test_child_takes_locks_of_its_own(real_engine: Engine, model: Any) -> None:
+def test_child_takes_locks_of_its_own(real_engine, model):
     """The child takes another lock, and its own heartbeat renews it, while the parent's goes on as well."""
     with crew(real_engine, 1, *bind(real_engine, model, "a", "b")) as [parent]:
         held = parent.call("enter", model, "a", settings=SETTINGS)
@@ -100,7 +86,7 @@ def test_child_takes_locks_of_its_own(real_engine: Engine, model: Any) -> None:
         child.close()
 
 
-def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap: Engine) -> None:
+def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap):
     """It was counted as taken twice then: the second time could not be had any more, and the first was no loss."""
     bind(cheap, Plain, "a")
     lock = Plain.lock("a").acquire()
@@ -118,7 +104,7 @@ def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap: Engine) 
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_child_queues_behind_its_parent(real_engine: Engine, model: Any) -> None:
+def test_child_queues_behind_its_parent(real_engine, model):
     """After the with-block the child asks for the same lock, and gets it when the parent has left."""
     with crew(real_engine, 1, *bind(real_engine, model, "a")) as [parent]:
         parent.call("enter", model, "a", settings=SETTINGS)
@@ -138,7 +124,7 @@ def test_child_queues_behind_its_parent(real_engine: Engine, model: Any) -> None
     assert model.lock_state("a").entries == ()
 
 
-def test_parent_and_child_write_at_the_same_time(real_engine: Engine) -> None:
+def test_parent_and_child_write_at_the_same_time(real_engine):
     """Parent and child increment the same items after the fork, and each increment counts."""
     keys = [f"item-{i}" for i in range(5)]
     with crew(real_engine, 1, *bind(real_engine, Plain, *keys)) as [parent]:
@@ -155,7 +141,7 @@ def test_parent_and_child_write_at_the_same_time(real_engine: Engine) -> None:
 
 @pytest.mark.parametrize("makes_lock", ["before", "after"])
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_child_has_connections_of_its_own(dynoxide: Engine, model: Any, makes_lock: str) -> None:
+def test_child_has_connections_of_its_own(dynoxide, model, makes_lock):
     """No connection that was open at the fork serves both: one would read the other one's answers."""
     with crew(dynoxide, 1, *bind(dynoxide, model, "a")) as [parent]:
         parent.call("make_lock", model, "a")
@@ -168,7 +154,7 @@ def test_child_has_connections_of_its_own(dynoxide: Engine, model: Any, makes_lo
         child.close()
 
 
-def test_forks_in_the_middle_of_renewals(real_engine: Engine) -> None:
+def test_forks_in_the_middle_of_renewals(real_engine):
     """Whatever the heartbeat is doing at the moment of a fork, the child's locks work."""
     held, edited = [f"held-{i}" for i in range(20)], [f"edited-{i}" for i in range(10)]
     with crew(real_engine, 1, *bind(real_engine, Plain, *held, *edited)) as [parent]:

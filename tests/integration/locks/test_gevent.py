@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from tests.support.nursery import ROOT
 from tests.support.workers import PATIENCE
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 #: Takes a lock in the main greenlet and in another one; prints what it got, or why it did not.
 PROGRAM: Final = """
@@ -53,7 +50,7 @@ def said(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_is_promised(dynoxide: Engine) -> None:
+def test_what_is_promised(dynoxide):
     """Locks, heartbeats, kills, transactions, in greenlets of one thread: see `tests.support.greenlets`."""
     names = [dynoxide.new_name(), dynoxide.new_name()]
     lines = said("-m", "tests.support.greenlets", str(dynoxide.host), dynoxide.region, *names)
@@ -73,6 +70,6 @@ SILENT: Final = "import warnings; warnings.simplefilter('ignore'); "
     ],
     ids=["late", "never"],
 )
-def test_when_threads_are_replaced(before: str, after: str, told: str) -> None:
+def test_when_threads_are_replaced(before, after, told):
     """After the import, or never: greenlets would be taken for one thread, so they are refused."""
     assert said("-c", PROGRAM.format(before=before, after=after)) == [told]

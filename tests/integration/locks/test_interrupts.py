@@ -37,19 +37,11 @@ from tests.support.interrupts import (
     until_at_rest,
 )
 from tests.support.lengths import short_or_long
-from tests.support.transaction_models import (
-    FEW,
-    Purse,
-    Transactions,
-    make_long_from,
-    marked_rows,
-    purses,
-    stored,
-)
+from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from, marked_rows, purses, stored
 from tests.support.workers import Beside, Locks, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import FrameType
 
     from tests.engines.engine import Engine
@@ -64,7 +56,7 @@ LET_BE: Final = {"__del__", "<genexpr>"}
 
 
 @pytest.fixture(autouse=True)
-def _room_for_lost_frames() -> Iterator[None]:
+def _room_for_lost_frames():
     """CPython 3.11 loses count of its recursion where a profile function raises, and never gets below again."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + 100_000)
@@ -123,9 +115,8 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
     run()  # what is made once and kept
     place = step
     while True:
-        heartbeat.heartbeat_thread._released = (
-            0  # a sweep would be interrupted at each of its steps, and have one more each time
-        )
+        # A sweep would be interrupted at each of its steps, and have one more each time.
+        heartbeat.heartbeat_thread._released = 0
         with Injected(place, let_be) as injected:
             run()
         until_at_rest()
@@ -136,7 +127,7 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
 
 
 @pytest.fixture
-def models(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def models(memory, monkeypatch):
     for model in (Locks, workers.Plain):
         monkeypatch.setattr(model.Meta, "lock_settings", replace(workers.SETTINGS, lease=60, request_timeout=2))
     memory.bind(Locks, Beside, workers.Plain)
@@ -205,14 +196,14 @@ async def by_a_task_that_is_cancelled() -> None:
         in_the_first_free,
     ],
 )
-def test_an_interrupted_block_leaves_no_entry(models: None, run: Callable[[], None]) -> None:
+def test_an_interrupted_block_leaves_no_entry(models, run):
     """Wherever the interrupt comes: before the grant, between it and the block, at its end, in the release."""
     places = each_place(run, none_left((Locks, "a"), (Locks, "b"), (workers.Plain, "a")))
     assert places > 50
 
 
 @pytest.mark.parametrize("run", [by_acquire_and_release, by_acquire_and_release_inside])
-def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], None]) -> None:
+def test_an_interrupted_pair_leaves_no_entry(models, run):
     """So it is with `acquire` and `release`, unless the interrupt comes before `release` has begun."""
     places = each_place(run, none_left((Locks, "a")), LET_BE | {"release", "end_block"})
     assert places > 50
@@ -226,20 +217,17 @@ def test_an_interrupted_pair_leaves_no_entry(models: None, run: Callable[[], Non
         (in_a_block_of_a_task, set()),
         (in_an_edit_of_a_task, set()),
         (in_two_locks_of_a_task, set()),
-        (
-            by_a_task_that_is_cancelled,
-            {"acquire_in_task"},
-        ),  # a profiler can replace what is thrown into it
+        (by_a_task_that_is_cancelled, {"acquire_in_task"}),  # a profiler can replace what is thrown into it
         (by_acquire_and_release_of_a_task, {"arelease", "aend_block"}),  # as for `release`
     ],
 )
-def test_an_interrupted_task_leaves_no_entry(models: None, run: Any, let_be: set[str]) -> None:
+def test_an_interrupted_task_leaves_no_entry(models, run, let_be):
     """So it is where the interrupt goes through an event loop, which then never hears what a thread has done."""
     places = each_place(lambda: asyncio.run(run()), none_left((Locks, "a"), (workers.Plain, "a")), LET_BE | let_be)
     assert places > 50
 
 
-def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_interrupt_does_not_stop_the_removal(models, monkeypatch):
     """Ctrl-C again, while the entry is removed because of the first one: a thread goes on."""
     original, second = release._remove, iter([KeyboardInterrupt()])
 
@@ -262,9 +250,7 @@ def test_a_second_interrupt_does_not_stop_the_removal(models: None, monkeypatch:
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_an_interrupted_transaction_is_all_or_none(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, is_long: bool
-) -> None:
+def test_an_interrupted_transaction_is_all_or_none(memory, monkeypatch, is_long):
     """What is left of it, `sweep` finishes: no mark stays, and the money is all there."""
     if is_long:
         make_long_from(monkeypatch)
@@ -286,14 +272,17 @@ def test_an_interrupted_transaction_is_all_or_none(
         assert each_place(move, check, step=short_or_long(5, 13) if is_long else short_or_long(2, 5)) > 500
 
 
-ENDING: Final = """
+#: What begins the programs of these tests.
+MODEL: Final = """
 import sys, threading
-from pynamo_locking import NamedLock
+from pynamo_locking import LockSettings, NamedLock
 
 class Locks(NamedLock):
     class Meta:
         table_name, host, region = sys.argv[1:]
         aws_access_key_id = aws_secret_access_key = "dummy"
+"""
+ENDING: Final = """
 
 for name in ("of the main thread", "another"):
     Locks.lock(name).acquire()
@@ -311,23 +300,15 @@ threading.Thread(target=hold, daemon=True).start()
 taken.wait()
 sys.exit(3)
 """
-
-
 LATE: Final = """
-import atexit, logging, sys, threading
+import atexit, logging, threading
 
 logging.basicConfig(format="%(message)s")
 beaten = threading.Event()
 atexit.register(beaten.wait, 20)  # runs after what a library registers that is imported later
-
-from pynamo_locking import LockSettings
-from pynamo_locking import NamedLock
+"""
+BEATING: Final = """
 from pynamo_locking._locks.heartbeat import HeartbeatThread
-
-class Locks(NamedLock):
-    class Meta:
-        table_name, host, region = sys.argv[1:]
-        aws_access_key_id = aws_secret_access_key = "dummy"
 
 renew = HeartbeatThread._renew
 
@@ -340,17 +321,9 @@ def noted(self, own):
 HeartbeatThread._renew = noted
 Locks.lock("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=0.1)).acquire()
 """
-
-
 UNANSWERED: Final = """
-import logging, sys, threading
-from pynamo_locking import NamedLock
+import logging
 from pynamo_locking.testing import throttled
-
-class Locks(NamedLock):
-    class Meta:
-        table_name, host, region = sys.argv[1:]
-        aws_access_key_id = aws_secret_access_key = "dummy"
 
 def start(thread):
     raise RuntimeError("can't start new thread")
@@ -363,37 +336,31 @@ with throttled(Locks):
 """
 
 
-def test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process(dynoxide: Engine) -> None:
-    """Where no thread could go on with it; the next caller does not wait for the end of the lease."""
-    dynoxide.bind(Locks)
+def ended(engine: Engine, program: str) -> tuple[int, str, str]:
+    """Run a program; return its exit code, and what it wrote."""
+    engine.bind(Locks)
     meta: Any = Locks.Meta
-    command = [sys.executable, "-c", UNANSWERED, meta.table_name, meta.host, meta.region]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    command = [sys.executable, "-c", program, meta.table_name, meta.host, meta.region]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process(dynoxide):
+    """Where no thread could go on with it; the next caller does not wait for the end of the lease."""
+    assert ended(dynoxide, MODEL + UNANSWERED) == (0, "", "")
     left = Locks.lock_state("a").entries
     assert left == (), "the process has ended, and left the entry whose removal had no answer"
 
 
-def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide: Engine) -> None:
+def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide):
     """What other callbacks of the end do may take longer than the time to the next renewal."""
-    dynoxide.bind(Locks)
-    meta: Any = Locks.Meta
-    command = [sys.executable, "-c", LATE, meta.table_name, meta.host, meta.region]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert ended(dynoxide, LATE + MODEL + BEATING) == (0, "", "")
     assert Locks.lock_state("a").entries == ()
 
 
-def test_the_end_of_a_process_inside_a_lock(dynoxide: Engine) -> None:
-    """What the main thread has taken and not given back is given back; a daemon thread may be at work to the last.
-
-    Locks that were broken meanwhile, in whose queues it has nothing to remove, keep it from no other.
-    """
-    dynoxide.bind(Locks)
-    meta: Any = Locks.Meta
-    command = [sys.executable, "-c", ENDING, meta.table_name, meta.host, meta.region]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, ended.stderr) == (3, "")
+def test_the_end_of_a_process_inside_a_lock(dynoxide):
+    """What the main thread has taken is given back, broken locks or not; a daemon thread may be at work to the last."""
+    assert ended(dynoxide, MODEL + ENDING) == (3, "", "")
     for name in ("of the main thread", "another"):
         assert Locks.lock_state(name).entries == ()
     assert len(Locks.lock_state("of a daemon").entries) == 1
@@ -467,7 +434,7 @@ class Line:
 # As above, of `holders_in`, which its caller does not read to the end.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("who", ["as_holder", "as_next"])
-def test_an_interrupted_caller_does_not_hold_up_those_in_line(models: None, who: str) -> None:
+def test_an_interrupted_caller_does_not_hold_up_those_in_line(models, who):
     """Wherever the interrupt comes: the callers before it and behind it are served, and none waits for a lease."""
     line = Line()
 

@@ -33,9 +33,8 @@ from tests.support.transaction_models import FEW, Purse, Transactions, make_long
 from tests.support.workers import Locks, Plain, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine
 
-    from tests.engines.engine import Engine
 
 #: Interrupts of each form; 0: as many as the forms say.
 INTERRUPTS: Final = short_or_long(0, 200)
@@ -181,7 +180,7 @@ async def in_three_locks() -> None:
 
 
 @pytest.fixture
-def handler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handler]:
+def handler(monkeypatch):
     before, handler = signal.getsignal(signal.SIGINT), Handler()
     handler.replace(monkeypatch)
     yield handler
@@ -195,7 +194,7 @@ def nothing_left(where: str) -> None:
 
 
 @pytest.mark.parametrize("run", [in_a_block, in_a_block_with_an_item, in_an_edit, by_acquire_and_release])
-def test_interrupted_locks(dynoxide: Engine, handler: Handler, run: Callable[[], None]) -> None:
+def test_interrupted_locks(dynoxide, handler, run):
     dynoxide.bind(Locks, Plain)
     Plain("a").save()
     interrupt(handler, run, INTERRUPTS or 45, nothing_left)
@@ -212,7 +211,7 @@ def test_interrupted_locks(dynoxide: Engine, handler: Handler, run: Callable[[],
         by_acquire_and_release_of_a_task,
     ],
 )
-def test_interrupted_tasks(dynoxide: Engine, handler: Handler, run: Any, signals: int) -> None:
+def test_interrupted_tasks(dynoxide, handler, run, signals):
     """The first signal cancels the task, since Python 3.11; one more goes through the loop wherever that is."""
     dynoxide.bind(Locks, Plain)
     Plain("a").save()
@@ -230,17 +229,7 @@ def in_a_task(move: Callable[[], None]) -> None:
     [(FEW, MOST_ACTIONS, 15, 200), (FEW + 2, FEW, 12, 200), (MOST_ACTIONS + 2, MOST_ACTIONS, 4, 40)],
     ids=["short", "long", "of 102"],
 )
-def test_interrupted_transactions(
-    dynoxide: Engine,
-    handler: Handler,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    count: int,
-    most: int,
-    times: int,
-    at_most: int,
-    form: Any,
-) -> None:
+def test_interrupted_transactions(dynoxide, handler, monkeypatch, *, count, most, times, at_most, form):
     """Nothing of it is applied or all; `sweep` finishes what is left. No mark stays, and no money comes or goes."""
     dynoxide.bind(Purse, Transactions)
     make_long_from(monkeypatch, most)

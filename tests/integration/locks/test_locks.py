@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ import pytest
 from pynamo_locking import ConfigurationError, ItemNotFound, LockLost, LockSettings, LockTimeout, locked_all
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._writes.send import ItemWork
+from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
@@ -81,32 +83,18 @@ def test_tickets_of_an_item_that_is_made_anew_begin_at_its_microsecond(account, 
 
 def test_waiters_are_served_in_the_order_of_their_entries(account):
     """First come, first served, whichever waiter looks first after a release."""
-    served, threads = [], []
-
-    def wait_for_it(name):
-        with account.locked("a", settings=APART) as lock:
-            served.append((name, lock.ticket))
-
-    with held_elsewhere(account.lock("a", settings=APART)):
-        for name in range(5):
-            threads.append(threading.Thread(target=wait_for_it, args=(name,)))
-            threads[-1].start()
-            while len(account.lock_state("a").waiters) <= name:
-                pass
-        assert [entry.ticket for entry in account.lock_state("a").waiters] == sorted(
-            entry.ticket for entry in account.lock_state("a").waiters
-        )
-    for thread in threads:
-        thread.join()
-    assert [name for name, _ in served] == [0, 1, 2, 3, 4]
-    assert [ticket for _, ticket in served] == sorted(ticket for _, ticket in served)
+    locks = [account.lock("a", settings=APART) for _ in range(5)]
+    holder = account.lock("a", settings=APART)
+    assert granted_in_turn(account, "a", holder, *enumerate(locks)) == [0, 1, 2, 3, 4]
+    tickets = [lock.ticket for lock in locks]
+    assert tickets == sorted(tickets)
     assert account.lock_state("a").entries == ()
 
 
 def test_no_wait_fails_at_once_and_leaves_nothing(account):
     """`wait=0` names who holds the lock, and enters no queue."""
     with held_elsewhere(account.lock("a", owner="somebody")) as other:
-        with pytest.raises(LockTimeout, match="held by somebody") as caught:
+        with pytest.raises(LockTimeout, match="1 ahead; held by somebody") as caught:
             account.locked("a", wait=0).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
         assert caught.value.queue.holders[0].owner == "somebody"
@@ -123,20 +111,8 @@ def test_a_bounded_wait_ends_and_leaves_nothing(account):
 
 def test_an_infinite_wait_ends_with_the_turn(account):
     """`math.inf` waits until it is our turn."""
-    entered = threading.Event()
-
-    def wait_for_ever():
-        with account.locked("a", wait=math.inf):
-            entered.set()
-
-    with held_elsewhere(account.lock("a", settings=APART)):
-        thread = threading.Thread(target=wait_for_ever)
-        thread.start()
-        while not account.lock_state("a").waiters:
-            pass
-        assert not entered.is_set()
-    thread.join()
-    assert entered.is_set()
+    waiter = account.lock("a", wait=math.inf)
+    assert granted_in_turn(account, "a", account.lock("a", settings=APART), ("waiter", waiter)) == ["waiter"]
 
 
 def test_an_exception_in_the_block_gives_the_lock_back(account):
@@ -219,12 +195,10 @@ def test_without_the_hint_a_whole_lease_is_watched(account):
         dead = abandoned(account.lock("a", lease=6, settings=settings))
         clock.shift += 3600
         waiter = account.lock("a", wait=1000, lease=30, settings=settings)
-        thread = threading.Thread(target=waiter.acquire)
-        thread.start()
-        while len(account.lock_state("a").entries) < 2:
-            pass
-        clock.shift += 6 * 1.05
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(waiter.acquire)
+            until_waiting(account, "a")
+            clock.shift += 6 * 1.05
         assert waiter.ticket > dead.ticket
         assert account.lock_state("a").holders[0].ticket == waiter.ticket
         waiter.release()
@@ -238,17 +212,15 @@ def test_a_renewed_entry_is_not_evicted(account):
         holder = account.lock("a", lease=6, heartbeat=False, settings=settings)
         holder.acquire()
         waiter = account.lock("a", wait=1000, lease=6000, settings=settings)
-        thread = threading.Thread(target=waiter.acquire)
-        with _counted_looks(looks):
-            thread.start()
+        with ThreadPoolExecutor(1) as pool, _counted_looks(looks):
+            pool.submit(waiter.acquire)
             for _ in range(4):
                 for _ in range(2):
                     looks.acquire()  # the second look began after the beat was stored
                 clock.shift += 4
                 holder.renew()
-        assert account.lock_state("a").holders[0].ticket == holder.ticket
-        holder.release()
-        thread.join()
+            assert account.lock_state("a").holders[0].ticket == holder.ticket
+            holder.release()
     assert waiter.ticket > holder.ticket
     waiter.release()
 
@@ -319,13 +291,12 @@ def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
                 refused.set()
 
         patch.setattr(lock_requests, "enter", enter)
-        thread = threading.Thread(target=late.acquire)
-        thread.start()
-        refused.wait()
-        clock.shift += 300
-        for entry in holder._handle.target.row.state(waiter).entries:
-            account.break_lock("a", ticket=entry.ticket)
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(late.acquire)
+            refused.wait()
+            clock.shift += 300
+            for entry in holder._handle.target.row.state(waiter).entries:
+                account.break_lock("a", ticket=entry.ticket)
         assert late.remaining > 9_800
         late.release()
 
@@ -421,76 +392,58 @@ def test_a_waiter_renews_its_entry(account):
     """Waiting longer than the lease keeps the place in the queue, however rare the looks are."""
     settings = LockSettings(request_timeout=0.2, poll_min=60, poll=60, poll_max=60, max_clock_skew=0)
     waiter = account.lock("a", lease=1.2, settings=settings)
-    thread = threading.Thread(target=waiter.acquire)
-    with held_elsewhere(account.lock("a", settings=APART)):
-        thread.start()
-        while not (waiting := account.lock_state("a").waiters) or waiting[0].beat < 4:
+    with ThreadPoolExecutor(1) as pool, held_elsewhere(account.lock("a", settings=APART)):
+        pool.submit(waiter.acquire)
+        while (waiting := until_waiting(account, "a")[0]).beat < 4:
             pass
-        ticket = waiting[0].ticket
-    thread.join()
-    assert waiter.ticket == ticket
+    assert waiter.ticket == waiting.ticket
     waiter.release()
 
 
 def test_a_waiter_that_was_evicted_enters_again(account):
     """A waiter that lost its place goes to the end of the queue instead of failing."""
     waiter = account.lock("a", wait=60)
-    thread = threading.Thread(target=waiter.acquire)
-    with held_elsewhere(account.lock("a", settings=APART)):
-        thread.start()
-        while not (waiting := account.lock_state("a").waiters):
+    with ThreadPoolExecutor(1) as pool, held_elsewhere(account.lock("a", settings=APART)):
+        pool.submit(waiter.acquire)
+        before = until_waiting(account, "a")[0].ticket
+        assert account.break_lock("a", ticket=before)
+        while until_waiting(account, "a")[0].ticket == before:
             pass
-        assert account.break_lock("a", ticket=waiting[0].ticket)
-        while not (again := account.lock_state("a").waiters) or again[0].ticket == waiting[0].ticket:
-            pass
-    thread.join()
-    assert waiter.ticket > waiting[0].ticket
+    assert waiter.ticket > before
     waiter.release()
 
 
 def test_a_waiter_learns_that_the_item_was_deleted(account):
     """Deleting an item under its lock sends its waiters away with `DoesNotExist`."""
-    errors = []
-
-    def wait_for_it():
-        try:
-            account.locked("a").acquire()
-        except account.DoesNotExist as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait_for_it)
-    with account.locked("a", settings=APART) as lock:
-        thread.start()
-        while not account.lock_state("a").waiters:
-            pass
-        lock.item.delete()
-    thread.join()
-    assert isinstance(errors[0], ItemNotFound)
+    with ThreadPoolExecutor(1) as pool:
+        with account.locked("a", settings=APART) as lock:
+            waiter = pool.submit(account.locked("a").acquire)
+            until_waiting(account, "a")
+            lock.item.delete()
+        with pytest.raises(account.DoesNotExist) as caught:
+            waiter.result()
+    assert isinstance(caught.value, ItemNotFound)
 
 
 def test_a_full_queue_keeps_newcomers_outside(account):
     """Beyond `max_waiters` no caller enters; one that cannot wait is told, and the queue stays as it was."""
     settings = LockSettings(max_waiters=2, poll=0.01, block=1)
-    threads = []
-    with held_elsewhere(account.lock("a", settings=settings)):
-        for n in range(2):
-            threads.append(threading.Thread(target=_take_and_release, args=(account, settings)))
-            threads[-1].start()
-            while len(account.lock_state("a").waiters) <= n:
-                pass
-        with pytest.raises(LockTimeout, match="3 ahead"):
-            account.locked("a", wait=0.05, settings=settings).acquire()
-        assert len(account.lock_state("a").entries) == 3
-        late = threading.Thread(target=_take_and_release, args=(account, settings))
-        late.start()
-    for thread in [*threads, late]:
-        thread.join()
+
+    def take_and_release():
+        with account.locked("a", settings=settings):
+            pass
+
+    with ThreadPoolExecutor(3) as pool:
+        with held_elsewhere(account.lock("a", settings=settings)):
+            waiters = [pool.submit(take_and_release) for _ in range(2)]
+            until_waiting(account, "a", 2)
+            with pytest.raises(LockTimeout, match="3 ahead"):
+                account.locked("a", wait=0.05, settings=settings).acquire()
+            assert len(account.lock_state("a").entries) == 3
+            waiters.append(pool.submit(take_and_release))
+        for waiter in waiters:
+            waiter.result()
     assert account.lock_state("a").entries == ()
-
-
-def _take_and_release(model, settings):
-    with model.locked("a", settings=settings):
-        pass
 
 
 def test_named_locks_need_no_item(engine):
@@ -558,46 +511,20 @@ def test_edit_saves_when_the_block_ends_well(engine):
     )
 
 
-def test_edit_inside_edit_is_the_same_lock(account):
-    """A nested edit works on the same instance and leaves the lock to the outer one."""
-    with account.edit("a") as outer:
-        with account.edit("a") as inner:
-            assert inner is outer
-            inner.balance = 7
-        assert account.get("a").balance == 7
-        assert len(account.lock_state("a").entries) == 1
-        outer.note = "outer"
-    assert account.get("a").note == "outer"
-    assert account.lock_state("a").entries == ()
-
-
-def test_edit_of_an_item_that_the_block_deletes(account):
-    """Deleting the item in the block is the last word."""
-    with account.edit("a") as item:
-        item.delete()
-    with pytest.raises(account.DoesNotExist):
-        account.get("a")
-
-
 def test_edit_gives_the_lock_back_when_the_save_is_refused(engine):
     """If the version moved behind the lock's back, nothing is saved and the lock is free."""
     engine.bind(Document)
     Document("f", 1).save()
     with pytest.raises(Exception, match="ConditionalCheckFailed"), Document.edit("f", 1) as document:
         document.body = "mine"
-        _as_a_stranger(Document, {"pk": {"S": "f"}, "sk": {"N": "1"}}, engine)
+        engine.client().update_item(  # as a program does that knows nothing of locks
+            TableName=Document.Meta.table_name,
+            Key={"pk": {"S": "f"}, "sk": {"N": "1"}},
+            UpdateExpression="SET v = :v",
+            ExpressionAttributeValues={":v": {"N": "9"}},
+        )
     assert Document.get("f", 1).body is None
     assert Document.lock_state("f", 1).entries == ()
-
-
-def _as_a_stranger(model, key, engine):
-    """Raise the version as a program does that knows nothing of locks."""
-    engine.client().update_item(
-        TableName=model.Meta.table_name,
-        Key=key,
-        UpdateExpression="SET v = :v",
-        ExpressionAttributeValues={":v": {"N": "9"}},
-    )
 
 
 def test_several_locks_are_all_or_none(engine):
@@ -622,7 +549,7 @@ def test_opposite_orders_do_not_deadlock(engine):
     Account("a").save()
     Account("b").save()
 
-    def work(*names):
+    def work(names):
         for _ in range(5):
             with locked_all(*(Account.lock(name) for name in names), wait=60) as locks:
                 for lock in locks:
@@ -630,11 +557,8 @@ def test_opposite_orders_do_not_deadlock(engine):
                     lock.item.save()
                     lock.item.refresh()
 
-    threads = [threading.Thread(target=work, args=names) for names in (("a", "b"), ("b", "a"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, ["ab", "ba"]))
     assert [Account.get(name).balance for name in "ab"] == [10, 10]
 
 

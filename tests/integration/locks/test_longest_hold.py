@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,47 +21,48 @@ from tests.support.parties import in_thread
 from tests.support.workers import until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from tests.engines.engine import Engine
 
 LEASE = 12.0
 
 
 @pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
-    memory.bind(Locks)
-    memory.bind(Account)
+def clock(memory):
+    memory.bind(Locks, Account, Device)
     Account("a", balance=1).save()
     with VirtualClock() as clock:
         yield clock
 
 
-def waiting_since(clock: VirtualClock, name: str, found: list[float]) -> Callable[[], None]:
-    """Return what another process does: wait for the lock, and note when it got it."""
+@contextmanager
+def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, list[tuple[str, float]], list[float]]]:
+    """Hold "job", for which another process waits; yield the lock, what its holder hears, and when the other has it."""
+    heard, granted = list[tuple[str, float]](), list[float]()
 
     def wait() -> None:
-        with Locks.locked(name, wait=math.inf, settings=APART):
-            found.append(clock.elapsed)
+        with Locks.locked("job", wait=math.inf, settings=APART):
+            granted.append(clock.elapsed)
 
-    return wait
+    def on_lost(reason: str) -> None:
+        heard.append((reason, clock.elapsed))
+
+    lock = Locks.lock("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(wait)
+        until_queued(Locks, "job", 2)
+        yield lock, heard, granted
+    with pytest.raises(LockLost):
+        lock.release()
 
 
-def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_is_held_for_so_long_at_most(clock, caplog):
     """The holder hears of it while most of its lease is left; another party is let in when that has ended."""
-    heard: list[tuple[str, float]] = []
-    seen: list[float] = []
     emitted: list[events.Event] = []
-    with events.subscribe(emitted.append, events.Lost):
-        lock = Locks.lock(
-            "job",
-            lease=LEASE,
-            max_hold=timedelta(seconds=50),
-            settings=APART,
-            on_lost=lambda reason: heard.append((reason, clock.elapsed)),
-        ).acquire()
-        waiter = threading.Thread(target=waiting_since(clock, "job", seen))
-        waiter.start()
+    with (
+        events.subscribe(emitted.append, events.Lost),
+        held_under_terms(clock, max_hold=timedelta(seconds=50)) as (lock, heard, granted),
+    ):
         clock.sleep(49)
         assert lock.is_held
         lock.progress()
@@ -71,19 +74,16 @@ def test_a_lock_is_held_for_so_long_at_most(clock: VirtualClock, caplog: pytest.
                 refused()
             assert lost.value.reason == "max_hold"
         clock.sleep(20)
-        waiter.join()
 
     assert heard == [("max_hold", pytest.approx(50, abs=0.1))]
-    [at] = seen
+    [at] = granted
     # The last renewal was a third of a lease before the end, at most.
     assert 50 + LEASE * 2 / 3 <= at <= 50 + LEASE * 1.05 + 1
     assert [getattr(event, "reason", "") for event in emitted] == ["max_hold"]
     assert "max_hold" in caplog.text
-    with pytest.raises(LockLost):
-        lock.release()
 
 
-def test_the_release_after_it_lets_the_next_one_in(clock: VirtualClock) -> None:
+def test_the_release_after_it_lets_the_next_one_in(clock):
     """The entry is removed, although the lock counts as lost; the holder hears of the loss."""
     with pytest.raises(LockLost, match="max_hold"), Locks.locked("job", lease=LEASE, max_hold=30, settings=APART):
         clock.sleep(31)
@@ -92,7 +92,7 @@ def test_the_release_after_it_lets_the_next_one_in(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize("heartbeat", [True, False])
-def test_guarded_writes_are_refused_after_it(clock: VirtualClock, heartbeat: bool) -> None:
+def test_guarded_writes_are_refused_after_it(clock, heartbeat):
     """Also without a heartbeat, where the caller renews."""
     with pytest.raises(LockLost), Account.locked("a", lease=LEASE, max_hold=13, heartbeat=heartbeat) as lock:
         clock.sleep(11)
@@ -110,7 +110,7 @@ def test_guarded_writes_are_refused_after_it(clock: VirtualClock, heartbeat: boo
     assert not Account.lock_state("a").holders
 
 
-def test_an_edit_that_took_too_long_saves_nothing(clock: VirtualClock) -> None:
+def test_an_edit_that_took_too_long_saves_nothing(clock):
     with pytest.raises(LockLost), Account.edit("a", lease=LEASE, max_hold=LEASE) as account:
         account.balance = 5
         clock.sleep(13)
@@ -118,7 +118,7 @@ def test_an_edit_that_took_too_long_saves_nothing(clock: VirtualClock) -> None:
     assert not Account.lock_state("a").holders
 
 
-def test_a_lock_inside_a_lock_ends_with_it(clock: VirtualClock) -> None:
+def test_a_lock_inside_a_lock_ends_with_it(clock):
     """It counts from the one grant there was; the outer block's limit holds for all."""
     with pytest.raises(LockLost), Locks.locked("job", lease=LEASE, max_hold=30):
         clock.sleep(25)
@@ -131,7 +131,7 @@ def test_a_lock_inside_a_lock_ends_with_it(clock: VirtualClock) -> None:
     assert not Locks.lock_state("job").entries
 
 
-def test_the_next_caller_of_this_process(clock: VirtualClock) -> None:
+def test_the_next_caller_of_this_process(clock):
     """Who waits in the same process gets its turn after the lease, as others do."""
     holder, found = Locks.lock("job", lease=LEASE, max_hold=20).acquire(), list[tuple[int, float]]()
 
@@ -156,7 +156,7 @@ def test_the_next_caller_of_this_process(clock: VirtualClock) -> None:
 # Signs of the work
 
 
-def test_the_heartbeat_renews_while_the_work_goes_on(clock: VirtualClock) -> None:
+def test_the_heartbeat_renews_while_the_work_goes_on(clock):
     """One sign in half a lease is enough, for as long as it takes, and costs no request of its own."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         for _ in range(20):
@@ -167,39 +167,26 @@ def test_the_heartbeat_renews_while_the_work_goes_on(clock: VirtualClock) -> Non
         assert lock.is_held
 
 
-def test_work_that_hangs_loses_the_lock(clock: VirtualClock) -> None:
+def test_work_that_hangs_loses_the_lock(clock):
     """It is told two thirds of a lease after its last sign, and another party is let in a third later."""
-    heard: list[tuple[str, float]] = []
-    seen: list[float] = []
-    lock = Locks.lock(
-        "job",
-        lease=LEASE,
-        heartbeat="progress",
-        settings=APART,
-        on_lost=lambda reason: heard.append((reason, clock.elapsed)),
-    ).acquire()
-    waiter = threading.Thread(target=waiting_since(clock, "job", seen))
-    waiter.start()
-    for _ in range(10):
-        clock.sleep(3)
-        lock.progress()
-    silent_since = clock.elapsed
-    clock.sleep(3 * LEASE)
-    waiter.join()
+    with held_under_terms(clock, heartbeat="progress") as (lock, heard, granted):
+        for _ in range(10):
+            clock.sleep(3)
+            lock.progress()
+        silent_since = clock.elapsed
+        clock.sleep(3 * LEASE)
+        with pytest.raises(LockLost, match=r"has not called progress\(\) for two thirds") as lost:
+            lock.progress()
+        assert lost.value.reason == "stalled"
 
     [(reason, told_at)] = heard
     assert reason == "stalled"
     # Although the lease was renewed after that sign.
     assert told_at == pytest.approx(silent_since + LEASE * 2 / 3, abs=0.7)
-    assert silent_since + LEASE <= seen[0] <= silent_since + LEASE + 1
-    with pytest.raises(LockLost, match=r"has not called progress\(\) for two thirds") as lost:
-        lock.progress()
-    assert lost.value.reason == "stalled"
-    with pytest.raises(LockLost):
-        lock.release()
+    assert silent_since + LEASE <= granted[0] <= silent_since + LEASE + 1
 
 
-def test_work_that_hangs_beside_max_hold(clock: VirtualClock) -> None:
+def test_work_that_hangs_beside_max_hold(clock):
     """The first loss counts, and the entry leaves when it was to, although the longest hold has ended before."""
     with (
         pytest.raises(LockLost, match="progress"),
@@ -213,7 +200,7 @@ def test_work_that_hangs_beside_max_hold(clock: VirtualClock) -> None:
         assert not Locks.lock_state("job").entries
 
 
-def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
+def test_a_release_by_hung_work_comes_first(clock):
     """Then the heartbeat has nothing to remove: not the entry of the next holder either."""
     lock = Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART).acquire()
     clock.sleep(LEASE * 0.8)
@@ -229,12 +216,8 @@ def test_a_release_by_hung_work_comes_first(clock: VirtualClock) -> None:
 @pytest.mark.parametrize(
     ("model", "request_", "where"), [(Account, "UpdateItem", is_save), (Device, "TransactWriteItems", bool)]
 )
-def test_a_last_write_under_way_is_told_as_it_was(
-    clock: VirtualClock, memory: Engine, model: Any, request_: str, where: Any, silent: float
-) -> None:
-    """Its request is lost while the work counts as silent. The heartbeat does not remove the entry meanwhile: the write
-    would be told as applied."""
-    memory.bind(Device)
+def test_a_last_write_under_way_is_told_as_it_was(clock, model, request_, where, silent):
+    """Lost while the work counts as silent: if the heartbeat removed the entry, the write would be told as applied."""
     Device("a", total=1).save()
     name = "balance" if model is Account else "total"
     slow = lost_requests(request_, where=where, meanwhile=lambda: clock.sleep(LEASE))
@@ -246,7 +229,7 @@ def test_a_last_write_under_way_is_told_as_it_was(
     assert not model.lock_state("a").entries
 
 
-def test_no_last_write_follows_a_loss(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_last_write_follows_a_loss(clock, monkeypatch):
     """The work was paused between the look whether it holds the lock and the request."""
 
     def late(*_: Any) -> None:
@@ -259,7 +242,7 @@ def test_no_last_write_follows_a_loss(clock: VirtualClock, monkeypatch: pytest.M
     assert not Account.lock_state("a").entries
 
 
-def test_a_renewal_by_the_work_is_a_sign_too(clock: VirtualClock) -> None:
+def test_a_renewal_by_the_work_is_a_sign_too(clock):
     """`renew`, `ensure` and `chunks` renew the lease; the work needs no other sign."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         for _ in lock.chunks(range(10), every=1):
@@ -267,7 +250,7 @@ def test_a_renewal_by_the_work_is_a_sign_too(clock: VirtualClock) -> None:
         assert lock.is_held
 
 
-def test_a_sign_while_no_renewal_is_answered(clock: VirtualClock) -> None:
+def test_a_sign_while_no_renewal_is_answered(clock):
     """Work that goes on is not taken for silent: the heartbeat goes on trying, as ever."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         with lost_requests("UpdateItem", times=1000):
@@ -280,7 +263,7 @@ def test_a_sign_while_no_renewal_is_answered(clock: VirtualClock) -> None:
         assert lock.is_held
 
 
-def test_the_lease_is_new_when_the_lock_is_granted(clock: VirtualClock) -> None:
+def test_the_lease_is_new_when_the_lock_is_granted(clock):
     """Work that waited for long has its two thirds from the grant on, although its entry was renewed before."""
     found: list[float] = []
 
@@ -290,16 +273,14 @@ def test_the_lease_is_new_when_the_lock_is_granted(clock: VirtualClock) -> None:
             clock.sleep(LEASE * 0.6)
             lock.progress()
 
-    with Locks.locked("job", settings=APART):
-        thread = threading.Thread(target=wait)
-        thread.start()
+    with ThreadPoolExecutor(1) as pool, Locks.locked("job", settings=APART):
+        pool.submit(wait)
         until_queued(Locks, "job", 2)
         clock.sleep(LEASE * 1.25)  # renewals are due after each third
-    thread.join()
     assert found == [pytest.approx(LEASE, rel=0.05)]
 
 
-def test_several_ranges_together(clock: VirtualClock) -> None:
+def test_several_ranges_together(clock):
     """They are one entry: one sign is enough, and the strictest terms hold."""
     locks = (
         Locks.locked_range("job", 0, 10, lease=LEASE, heartbeat="progress"),
@@ -315,9 +296,7 @@ def test_several_ranges_together(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize(("terms", "reason"), [({"max_hold": 13}, "max_hold"), ({"heartbeat": "progress"}, "stalled")])
-def test_a_lock_that_is_lost_while_the_others_are_waited_for(
-    clock: VirtualClock, terms: dict[str, Any], reason: str
-) -> None:
+def test_a_lock_that_is_lost_while_the_others_are_waited_for(clock, terms, reason):
     """The block is not entered with it, and nothing is held."""
 
     def enter() -> None:
@@ -335,7 +314,7 @@ def test_a_lock_that_is_lost_while_the_others_are_waited_for(
     assert not Locks.lock_state("a").entries
 
 
-def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: Engine) -> None:
+async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory):
     """The same for tasks."""
     memory.bind(Locks)
 
@@ -343,28 +322,22 @@ def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(memory: E
         async with locked_all(Locks.locked("a"), Locks.locked("b")):
             raise AssertionError
 
-    async def work() -> None:
-        async with Locks.locked("b"):
-            entering = asyncio.create_task(enter())
-            await asyncio.to_thread(until_queued, Locks, "a", 1)
-            await asyncio.to_thread(lose, Locks, "a")
-        with pytest.raises(LockLost):
-            await entering
-
-    asyncio.run(work())
+    async with Locks.locked("b"):
+        entering = asyncio.create_task(enter())
+        await asyncio.to_thread(until_queued, Locks, "a", 1)
+        await asyncio.to_thread(lose, Locks, "a")
+    with pytest.raises(LockLost):
+        await entering
     assert not Locks.lock_state("a").entries
 
 
-def test_tasks(memory: Engine) -> None:
+async def test_tasks(memory):
     """A task calls it in its loop; a blocked loop is a silent one."""
     memory.bind(Locks)
 
-    async def work() -> None:
-        async with Locks.locked("job", heartbeat="progress", max_hold=60) as lock:
-            lock.progress()
-            assert lock.is_held
-
-    asyncio.run(work())
+    async with Locks.locked("job", heartbeat="progress", max_hold=60) as lock:
+        lock.progress()
+        assert lock.is_held
 
 
 # Options
@@ -379,14 +352,14 @@ def test_tasks(memory: Engine) -> None:
         ({"heartbeat": "work"}, "heartbeat must be True, False or 'progress', not 'work'"),
     ],
 )
-def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work(options, message):
     """They are refused before any request, as an argument and in the settings."""
     for make in (lambda **given: Locks.locked("job", **given), LockSettings):
         with pytest.raises(ConfigurationError, match=message):
             make(**options)
 
 
-def test_settings_hold_unless_an_argument_says_otherwise(clock: VirtualClock) -> None:
+def test_settings_hold_unless_an_argument_says_otherwise(clock):
     settings = LockSettings(heartbeat="progress", max_hold=timedelta(minutes=2))
     assert settings.max_hold == 120
     assert LockSettings().max_hold == math.inf

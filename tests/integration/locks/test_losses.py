@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from unittest.mock import AsyncMock
 
 import pytest
 from pynamodb.exceptions import TransactWriteError
@@ -101,11 +102,7 @@ def test_every_listener_hears_of_the_loss(account):
     assert sorted(heard) == [("inner", "evicted"), ("outer", "evicted")]
 
 
-async def _never_awaited(reason):
-    raise AssertionError(reason)
-
-
-@pytest.mark.parametrize("on_lost", [_never_awaited, "call me"])
+@pytest.mark.parametrize("on_lost", [AsyncMock(), "call me"], ids=["coroutine function", "text"])
 def test_on_lost_can_be_called(account, on_lost):
     """A thread calls it: a coroutine function would never run, and the holder would not hear of the loss."""
     with pytest.raises(ConfigurationError, match="plain function"):

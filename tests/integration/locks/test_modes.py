@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -20,6 +21,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._io import client, lock_requests
+from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -39,48 +41,14 @@ Old = declare(
 )
 
 
-@pytest.fixture
-def account(memory):
-    """An account with 100 in it."""
-    return with_account(memory)
-
-
-@pytest.fixture
-def account_anywhere(engine):
-    """The same on each engine, where its requests are new."""
-    return with_account(engine)
+# In memory, and where their requests are new on each engine: an account with 100 in it, locks without items, and a
+# device with three readings.
 
 
 def with_account(engine):
     engine.bind(Account)
     Account("a", balance=100).save()
     return Account
-
-
-@pytest.fixture
-def locks(memory):
-    """Locks without items."""
-    memory.bind(Locks)
-    return Locks
-
-
-@pytest.fixture
-def locks_anywhere(engine):
-    """The same on each engine."""
-    engine.bind(Locks)
-    return Locks
-
-
-@pytest.fixture
-def reading(memory):
-    """A device with three readings."""
-    return with_readings(memory)
-
-
-@pytest.fixture
-def reading_anywhere(engine):
-    """The same on each engine."""
-    return with_readings(engine)
 
 
 def with_readings(engine):
@@ -90,8 +58,42 @@ def with_readings(engine):
     return Reading
 
 
+@pytest.fixture
+def account(memory):
+    return with_account(memory)
+
+
+@pytest.fixture
+def account_anywhere(engine):
+    return with_account(engine)
+
+
+@pytest.fixture
+def locks(memory):
+    return memory.bind(Locks)
+
+
+@pytest.fixture
+def locks_anywhere(engine):
+    return engine.bind(Locks)
+
+
+@pytest.fixture
+def reading(memory):
+    return with_readings(memory)
+
+
+@pytest.fixture
+def reading_anywhere(engine):
+    return with_readings(engine)
+
+
 def hour(n):
     return datetime(2026, 1, 1, n, tzinfo=UTC)
+
+
+def transact(model=None):
+    return TransactWrite(connection=(model or Reading)._get_connection().connection)
 
 
 def is_free(lock):
@@ -137,9 +139,9 @@ def test_no_writes_under_a_shared_lock(account):
         ):
             with pytest.raises(ConfigurationError, match="acquire it exclusively"):
                 write()
-        with TransactWrite(connection=Account._get_connection().connection) as transact:
-            lock.check(transact)
-            transact.save(account("b", balance=1))
+        with transact(Account) as together:
+            lock.check(together)
+            together.save(account("b", balance=1))
     assert (account.get("a").balance, account.get("b").balance) == (100, 1)
 
 
@@ -188,16 +190,13 @@ def test_downgrade(account_anywhere):
     entered, done = threading.Event(), threading.Event()
 
     def read():
-        with account_anywhere.locked("a", shared=True) as lock:
+        with account_anywhere.locked("a", shared=True):
             entered.set()
             done.wait()
-            return lock.item.balance
 
-    with account_anywhere.locked("a") as lock:
-        reader = threading.Thread(target=read)
-        reader.start()
-        while not account_anywhere.lock_state("a").waiters:
-            pass
+    with ThreadPoolExecutor(1) as pool, account_anywhere.locked("a") as lock:
+        pool.submit(read)
+        until_waiting(account_anywhere, "a")
         lock.item.update([Account.balance.add(1)])
         lock.downgrade()
         lock.downgrade()
@@ -207,15 +206,12 @@ def test_downgrade(account_anywhere):
         with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             lock.item.save()
         done.set()
-        reader.join()
     assert account_anywhere.get("a").balance == 101
 
 
-def test_a_downgrade_of_what_is_shared_already_sends_nothing(memory):
+def test_a_downgrade_of_what_is_shared_already_sends_nothing(account):
     """Also after one that was answered late."""
-    memory.bind(Account)
-    Account("a").save()
-    with Account.locked("a") as lock, lost_responses("UpdateItem"):
+    with account.locked("a") as lock, lost_responses("UpdateItem"):
         lock.downgrade()
         with count_requests() as counted:
             lock.downgrade()
@@ -237,9 +233,8 @@ def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
     assert Document.get("f", 1).body == "old"
 
 
-def test_a_downgrade_that_is_not_answered(memory):
+def test_a_downgrade_that_is_not_answered(account):
     """It may have arrived: nothing is written any more, and doing it again is safe."""
-    account = with_account(memory)
     with account.locked("a") as lock:
         with lost_responses("UpdateItem", times=4), pytest.raises(OutcomeUnknown):
             lock.downgrade()
@@ -263,26 +258,8 @@ def test_a_downgrade_of_what_is_lost(account):
 
 def test_a_reader_waits_behind_a_waiting_writer(account):
     """First come, first served, so that readers do not starve it."""
-    order = []
-
-    def write():
-        with account.locked("a"):
-            order.append("writer")
-
-    def read():
-        with account.locked("a", shared=True):
-            order.append("reader")
-
-    threads = [threading.Thread(target=write), threading.Thread(target=read)]
-    with held_elsewhere(account.lock("a", shared=True)):
-        for waiting, thread in enumerate(threads, 1):
-            thread.start()
-            while len(account.lock_state("a").waiters) < waiting:
-                pass
-        assert order == []
-    for thread in threads:
-        thread.join()
-    assert order == ["writer", "reader"]
+    holder, writer, reader = account.lock("a", shared=True), account.lock("a"), account.lock("a", shared=True)
+    assert granted_in_turn(account, "a", holder, ("writer", writer), ("reader", reader)) == ["writer", "reader"]
 
 
 def test_dead_readers_are_evicted_all_at_once(account_anywhere):
@@ -450,22 +427,8 @@ def test_ranges_of_unlike_values(locks):
 
 def test_a_large_range_is_not_starved(locks):
     """A small one that came later waits behind it, though it does not overlap any holder."""
-    granted = []
-
-    def take(name, lower, upper):
-        with locks.locked_range("x", lower, upper):
-            granted.append(name)
-
-    threads = [threading.Thread(target=take, args=args) for args in (("large", 0, 100), ("small", 50, 51))]
-    with held_elsewhere(locks.locked_range("x", 0, 1)):
-        for waiting, thread in enumerate(threads, 1):
-            thread.start()
-            while len(locks.lock_state("x").waiters) < waiting:
-                pass
-        assert granted == []
-    for thread in threads:
-        thread.join()
-    assert granted == ["large", "small"]
+    holder, large, small = (locks.locked_range("x", *ends) for ends in ((0, 1), (0, 100), (50, 51)))
+    assert granted_in_turn(locks, "x", holder, ("large", large), ("small", small)) == ["large", "small"]
 
 
 def test_writes_in_a_locked_range_are_guarded(reading_anywhere):
@@ -536,24 +499,23 @@ def test_a_transaction_in_a_locked_range(memory):
     """All its writes in the range are guarded by one check of the range."""
     memory.bind(Reading, Locks)
     lock = Reading.locked_range("d", 0, 5, heartbeat=False).acquire()
-    with TransactWrite(connection=Reading._get_connection().connection) as transact:
+    with transact() as together:
         for number in range(3):
-            transact.save(Reading("d", number, value=1))
+            together.save(Reading("d", number, value=1))
     assert Reading.break_lock("d", ticket=lock.ticket)
-    with pytest.raises(LockLost), TransactWrite(connection=Reading._get_connection().connection) as transact:
-        transact.save(Reading("d", 3, value=1))
+    with pytest.raises(LockLost), transact() as together:
+        together.save(Reading("d", 3, value=1))
     assert [row.number for row in Reading.query("d")] == [0, 1, 2]
 
 
 def test_a_transaction_as_large_as_can_be_in_a_locked_range(memory):
     """99 rows and the check of their range, which is one action for all of them."""
     memory.bind(Reading, Locks)
-    connection = Reading._get_connection().connection
-    with Reading.locked_range("d", 0, 100), TransactWrite(connection=connection) as transact:
+    with Reading.locked_range("d", 0, 100), transact() as together:
         for number in range(99):
-            transact.save(Reading("d", number, value=1))
+            together.save(Reading("d", number, value=1))
         with pytest.raises(ConfigurationError, match="100 actions"):
-            transact.save(Reading("d", 99, value=1))
+            together.save(Reading("d", 99, value=1))
     assert Reading.count("d") == 99
 
 
@@ -563,10 +525,10 @@ def test_two_ranges_in_one_transaction(memory):
     with Reading.locked_range("d", 0, 5), Reading.locked_range("d", 10, 15):
         with (
             pytest.raises(ConfigurationError, match="one range that spans both"),
-            TransactWrite(connection=Reading._get_connection().connection) as transact,
+            transact() as together,
         ):
-            transact.save(Reading("d", 1))
-            transact.save(Reading("d", 11))
+            together.save(Reading("d", 1))
+            together.save(Reading("d", 11))
         Reading("d", 1).save()
         Reading("d", 11).save()
     assert [row.number for row in Reading.query("d")] == [1, 11]
@@ -661,30 +623,17 @@ def test_ranges_that_cannot_be(make, says):
         make()
 
 
-def test_a_range_has_no_item(locks):
-    """There may be many in it, or none."""
-    with locks.locked_range("x", 0, 1) as lock, pytest.raises(ConfigurationError, match="has no item"):
-        _ = lock.item
-
-
 # Taking what is free
 
 
 def test_try_locked(account):
-    """The lock, held, or None; other errors stay errors."""
+    """The lock, held, or None; other errors stay errors, and those of the block come through."""
     with account.try_locked("a") as lock:
         assert lock.item.balance == 100
-        with held_elsewhere(account.lock("a", wait=20)) if lock is None else account.locked("a"):
-            pass
     with held_elsewhere(account.lock("a")), account.try_locked("a") as lock:
         assert lock is None
     with pytest.raises(account.DoesNotExist), account.try_locked("nobody"):
         pass
-    assert account.lock_state("a").entries == ()
-
-
-def test_try_locked_lets_errors_of_the_block_through(account):
-    """And gives the lock back."""
     with pytest.raises(KeyError), account.try_locked("a"):
         raise KeyError
     assert account.lock_state("a").entries == ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
@@ -28,9 +29,6 @@ from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
 
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
-
 pytestmark = pytest.mark.core
 
 
@@ -45,23 +43,15 @@ KINDS: list[Any] = [Inside, InsideVersioned, Beside, BesideVersioned]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
-def kind(request: pytest.FixtureRequest, memory: Engine) -> Any:
+def kind(request, memory):
     """A model of each kind, with one item."""
     memory.bind(request.param, Locks)
     request.param("a").save()
     return request.param
 
 
-@pytest.fixture(params=[Inside, Beside], ids=lambda kind: kind.__name__)
-def plain(request: pytest.FixtureRequest, memory: Engine) -> Any:
-    """A model without a version, with one item."""
-    memory.bind(request.param, Locks)
-    request.param("a").save()
-    return request.param
-
-
 @pytest.fixture
-def readings(memory: Engine) -> None:
+def readings(memory):
     """Items with ranges."""
     memory.bind(Reading, Locks)
     for number in (1, 5, 25):
@@ -106,19 +96,19 @@ WAYS = ["save", "update", "key", "batch"]
 # An inner edit that fails
 
 
-def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
+async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind, entered):
     """The outer edit goes on with its own changes, and saves them."""
-    with kind.edit("a") as outer:
+    async with entered(kind.edit("a")) as outer:
         outer.v = 5
-        with pytest.raises(OopsError), kind.edit("a") as inner:
-            inner.w = 9
-            raise OopsError
+        with pytest.raises(OopsError):
+            async with entered(kind.edit("a")) as inner:
+                inner.w = 9
+                raise OopsError
         outer.v += 1
-
     assert stored(kind) == (6, 0)
 
 
-def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any) -> None:
+def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind):
     """The same for `lock.item`, which is the same instance afterwards."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -132,24 +122,7 @@ def test_the_item_of_a_lock_keeps_its_changes_when_an_inner_edit_fails(kind: Any
     assert stored(kind) == (5, 0)
 
 
-def test_an_inner_edit_of_a_task_that_fails_takes_back_its_own_changes_only(kind: Any) -> None:
-    """The same for tasks."""
-
-    async def work() -> None:
-        async with kind.edit("a") as outer:
-            outer.v = 5
-            with pytest.raises(OopsError):
-                async with kind.edit("a") as inner:
-                    inner.w = 9
-                    raise OopsError
-            outer.v += 1
-
-    asyncio.run(work())
-
-    assert stored(kind) == (6, 0)
-
-
-def test_each_of_three_edits_takes_back_its_own_changes(kind: Any) -> None:
+def test_each_of_three_edits_takes_back_its_own_changes(kind):
     """However deep they are nested, and whatever became of those inside."""
     with kind.edit("a") as outer:
         outer.v = 1
@@ -165,7 +138,7 @@ def test_each_of_three_edits_takes_back_its_own_changes(kind: Any) -> None:
     assert stored(kind) == (1, 0)
 
 
-def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(kind: Any) -> None:
+def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(kind):
     """What it saved in its block is stored; the outer copy is from before that, and is refused until refreshed."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -185,7 +158,7 @@ def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(
 
 
 @pytest.mark.parametrize("lose", [lost_requests, lost_responses])
-def test_an_inner_edit_whose_save_is_not_answered(kind: Any, lose: Any) -> None:
+def test_an_inner_edit_whose_save_is_not_answered(kind, lose):
     """What is stored is unknown: a version tells when the outer edit saves, without one that is refused."""
 
     def work() -> None:
@@ -207,48 +180,38 @@ def test_an_inner_edit_whose_save_is_not_answered(kind: Any, lose: Any) -> None:
         assert stored(kind) == ((5, 9) if is_applied else (0, 0))
 
 
-def test_the_outer_edit_saves_what_a_good_inner_one_did(kind: Any) -> None:
+def test_the_outer_edit_saves_what_a_good_inner_one_did(kind):
     """As ever: one instance, saved by each of them."""
     with kind.edit("a") as outer:
         outer.v = 5
         with kind.edit("a") as inner:
+            assert inner is outer
             inner.w = 9
+        assert stored(kind) == (5, 9)
+        assert len(kind.lock_state("a").entries) == 1
         outer.v += 1
-
     assert stored(kind) == (6, 9)
+    assert kind.lock_state("a").entries == ()
 
 
 # A copy that another one has made old
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_inner_edit_reads_what_another_copy_has_written(kind: Any, way: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "way"), [*itertools.product(KINDS, WAYS), (InsideVersioned, "transaction")], indirect=["kind"]
+)
+def test_an_inner_edit_reads_what_another_copy_has_written(kind, way):
     """It is not given the old instance, which would save the change away."""
     with kind.locked("a") as lock:
         assert lock.item.v == 0
         write_through_another_copy(kind, way)
         with kind.edit("a") as inner:
             inner.w = 1
-
     assert stored(kind) == (10, 1)
 
 
-def test_an_inner_edit_reads_what_a_transaction_has_written(memory: Engine) -> None:
-    """The same for a `Transaction`, which works on instances of its own."""
-    memory.bind(InsideVersioned)
-    InsideVersioned("a").save()
-
-    with InsideVersioned.locked("a") as lock:
-        assert lock.item.v == 0
-        write_through_another_copy(InsideVersioned, "transaction")
-        with InsideVersioned.edit("a") as inner:
-            inner.w = 1
-
-    assert stored(InsideVersioned) == (10, 1)
-
-
 @pytest.mark.parametrize("way", WAYS)
-def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
+def test_an_inner_lock_has_the_item_as_it_is(kind, way):
     """`lock.item` of the inner block is read anew, with one read; that of the outer one stays the old instance."""
     with kind.locked("a") as outer:
         old = outer.item
@@ -261,28 +224,24 @@ def test_an_inner_lock_has_the_item_as_it_is(kind: Any, way: str) -> None:
             assert outer.item is old
 
 
-def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind: Any) -> None:
+async def test_an_inner_edit_of_a_task_reads_what_another_copy_has_written(kind):
     """The same for tasks; an `item` that has to be read first says so."""
-
-    async def work() -> None:
-        async with kind.locked("a") as lock:
-            await lock.aitem()
-            await asyncio.to_thread(write_through_another_copy, kind, "save")
-            assert lock.item.v == 0  # the instance of this block
-            async with kind.locked("a") as nested:
-                with pytest.raises(ConfigurationError, match="aitem"):
-                    _ = nested.item
-                assert (await nested.aitem()).v == 10
-            async with kind.edit("a") as inner:
-                inner.w = 1
-
-    asyncio.run(work())
+    async with kind.locked("a") as lock:
+        await lock.aitem()
+        await asyncio.to_thread(write_through_another_copy, kind, "save")
+        assert lock.item.v == 0  # the instance of this block
+        async with kind.locked("a") as nested:
+            with pytest.raises(ConfigurationError, match="aitem"):
+                _ = nested.item
+            assert (await nested.aitem()).v == 10
+        async with kind.edit("a") as inner:
+            inner.w = 1
 
     assert stored(kind) == (10, 1)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
+def test_an_old_copy_is_not_saved(kind, way):
     """With a version DynamoDB refuses it, without one we do, until it is refreshed."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -299,21 +258,23 @@ def test_an_old_copy_is_not_saved(kind: Any, way: str) -> None:
     assert stored(kind) == (10, 2)
 
 
-def test_an_edit_does_not_save_what_another_copy_has_made_old(plain: Any) -> None:
+@pytest.mark.parametrize("kind", [Inside, Beside], indirect=True)
+def test_an_edit_does_not_save_what_another_copy_has_made_old(kind):
     """An update through another instance in the block of an edit is not lost: the edit says so."""
-    with pytest.raises(StaleVersion, match="refresh"), plain.edit("a") as item:
-        plain("a").update([plain.v.add(10)])
+    with pytest.raises(StaleVersion, match="refresh"), kind.edit("a") as item:
+        kind("a").update([kind.v.add(10)])
         item.w = 1
 
-    assert stored(plain) == (10, 0)
+    assert stored(kind) == (10, 0)
 
 
-def test_all_copies_but_the_one_that_was_saved_are_old(plain: Any) -> None:
+@pytest.mark.parametrize("kind", [Inside, Beside], indirect=True)
+def test_all_copies_but_the_one_that_was_saved_are_old(kind):
     """Also those of blocks that have ended, and whichever of them writes."""
-    with plain.locked("a") as lock:
+    with kind.locked("a") as lock:
         first = lock.item
-        write_through_another_copy(plain, "save")
-        with plain.locked("a") as inner:
+        write_through_another_copy(kind, "save")
+        with kind.locked("a") as inner:
             second = inner.item
         first.refresh()
         second.w = 1
@@ -326,10 +287,10 @@ def test_all_copies_but_the_one_that_was_saved_are_old(plain: Any) -> None:
         with pytest.raises(StaleVersion):
             second.save()
 
-    assert stored(plain) == (10, 2)
+    assert stored(kind) == (10, 2)
 
 
-def test_what_the_copy_itself_writes_does_not_make_it_old(kind: Any) -> None:
+def test_what_the_copy_itself_writes_does_not_make_it_old(kind):
     """A save, an update, a refused write, a transaction: it goes on being the item of the inner block too."""
     with kind.locked("a") as lock:
         item = lock.item
@@ -348,7 +309,7 @@ def test_what_the_copy_itself_writes_does_not_make_it_old(kind: Any) -> None:
     assert stored(kind) == (3, 1)
 
 
-def test_a_refused_write_of_another_copy_makes_nothing_old(kind: Any) -> None:
+def test_a_refused_write_of_another_copy_makes_nothing_old(kind):
     """Nothing was changed, so nothing is refused."""
     with kind.locked("a") as lock:
         lock.item.v = 5
@@ -361,19 +322,18 @@ def test_a_refused_write_of_another_copy_makes_nothing_old(kind: Any) -> None:
     assert stored(kind) == (5, 0)
 
 
-def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(plain: Any) -> None:
+@pytest.mark.parametrize("kind", [Beside], indirect=True)  # elsewhere the lock goes with the item
+def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(kind):
     """Nor is it made anew by who still has the copy from before."""
-    if plain is Inside:  # whose lock goes with it
-        return
-    with plain.locked("a") as lock:
+    with kind.locked("a") as lock:
         item = lock.item
-        plain("a").delete()
-        with plain.locked("a") as inner, pytest.raises(DoesNotExist):
+        kind("a").delete()
+        with kind.locked("a") as inner, pytest.raises(DoesNotExist):
             _ = inner.item
         assert lock.item is item
 
 
-def test_a_lock_that_is_taken_again_reads_again(kind: Any) -> None:
+def test_a_lock_that_is_taken_again_reads_again(kind):
     """What a lock has handed out belongs to that time it was held."""
     lock = kind.lock("a")
     with lock:
@@ -391,19 +351,18 @@ def _with_a_lease_that_is_over(model: Any) -> Any:
     return model.locked("a", heartbeat=False, lease=20)
 
 
-def test_what_is_taken_again_is_held(kind: Any) -> None:
+def test_what_is_taken_again_is_held(kind):
     """A lease that is over is renewed, if no other party has come; the outer lock has it, too."""
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
         assert not outer.is_held
         with kind.try_locked("a") as inner:
-            assert inner is not None
             assert inner.is_held
             assert outer.is_held
 
 
 @pytest.mark.parametrize("take", ["locked", "try_locked", "edit"])
-def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
+def test_what_is_lost_is_not_taken_again(kind, take):
     """Another party has it by now: no caller is told that it is held."""
     with shifted_clock() as world, pytest.raises(LockLost), _with_a_lease_that_is_over(kind):
         world.shift += 30
@@ -412,24 +371,10 @@ def test_what_is_lost_is_not_taken_again(kind: Any, take: str) -> None:
             pytest.fail("it is not held")
 
 
-def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
+async def test_what_is_lost_is_not_taken_again_by_a_task(kind):
     """The same for tasks, without a request in the event loop."""
     loop_thread: list[int] = []
     asked: list[int] = []
-
-    async def work() -> None:
-        loop_thread.append(threading.get_ident())
-        with shifted_clock() as world:
-            async with kind.locked("a", heartbeat=False, lease=20) as outer:
-                world.shift += 30
-                async with kind.locked("a", heartbeat=False) as inner:  # which would notice that time has passed
-                    assert inner.is_held
-                    assert outer.is_held
-                world.shift += 30
-                await asyncio.to_thread(lambda: in_thread(lambda: kind.locked("a", wait=60).acquire().release()))
-                with pytest.raises(LockLost):
-                    async with kind.try_locked("a"):
-                        pytest.fail("it is not held")
 
     renew = lock_requests.renew
 
@@ -440,12 +385,23 @@ def test_what_is_lost_is_not_taken_again_by_a_task(kind: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lock_requests, "renew", note)
         with pytest.raises(LockLost):
-            asyncio.run(work())
+            loop_thread.append(threading.get_ident())
+            with shifted_clock() as world:
+                async with kind.locked("a", heartbeat=False, lease=20) as outer:
+                    world.shift += 30
+                    async with kind.locked("a", heartbeat=False) as inner:  # which would notice that time has passed
+                        assert inner.is_held
+                        assert outer.is_held
+                    world.shift += 30
+                    await asyncio.to_thread(lambda: in_thread(lambda: kind.locked("a", wait=60).acquire().release()))
+                    with pytest.raises(LockLost):
+                        async with kind.try_locked("a"):
+                            pytest.fail("it is not held")
     assert asked
     assert not set(asked) & set(loop_thread)
 
 
-def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None:
+def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind):
     """The take is given back: the last release of the outer lock still empties the queue."""
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
@@ -456,45 +412,28 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind: Any) -> None
     assert kind.lock_state("a").entries == ()
 
 
-def test_an_inner_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_inner_lock_with_a_heartbeat_is_renewed(kind, entered, monkeypatch):
     """Once, however often it is taken again; from then on the outer one is, too."""
     added: list[Any] = []
     add = heartbeat.heartbeat_thread.add
     monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
 
-    with kind.locked("a", heartbeat=False) as outer:
-        with kind.locked("a", heartbeat=False):
+    async with entered(kind.locked("a", heartbeat=False)) as outer:
+        async with entered(kind.locked("a", heartbeat=False)):
             assert added == []
-        with kind.locked("a"), kind.locked("a"):
+        async with entered(kind.locked("a")), entered(kind.locked("a")):
             assert added == [outer._handle.entry]
-        with kind.locked("a"):
+        async with entered(kind.locked("a")):
             pass
-    with kind.locked("a") as outer, kind.locked("a"):
+    async with entered(kind.locked("a")), entered(kind.locked("a")):
         pass
-
     assert len(added) == 2
-
-
-def test_an_inner_task_lock_with_a_heartbeat_is_renewed(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for tasks."""
-    added: list[Any] = []
-    add = heartbeat.heartbeat_thread.add
-    monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
-
-    async def work() -> None:
-        async with kind.locked("a", heartbeat=False):
-            assert added == []
-            async with kind.locked("a"):
-                assert len(added) == 1
-
-    asyncio.run(work())
 
 
 # Sharing from the inside
 
 
-@pytest.mark.usefixtures("readings")
-def test_a_part_of_a_range_cannot_be_shared_alone() -> None:
+def test_a_part_of_a_range_cannot_be_shared_alone(readings):
     """A downgrade of an inner range would make readers of the outer one; it is refused before any request."""
     with Reading.locked_range("d", 0, 10):
         with Reading.locked_range("d", 2, 3) as inner:
@@ -506,8 +445,7 @@ def test_a_part_of_a_range_cannot_be_shared_alone() -> None:
     assert Reading.get("d", 1).value == 7
 
 
-@pytest.mark.usefixtures("readings")
-def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already() -> None:
+def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already(readings):
     """A downgrade of it changes nothing, so the exclusive range may still be written."""
     ranges = Reading.locked_range("d", 0, 10, shared=True), Reading.locked_range("d", 20, 30)
     with locked_all(*ranges) as (shared, exclusive):
@@ -521,7 +459,7 @@ def test_what_was_taken_shared_beside_an_exclusive_range_is_shared_already() -> 
     assert Reading.get("d", 25).value == 7
 
 
-def test_a_downgrade_inside_counts_for_all_blocks(kind: Any) -> None:
+def test_a_downgrade_inside_counts_for_all_blocks(kind):
     """All of them hold one entry, and the whole of it is shared from then on."""
     with kind.locked("a") as outer:
         with kind.locked("a") as inner:
@@ -535,40 +473,23 @@ def test_a_downgrade_inside_counts_for_all_blocks(kind: Any) -> None:
 # Several, of which some are held
 
 
-@pytest.mark.usefixtures("readings")
-def test_ranges_of_which_one_is_held_already() -> None:
+async def test_ranges_of_which_one_is_held_already(readings, entered):
     """As each of them alone: the one is taken again, the other one anew, and nothing is left behind."""
-    with Reading.locked_range("d", 0, 10) as outer:
+    async with entered(Reading.locked_range("d", 0, 10)) as outer:
         ranges = Reading.locked_range("d", 20, 30), Reading.locked_range("d", 2, 3)
-        with locked_all(*ranges) as (new, again):
+        async with entered(locked_all(*ranges)) as (new, again):
             assert again.ticket == outer.ticket
             assert new.ticket != outer.ticket
             assert new.is_held
-            Reading("d", 25, value=7).save()
+            await asyncio.to_thread(Reading("d", 25, value=7).save)
         assert outer.is_held
-
-    assert Reading.lock_state("d").entries == ()
-
-
-@pytest.mark.usefixtures("readings")
-def test_ranges_of_which_one_is_held_already_for_tasks() -> None:
-    """The same for tasks."""
-
-    async def work() -> None:
-        async with Reading.locked_range("d", 0, 10) as outer:
-            ranges = Reading.locked_range("d", 2, 3), Reading.locked_range("d", 20, 30)
-            async with locked_all(*ranges) as (again, new):
-                assert (again.ticket == outer.ticket, new.ticket == outer.ticket) == (True, False)
-
-    asyncio.run(work())
-
     assert Reading.lock_state("d").entries == ()
 
 
 # The first one that is free
 
 
-def test_the_lock_of_a_missing_item(memory: Engine) -> None:
+def test_the_lock_of_a_missing_item(memory):
     """Inside an item that does not exist there is none; in a lock table there is, and only `lock.item` says so."""
     memory.bind(Inside, Beside, Locks)
     for model in (Inside, Beside):
@@ -587,7 +508,7 @@ def test_the_lock_of_a_missing_item(memory: Engine) -> None:
         assert lock is not None
 
 
-def test_the_first_lock_that_this_thread_has_already(kind: Any) -> None:
+def test_the_first_lock_that_this_thread_has_already(kind):
     """It counts as free, since it is taken again; one that the thread shares is an error, as it is alone."""
     kind("b").save()
     with kind.locked_first(["a", "b"]) as one, kind.locked_first(["a", "b"]) as two:
@@ -602,7 +523,7 @@ def test_the_first_lock_that_this_thread_has_already(kind: Any) -> None:
 Renamed = declare("Renamed", NamedLock, texts="note", name=UnicodeAttribute(hash_key=True, attr_name="pk"))
 
 
-def test_a_named_lock_with_a_renamed_key(memory: Engine) -> None:
+def test_a_named_lock_with_a_renamed_key(memory):
     """It works as a lock on names, with its own attributes."""
     memory.bind(Renamed)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from pynamo_locking import ConfigurationError, LockTimeout
+from tests.integration.locks.conftest import until_waiting
 from tests.support.models import APART
 from tests.support.parties import in_thread
 
@@ -32,36 +33,31 @@ def test_who_inherits_a_context_does_not_hold_the_lock(account):
         assert lock.is_held
 
 
-def test_tasks_of_one_thread_exclude_each_other(account):
+async def test_tasks_of_one_thread_exclude_each_other(account):
     """asyncio tasks that share a thread and inherited a context are different parties."""
 
-    async def party(entered, done):
+    async def party():
         with account.locked("a", wait=0):
             entered.set()
             await done.wait()
 
-    async def both():
-        entered, done = asyncio.Event(), asyncio.Event()
-        first = asyncio.create_task(party(entered, done))
-        await entered.wait()
-        with pytest.raises(LockTimeout):
-            await asyncio.create_task(party(entered, done))
-        done.set()
-        await first
-
-    asyncio.run(both())
+    entered, done = asyncio.Event(), asyncio.Event()
+    first = asyncio.create_task(party())
+    await entered.wait()
+    with pytest.raises(LockTimeout):
+        await asyncio.create_task(party())
+    done.set()
+    await first
 
 
 def test_a_lock_object_is_taken_by_one_thread_at_a_time(account):
     """A second thread is refused also while the first one still waits."""
     lock = account.lock("a")
-    holder = account.lock("a", settings=APART).acquire()
-    thread = threading.Thread(target=lock.acquire)
-    thread.start()
-    while not account.lock_state("a").waiters:
-        pass
-    with pytest.raises(ConfigurationError, match="in use"):
-        in_thread(lock.acquire)
-    holder.release()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        holder = account.lock("a", settings=APART).acquire()
+        pool.submit(lock.acquire)
+        until_waiting(account, "a")
+        with pytest.raises(ConfigurationError, match="in use"):
+            in_thread(lock.acquire)
+        holder.release()
     lock.release()

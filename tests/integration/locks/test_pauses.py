@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pynamo_locking import LockLost, LockSettings
-from tests.support.workers import (
-    Beside,
-    Locks,
-    Plain,
-    Versioned,
-    crew,
-    until,
-    until_next_beat,
-    until_over,
-    until_queued,
-)
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
+from tests.integration.locks.conftest import bind
+from tests.support.workers import Beside, Plain, Versioned, crew, until, until_next_beat, until_over, until_queued
 
 pytestmark = pytest.mark.waits
 
@@ -34,20 +22,11 @@ SHARED = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02, block=32)
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 
 
-def bind(engine: Engine, model: Any) -> tuple[type[Any], ...]:
-    """Bind the model, and the table of its locks if that is another one."""
-    models = (Locks, Beside) if model is Beside else (model,)
-    for one in models:
-        engine.bind(one)
-    model("a").save()
-    return models
-
-
 @all_models
 @pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "no heartbeat"])
-def test_write_of_a_holder_that_was_succeeded(real_engine: Engine, model: Any, heartbeat: bool) -> None:
+def test_write_of_a_holder_that_was_succeeded(real_engine, model, heartbeat):
     """The write of a holder that woke up after its eviction is refused; the successor's stands."""
-    with crew(real_engine, 2, *bind(real_engine, model)) as [paused, successor]:
+    with crew(real_engine, 2, *bind(real_engine, model, "a")) as [paused, successor]:
         old = paused.call("enter", model, "a", settings=SETTINGS, heartbeat=heartbeat)
         assert paused.call("add", "a", 1) == 1
         paused.pause()
@@ -82,9 +61,9 @@ def test_write_of_a_holder_that_was_succeeded(real_engine: Engine, model: Any, h
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
+def test_heartbeat_finds_out(real_engine, model):
     """The heartbeat of a holder that woke up sets `lost` and calls back, without any write."""
-    with crew(real_engine, 2, *bind(real_engine, model)) as [paused, successor]:
+    with crew(real_engine, 2, *bind(real_engine, model, "a")) as [paused, successor]:
         paused.call("enter", model, "a", settings=SETTINGS)
         paused.pause()
         successor.call("enter", model, "a", settings=SETTINGS)
@@ -98,9 +77,9 @@ def test_heartbeat_finds_out(real_engine: Engine, model: Any) -> None:
 
 
 @all_models
-def test_holder_that_was_not_evicted(real_engine: Engine, model: Any) -> None:
+def test_holder_that_was_not_evicted(real_engine, model):
     """A holder whose lease passed while no other party came goes on as if nothing had happened."""
-    with crew(real_engine, 1, *bind(real_engine, model)) as [paused]:
+    with crew(real_engine, 1, *bind(real_engine, model, "a")) as [paused]:
         taken = paused.call("enter", model, "a", settings=SETTINGS)
         paused.pause()
         until_over(model, "a", taken.ticket)
@@ -116,9 +95,9 @@ def test_holder_that_was_not_evicted(real_engine: Engine, model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_waiter_that_was_passed(real_engine: Engine, model: Any) -> None:
+def test_waiter_that_was_passed(real_engine, model):
     """A waiter that woke up after its eviction enters again, behind those who came meanwhile, and is served."""
-    with crew(real_engine, 3, *bind(real_engine, model)) as [holder, paused, behind]:
+    with crew(real_engine, 3, *bind(real_engine, model, "a")) as [holder, paused, behind]:
         first = holder.call("enter", model, "a", settings=SETTINGS)
         paused.start("enter", model, "a", settings=SETTINGS)
         evicted = until_queued(model, "a", 2)[1]
@@ -146,10 +125,10 @@ def test_waiter_that_was_passed(real_engine: Engine, model: Any) -> None:
     assert model.lock_state("a").entries == ()
 
 
-def test_holder_that_wakes_up_before_its_lease_is_over(real_engine: Engine) -> None:
+def test_holder_that_wakes_up_before_its_lease_is_over(real_engine):
     """A pause that is shorter than the lease does not cost the holder the lock."""
     settings = LockSettings(lease=30, poll=0.02)
-    with crew(real_engine, 2, *bind(real_engine, Plain)) as [paused, waiter]:
+    with crew(real_engine, 2, *bind(real_engine, Plain, "a")) as [paused, waiter]:
         taken = paused.call("enter", Plain, "a", settings=settings)
         paused.pause()
         waiter.start("enter", Plain, "a", settings=settings)
@@ -175,9 +154,9 @@ def until_in_the_middle(model: Any, key: str) -> int:
     return until(ticket, "an entry that stands for three callers") or 0
 
 
-def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engine: Engine) -> None:
+def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engine):
     """The others go on after the lease. In the process that wakes up the holder has lost, and the others get a turn."""
-    with crew(real_engine, 3, *bind(real_engine, Plain)) as [killed, paused, others]:
+    with crew(real_engine, 3, *bind(real_engine, Plain, "a")) as [killed, paused, others]:
         Plain("b").save()
         tickets, last = dict[str, int](), 0
         for worker, key in ((killed, "a"), (paused, "b")):
@@ -207,10 +186,10 @@ def test_a_process_is_killed_or_stands_still_in_the_middle_of_a_block(real_engin
 @pytest.mark.parametrize("model", [Plain, Beside])
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "paused"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_block_at_any_moment(real_engine: Engine, model: Any, is_killed: bool, seed: int) -> None:
+def test_a_block_at_any_moment(real_engine, model, is_killed, seed):
     """Whatever the callers of a process were at when it died or stood still, no increment is lost or made twice."""
     chance = random.Random(seed)
-    with crew(real_engine, 2, *bind(real_engine, model)) as [victim, others]:
+    with crew(real_engine, 2, *bind(real_engine, model, "a")) as [victim, others]:
         for worker in (victim, others):
             worker.call("line_up", model, "a", 6, times=10, settings=SHARED)
         time.sleep(chance.random() * 0.5)

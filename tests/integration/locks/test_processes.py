@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.support.workers import Beside, Increment, Locks, Plain, Versioned, Worker, crew
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
+from tests.integration.locks.conftest import bind
+from tests.support.workers import Beside, Increment, Plain, Versioned, Worker, crew
 
 pytestmark = pytest.mark.alone
 
@@ -37,20 +35,21 @@ def assert_served_in_order(increments: list[Increment]) -> None:
         assert [increment.value for increment in served] == list(range(1, len(served) + 1))
 
 
-@pytest.mark.parametrize("model", [Plain, Versioned])
-def test_increments_of_one_item(real_engine: Engine, model: Any) -> None:
-    """8 processes increment one item 50 times each, on the fast engine: the sum is 400, in ticket order."""
-    real_engine.bind(model)
-    model("a").save()
-    with crew(real_engine, PROCESSES, model) as workers:
-        done = work(workers, "edit", model, [["a"] * TIMES] * PROCESSES)
-    assert len(done) == PROCESSES * TIMES
+@pytest.mark.parametrize(
+    ("model", "action", "times"), [(Plain, "edit", TIMES), (Versioned, "edit", TIMES), (Beside, "lock_and_save", 10)]
+)
+def test_increments_of_one_item(real_engine, model, action, times):
+    """8 processes increment one item so many times each: no increment is lost, and they are in ticket order."""
+    models = bind(real_engine, model, "a")
+    with crew(real_engine, PROCESSES, *models) as workers:
+        done = work(workers, action, model, [["a"] * times] * PROCESSES)
+    assert len(done) == PROCESSES * times
     assert_served_in_order(done)
-    assert model.get("a", consistent_read=True).value == PROCESSES * TIMES
+    assert model.get("a", consistent_read=True).value == PROCESSES * times
     assert model.lock_state("a").entries == ()
 
 
-def test_increments_of_twenty_items(real_engine: Engine) -> None:
+def test_increments_of_twenty_items(real_engine):
     """8 processes make 50 increments each on 20 items, in an order of their own: the sum is 400."""
     real_engine.bind(Plain)
     names = [f"item-{i}" for i in range(20)]
@@ -62,14 +61,3 @@ def test_increments_of_twenty_items(real_engine: Engine) -> None:
     assert_served_in_order(done)
     assert sum(Plain.get(name, consistent_read=True).value for name in names) == PROCESSES * TIMES
     assert all(Plain.lock_state(name).entries == () for name in names)
-
-
-def test_locks_in_rows_of_their_own(real_engine: Engine) -> None:
-    """8 processes lock, save and release an item 10 times each: the sum is 80, in ticket order."""
-    real_engine.bind(Locks, Beside)
-    Beside("a").save()
-    with crew(real_engine, PROCESSES, Locks, Beside) as workers:
-        done = work(workers, "lock_and_save", Beside, [["a"] * 10] * PROCESSES)
-    assert_served_in_order(done)
-    assert Beside.get("a", consistent_read=True).value == 80
-    assert Beside.lock_state("a").entries == ()

@@ -37,7 +37,7 @@ def reports_of(engine: Engine, fork: Callable[[], int]) -> list[Report]:
     return reports
 
 
-def test_two_restored_processes_share_nothing(real_engine: Engine) -> None:
+def test_two_restored_processes_share_nothing(real_engine):
     """No lock, no entry, no transaction, no name of a process and no random pause."""
     first, second = reports = reports_of(real_engine, restore)
 
@@ -49,11 +49,8 @@ def test_two_restored_processes_share_nothing(real_engine: Engine) -> None:
     assert len({first.inherited, first.waited, second.waited}) == 3
 
 
-def test_what_happens_if_nothing_tells_them(dynoxide: Engine) -> None:
-    """The planted bug: without the hook both hold one lock under one entry, and one of two writes vanishes unseen.
-
-    Also then no two locks that were taken after the restore have one entry.
-    """
+def test_what_happens_if_nothing_tells_them(dynoxide):
+    """The planted bug: without the hook both hold one lock, and a write vanishes; locks taken later are still apart."""
     first, second = reports = reports_of(dynoxide, restore_untold)
 
     assert [(each.held, each.written, each.transaction) for each in reports] == [("held", "written", "open")] * CLONES
@@ -64,7 +61,7 @@ def test_what_happens_if_nothing_tells_them(dynoxide: Engine) -> None:
     assert len({*first.entries, *second.entries}) == CLONES * ROUNDS
 
 
-def test_threads_of_the_snapshot_go_on(dynoxide: Engine) -> None:
+def test_threads_of_the_snapshot_go_on(dynoxide):
     """They hear that the lock is lost; its entry is not renewed any more, and locks that are taken anew are."""
     settings = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
     dynoxide.bind(Versioned)

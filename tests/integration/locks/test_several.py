@@ -27,24 +27,21 @@ Seat = declare("Seat", table_name="seats", hash_key="hall", range_key="number", 
 Chair = declare("Chair", hash_key="hall", range_key="number", version=True, numbers="value", lock_table=Names)
 
 
-@pytest.fixture
-def seats(memory):
-    """Ten seats."""
-    return with_seats(memory)
-
-
-@pytest.fixture
-def seats_anywhere(engine):
-    """The same on each engine."""
-    return with_seats(engine)
-
-
 def with_seats(engine):
     engine.bind(Seat, Chair, Names)
     for number in range(10):
         Seat("h", number).save()
     Chair("h", 1).save()
-    return Seat
+
+
+@pytest.fixture
+def seats(memory):
+    with_seats(memory)
+
+
+@pytest.fixture
+def seats_anywhere(engine):
+    with_seats(engine)
 
 
 def by_edit(model):
@@ -68,16 +65,15 @@ def by_transaction(model):
         tx.update(seat, [model.value.add(1)])
 
 
-def transact():
-    return TransactWrite(connection=Seat._get_connection().connection)
+def transact(model=Seat):
+    return TransactWrite(connection=model._get_connection().connection)
 
 
 WAYS = [(Seat, by_edit), (Chair, by_edit), (Seat, by_update), (Seat, by_transact_write), (Chair, by_transaction)]
 
 
 @pytest.mark.parametrize(("model", "write"), WAYS)
-@pytest.mark.usefixtures("seats_anywhere")
-def test_a_range_and_the_lock_of_an_item_in_it(model, write):
+def test_a_range_and_the_lock_of_an_item_in_it(seats_anywhere, model, write):
     """Both are checked: nothing is written once the range is lost, although the item's own lock is held."""
     with pytest.raises(LockLost), model.locked_range("h", 0, 5, heartbeat=False) as lock:
         write(model)
@@ -89,8 +85,7 @@ def test_a_range_and_the_lock_of_an_item_in_it(model, write):
 
 
 @pytest.mark.parametrize(("model", "write"), WAYS)
-@pytest.mark.usefixtures("seats")
-def test_an_item_in_a_shared_range(model, write):
+def test_an_item_in_a_shared_range(seats, model, write):
     """Under a shared range nothing is written, also under the item's own lock."""
     with model.locked_range("h", 0, 5, shared=True), pytest.raises(ConfigurationError, match="acquire it exclusively"):
         write(model)
@@ -121,8 +116,7 @@ def test_the_lock_of_an_item_is_lost_inside_a_range(seats):
 
 
 @pytest.mark.parametrize("write", [by_edit, by_update])
-@pytest.mark.usefixtures("seats_anywhere")
-def test_a_lost_answer_under_two_locks(write):
+def test_a_lost_answer_under_two_locks(seats_anywhere, write):
     """The write is found by its number, by whichever row shows it, also where engines know no tokens."""
     with Seat.locked_range("h", 0, 5), lost_responses("TransactWriteItems") as faults:
         write(Seat)
@@ -159,7 +153,7 @@ def test_a_write_between_a_transaction_and_its_commit_with_the_lock_in_the_item(
     memory.bind(Account, Document)
     account = Account("a", balance=1)
     account.save()
-    with Account.locked("a") as lock, TransactWrite(connection=Account._get_connection().connection) as transaction:
+    with Account.locked("a") as lock, transact(Account) as transaction:
         transaction.update(lock.item, [Account.balance.add(1)])
         Account.get("a").update([Account.balance.add(10)])
     assert Account.get("a").balance == 12
@@ -223,7 +217,7 @@ def test_a_key_that_changes_before_the_commit(memory):
     """What was added is written, though its request is made anew at the commit."""
     memory.bind(Account)
     Account("a", balance=1).save()
-    with Account.locked("a") as lock, TransactWrite(connection=Account._get_connection().connection) as transaction:
+    with Account.locked("a") as lock, transact(Account) as transaction:
         account = lock.item
         account.balance = 5
         transaction.save(account)

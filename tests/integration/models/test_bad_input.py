@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import (
     ConfigurationError,
     ItemNotFound,
-    LockableModel,
     LockingError,
     LockSettings,
     LockTimeout,
@@ -19,7 +17,6 @@ from pynamo_locking import (
 )
 from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Document, Locks, declare, meta
-from tests.support.parties import held_elsewhere
 from tests.support.transaction_models import Purse, Transactions
 
 
@@ -131,53 +128,22 @@ def test_a_model_with_more_attributes_than_an_update_holds(concurrent_engine):
     assert wide.lock_state("k").entries == ()
 
 
-def test_a_full_queue_without_time_to_wait(engine):
-    """The error says how many are ahead and who holds the lock."""
-    engine.bind(Locks)
-    with held_elsewhere(Locks.lock("n", owner="holder")), pytest.raises(LockTimeout, match="1 ahead; held by holder"):
-        Locks.locked("n", wait=0).acquire()
-
-
 def test_models_without_a_place_for_locks():
     """A model needs a LockAttribute or a lock table, and the table has to be one."""
-
-    class Nowhere(LockableModel):
-        Meta = meta("nowhere")
-
-        pk = UnicodeAttribute(hash_key=True)
-
     with pytest.raises(ConfigurationError, match=r"lock = LockAttribute\(\)"):
-        Nowhere.locked("a")
-    Nowhere.Meta.lock_table = Account
+        declare("Nowhere", hash_key="pk").locked("a")
     with pytest.raises(ConfigurationError, match="NamedLock"):
-        Nowhere.locked("a")
+        declare("Nowhere", hash_key="pk", lock_table=Account).locked("a")
 
 
 def test_an_endpoint_that_is_not_there():
     """Without a server there is an end to trying, and the error says what was tried."""
-
-    class Lost(NamedLock):
-        Meta = meta(
-            "lost", region="us-east-1", host="http://127.0.0.1:9", aws_access_key_id="x", aws_secret_access_key="x"
-        )
-
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    lost = declare("Lost", NamedLock, region="us-east-1", host="http://127.0.0.1:9", **keys)
     with pytest.raises(LockTimeout, match="no answer from DynamoDB"):
-        Lost.locked("a", wait=0.05).acquire()
+        lost.locked("a", wait=0.05).acquire()
     with pytest.raises(LockingError, match="no answer"):
-        Lost.lock_state("a")
-
-
-def test_tables_are_made_once_on_every_engine(engine):
-    """create_table() of a NamedLock twice: on demand, TTL enabled, no error."""
-    engine.bind(Locks)
-    Locks.delete_table()
-    Locks.create_table()
-    Locks.create_table()
-    client = engine.client()
-    table = client.describe_table(TableName=Locks.Meta.table_name)["Table"]
-    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
-    ttl = client.describe_time_to_live(TableName=Locks.Meta.table_name)["TimeToLiveDescription"]
-    assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "expires_s")
+        lost.lock_state("a")
 
 
 def test_a_lock_table_elsewhere_is_refused(engine):

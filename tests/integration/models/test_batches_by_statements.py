@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute, UnicodeSetAttribute
@@ -17,8 +17,6 @@ from pynamo_locking import (
     BatchError,
     Conflict,
     ExpiringMixin,
-    LockableModel,
-    LockAttribute,
     OutcomeUnknown,
     StaleVersion,
     TTLAttribute,
@@ -26,10 +24,11 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from pynamo_locking._core import dynamodb
-from pynamo_locking._io import batch_requests, runtime
+from pynamo_locking._io import runtime
+from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
-from tests.support.models import QUICK
+from tests.support.models import declare
 from tests.support.parties import held_elsewhere
 from tests.support.statements import (
     BATCH,
@@ -43,11 +42,6 @@ from tests.support.statements import (
     throttled_in_part,
     unknown,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.engine import Engine
 
 
 class Plain(VersionedMixin, Model):
@@ -77,45 +71,21 @@ class Lasting(ExpiringMixin, Plain):
     expires = TTLAttribute(null=True)
 
 
-class Inside(LockableModel):
-    """A save is an update, which leaves the lock alone."""
-
-    class Meta:
-        table_name = "inside-by-statements"
-        lock_settings = QUICK
-        max_retry_attempts = 0
-
-    pk = UnicodeAttribute(hash_key=True)
-    rk = NumberAttribute(range_key=True)
-    n = NumberAttribute(default=0)
-    text = UnicodeAttribute(null=True)
-    note = UnicodeAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
+#: A save is an update, which leaves the lock alone.
+Inside = declare(
+    "Inside",
+    table_name="inside-by-statements",
+    hash_key="pk",
+    range_key="rk",
+    numbers="n",
+    texts="text note",
+    version=True,
+    lock=True,
+    max_retry_attempts=0,
+)
 
 
 MODELS: list[Any] = [Plain, Lasting, Inside]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_requests, "_refused", set())
-
-
-@pytest.fixture
-def virtual_pauses() -> Iterator[None]:
-    """No pause takes time."""
-    real = runtime.current
-    runtime.install(Sleepless())
-    yield
-    runtime.install(real)
-
-
-class Sleepless(runtime.Runtime):
-    """The real world without pauses."""
-
-    def sleep(self, seconds: float) -> None:
-        pass
 
 
 def rows_of(model: Any) -> dict[tuple[str, str], Any]:
@@ -141,7 +111,7 @@ def batch_of(items: list[Any], operation: str = "save") -> list[Any]:
 # Requests
 
 
-def test_a_thousand_saves_are_forty_requests(concurrent_engine: Engine) -> None:
+def test_a_thousand_saves_are_forty_requests(concurrent_engine):
     """New items, and known ones; and as many deletes."""
     concurrent_engine.bind(Plain)
     items = [Plain("p", number, text="new") for number in range(1000)]
@@ -162,7 +132,7 @@ def test_a_thousand_saves_are_forty_requests(concurrent_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_items_that_were_read_are_written_together(memory: Engine, model: Any) -> None:
+def test_items_that_were_read_are_written_together(memory, model):
     """And once more; an attribute less, or one that another program has added and no save keeps."""
     memory.bind(model)
     batch_of([model("p", number, text="x", note="y") for number in range(5)])
@@ -176,7 +146,7 @@ def test_items_that_were_read_are_written_together(memory: Engine, model: Any) -
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_no_statement_says_is_sent_alone(memory: Engine, model: Any) -> None:
+def test_what_no_statement_says_is_sent_alone(memory, model):
     """A write without the version, one that removes several attributes, and one that was not read."""
     memory.bind(model)
     items = [model("p", number, text="x", note="y") for number in range(6)]
@@ -196,7 +166,7 @@ def test_what_no_statement_says_is_sent_alone(memory: Engine, model: Any) -> Non
     assert texts == {"0": None, **dict.fromkeys("1245", "x")}
 
 
-def test_a_model_with_a_save_of_its_own_keeps_it(memory: Engine) -> None:
+def test_a_model_with_a_save_of_its_own_keeps_it(memory):
     """It is called once for each item."""
     saved = []
 
@@ -314,9 +284,7 @@ class Story:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(short_or_long(1, 10)))
 @pytest.mark.parametrize("model", MODELS)
-def test_rows_and_results_are_those_of_single_requests(
-    cheap: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, seed: int
-) -> None:
+def test_rows_and_results_are_those_of_single_requests(cheap, monkeypatch, model, seed):
     """Whatever is stored, and whatever the instances know of it; and they can be written again."""
     cheap.bind(model)
     together = Story(model, "together", seed)
@@ -359,9 +327,7 @@ def written(kind: str, items: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", [lost_before, lost_after, lost_half, throttled_in_part, failed_in_part])
 @pytest.mark.parametrize("model", [Plain, Inside])
-def test_what_a_batch_has_not_applied_is_written_nevertheless(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, model: Any, answer: Any, kind: str, virtual_pauses: None
-) -> None:
+def test_what_a_batch_has_not_applied_is_written_nevertheless(memory, monkeypatch, model, answer, kind, no_pauses):
     """Once; a lost answer is cleared up for each write, and what was throttled goes again in a batch."""
     memory.bind(model)
     items = prepared(kind, model)
@@ -374,9 +340,7 @@ def test_what_a_batch_has_not_applied_is_written_nevertheless(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lost_batch_that_another_writer_follows_is_in_doubt(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_lost_batch_that_another_writer_follows_is_in_doubt(memory, monkeypatch, kind):
     """It is called neither applied nor refused: a later writer has replaced what would show it."""
 
     def lost_and_followed(send: Any, kwargs: Any) -> Any:
@@ -394,29 +358,22 @@ def test_a_lost_batch_that_another_writer_follows_is_in_doubt(
     assert isinstance(errors[0], OutcomeUnknown)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_refusal_is_about_one_write(concurrent_engine: Engine, kind: str) -> None:
-    """With the error and the stored item of the single request."""
+@pytest.mark.parametrize(("kind", "is_gone"), [*((kind, False) for kind in KINDS), ("delete", True)])
+def test_one_refusal_is_about_one_write(concurrent_engine, kind, is_gone):
+    """With the error and item of the single request; a DELETE of an absent item changes nothing and looks applied."""
     concurrent_engine.bind(Plain)
     items = prepared(kind)
-    Plain("p", 3).update([Plain.n.set(9)], add_version_condition=False)
+    if is_gone:
+        Plain("p", 3).delete(add_version_condition=False)
+    else:
+        Plain("p", 3).update([Plain.n.set(9)], add_version_condition=False)
     errors = written(kind, items)
     assert [number for number, error in enumerate(errors) if error is not None] == [3]
     assert isinstance(errors[3], StaleVersion)
-    assert errors[3].current.n == 9
+    assert is_gone or errors[3].current.n == 9
 
 
-def test_a_delete_of_what_is_gone_is_refused(concurrent_engine: Engine) -> None:
-    """A DELETE of an absent item changes nothing and looks applied: the answer has to show the deleted item."""
-    concurrent_engine.bind(Plain)
-    items = prepared("delete")
-    Plain("p", 3).delete(add_version_condition=False)
-    errors = written("delete", items)
-    assert [number for number, error in enumerate(errors) if error is not None] == [3]
-    assert isinstance(errors[3], StaleVersion)
-
-
-def test_a_lock_in_the_way_refuses_its_own_item(memory: Engine) -> None:
+def test_a_lock_in_the_way_refuses_its_own_item(memory):
     """The others are written."""
     memory.bind(Inside)
     items = prepared("update", Inside)
@@ -427,9 +384,7 @@ def test_a_lock_in_the_way_refuses_its_own_item(memory: Engine) -> None:
 
 
 @pytest.mark.parametrize("answer", [denied, denied_each, unknown])
-def test_where_statements_are_refused_each_write_is_a_request(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: Any
-) -> None:
+def test_where_statements_are_refused_each_write_is_a_request(memory, monkeypatch, caplog, answer):
     """It is noticed once, and logged once."""
     memory.bind(Plain)
     caplog.set_level(logging.WARNING, "pynamo_locking")
@@ -444,7 +399,7 @@ def test_where_statements_are_refused_each_write_is_a_request(
     assert "PartiQLInsert" in told
 
 
-def test_a_write_that_was_left_under_way_is_in_doubt(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):
     """Two interrupts leave it: that its statement was refused before says nothing of the request that followed."""
     memory.bind(Plain)
     is_applied, may_end = threading.Event(), threading.Event()
@@ -481,12 +436,10 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory: Engine, monkeypatch
     finally:
         runtime.install(real)
         may_end.set()
-        for thread in threading.enumerate():
-            if thread.name == "pynamo-locking-batch":
-                thread.join()
+        join_batch_workers()
 
 
-def test_a_batch_is_not_repeated_behind_our_back(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_not_repeated_behind_our_back(memory, monkeypatch):
     """A second copy of an INSERT could create again what was deleted since."""
     memory.bind(Plain)
     monkeypatch.setattr(Plain.Meta, "max_retry_attempts", 3)

@@ -9,60 +9,54 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import ListAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import ListAttribute, UnicodeAttribute
 from pynamodb.exceptions import AttributeNullError, PutError
-from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    ItemLocked,
-    OutcomeUnknown,
-    StaleVersion,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import ConfigurationError, ItemLocked, OutcomeUnknown, StaleVersion, VersionedMixin
 from pynamo_locking._io import concurrency
 from pynamo_locking._models import edit
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.engine import Engine
+    from collections.abc import Callable
 
 
-class Board(VersionedMixin, Model):
-    """Callers append to `log`, so the order and the number of their changes show."""
-
-    Meta = meta("boards")
-
-    pk = UnicodeAttribute(hash_key=True)
-    log = ListAttribute(default=list)
-    n = NumberAttribute(default=0)
-    name = UnicodeAttribute(default="")
-    version = VersionAttribute()
+def declare_board(name: str, *bases: type[Any], **parts: Any) -> Any:
+    """Return a model to whose `log` callers append, so the order and the number of their changes show."""
+    return declare(name, *bases, hash_key="pk", version=True, log=ListAttribute(default=list), **parts)
 
 
-Inside = declare("Inside", hash_key="pk", lock=True, version=True, log=ListAttribute(default=list))
-Beside = declare("Beside", hash_key="pk", version=True, lock_table=Locks, log=ListAttribute(default=list))
+Board = declare_board("Board", VersionedMixin, numbers="n", title=UnicodeAttribute(default=""))
+
+
+Inside = declare_board("Inside", lock=True)
+Beside = declare_board("Beside", lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
-def _no_line_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_line_is_left(monkeypatch):
     monkeypatch.setattr(edit, "_LOOK_S", 100.0)  # callers in line are woken
     yield
     assert edit._lines == {}
 
 
 @pytest.fixture
-def boards(cheap: Engine) -> None:
+def boards(cheap):
     cheap.bind(Board)
+    Board("a").save()
+
+
+@pytest.fixture
+def board(memory):
+    """One in memory."""
+    memory.bind(Board)
     Board("a").save()
 
 
@@ -84,8 +78,7 @@ def raising(error: BaseException) -> Callable[[Any], None]:
 
 
 def log_of(model: Any = Board) -> list[Any]:
-    log: list[Any] = model.get("a", consistent_read=True).log
-    return log
+    return model.get("a", consistent_read=True).log
 
 
 def line_of(model: Any) -> Any:
@@ -142,8 +135,7 @@ def test_many_changes_are_one_write(cheap, model):
     assert {result.version for result in results} == {2}
 
 
-@pytest.mark.usefixtures("boards")
-def test_each_caller_has_an_instance_of_its_own():
+def test_each_caller_has_an_instance_of_its_own(boards):
     """After all changes of the write, and as good for a save as any other."""
     first, second = together(note(1), note(2))
     assert first is not second
@@ -155,8 +147,7 @@ def test_each_caller_has_an_instance_of_its_own():
         first.save()
 
 
-@pytest.mark.usefixtures("boards")
-def test_a_function_that_raises_leaves_no_trace():
+def test_a_function_that_raises_leaves_no_trace(boards):
     """Its caller alone hears of it."""
     kept: list[Any] = []
 
@@ -176,8 +167,7 @@ def test_a_function_that_raises_leaves_no_trace():
     assert log_of() == [1, 3, 4]
 
 
-@pytest.mark.usefixtures("boards")
-def test_if_all_raise_nothing_is_written():
+def test_if_all_raise_nothing_is_written(boards):
     """As with `modify` alone."""
     with count_requests() as counted:
         results = together(raising(KeyError(1)), raising(KeyError(2)))
@@ -186,7 +176,7 @@ def test_if_all_raise_nothing_is_written():
 
 
 def grow(board: Any) -> None:
-    board.name = "x" * 410_000
+    board.title = "x" * 410_000
 
 
 @pytest.mark.parametrize(
@@ -194,13 +184,12 @@ def grow(board: Any) -> None:
     [
         (lambda board: setattr(board, "n", object()), TypeError),
         (lambda board: setattr(board, "n", "five"), PutError),
-        (lambda board: setattr(board, "name", None), AttributeNullError),
+        (lambda board: setattr(board, "title", None), AttributeNullError),
         (grow, PutError),
     ],
     ids=["no number", "not DynamoDB's number", "nothing", "too much"],
 )
-@pytest.mark.usefixtures("boards")
-def test_a_value_that_cannot_be_stored(bad, error):
+def test_a_value_that_cannot_be_stored(boards, bad, error):
     """Its caller hears what it would hear alone; the changes of the others are saved."""
     with pytest.raises(error) as alone:
         Board.modify("a", bad)
@@ -221,8 +210,7 @@ def test_a_value_that_cannot_be_stored(bad, error):
     ],
     ids=["key", "version", "saves", "modifies"],
 )
-@pytest.mark.usefixtures("boards")
-def test_a_function_may_change_its_instance_only(bad):
+def test_a_function_may_change_its_instance_only(boards, bad):
     """The others go on."""
     results = together(note(1), bad, note(2))
     assert isinstance(results[1], ConfigurationError)
@@ -231,8 +219,7 @@ def test_a_function_may_change_its_instance_only(bad):
         Board.get("b")
 
 
-@pytest.mark.usefixtures("boards")
-def test_the_context_of_the_caller():
+def test_the_context_of_the_caller(boards):
     """A function has its caller's context variables, in whatever thread it runs."""
     user = contextvars.ContextVar("user", default="")
 
@@ -244,19 +231,16 @@ def test_the_context_of_the_caller():
         Board.modify("a", sign, combine=True)
 
     def gate(_: Any) -> None:
-        for i, thread in enumerate(threads):
-            thread.start()
+        for i, name in enumerate(("ada", "bob")):
+            pool.submit(change, name)
             until_in_line(Board, i + 2)
 
-    threads = [threading.Thread(target=change, args=(name,)) for name in ("ada", "bob")]
-    Board.modify("a", gate, combine=True)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        Board.modify("a", gate, combine=True)
     assert log_of() == ["ada", "bob"]
 
 
-@pytest.mark.usefixtures("boards")
-def test_another_writer_was_faster():
+def test_another_writer_was_faster(boards):
     """All functions are called again with the stored item; a caller without attempts gives up alone."""
     calls = []
 
@@ -276,10 +260,8 @@ def test_another_writer_was_faster():
     assert log_of() == [2, 3]
 
 
-def test_after_a_refusal_the_item_is_read_consistently(memory):
+def test_after_a_refusal_the_item_is_read_consistently(board):
     """Also if the first read need not be: a replica that lags behind would get the save refused again and again."""
-    memory.bind(Board)
-    Board("a").save()
     calls = []
 
     def beaten(board: Any) -> None:
@@ -295,8 +277,7 @@ def test_after_a_refusal_the_item_is_read_consistently(memory):
     assert are_consistent == [False, True], "what is read after a refusal must be at least as new as what refused"
 
 
-@pytest.mark.usefixtures("boards")
-def test_each_write_of_a_line_begins_anew(monkeypatch):
+def test_each_write_of_a_line_begins_anew(boards, monkeypatch):
     """After a write that was refused and made again, the next one reads the item, and takes what its refusal shows."""
     monkeypatch.setattr(edit, "MOST", 2)
     beaten: list[int] = []
@@ -340,8 +321,7 @@ def test_an_absent_item(cheap):
     assert (results[1].log, results[2].log, results[1].version) == ([2, 3], [2, 3], 1)
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_unknown_outcome_is_told_to_all():
+def test_an_unknown_outcome_is_told_to_all(boards):
     """Each with an error of its own, and nothing is repeated."""
     with lost_requests("PutItem", times=99):
         results = together(note(1), raising(KeyError()), note(2))
@@ -352,8 +332,7 @@ def test_an_unknown_outcome_is_told_to_all():
     assert log_of() == []
 
 
-@pytest.mark.usefixtures("boards")
-def test_a_lost_answer_is_no_conflict():
+def test_a_lost_answer_is_no_conflict(boards):
     """The write is known by its id, also by instances of several callers."""
     with lost_responses("PutItem"):
         first, second = together(note(1), note(2))
@@ -376,8 +355,7 @@ def test_what_cannot_be_shared_is_refused(memory):
             model.modify("a", note(1), combine=True)
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_error_of_the_read(monkeypatch):
+def test_an_error_of_the_read(boards, monkeypatch):
     """As `modify` raises it."""
 
     def get(*_: Any, **__: Any) -> None:
@@ -391,8 +369,7 @@ def test_an_error_of_the_read(monkeypatch):
 # Interrupts, tasks, forks
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_interrupt_of_the_save_is_an_unknown_outcome(monkeypatch):
+def test_an_interrupt_of_the_save_is_an_unknown_outcome(boards, monkeypatch):
     """For the others of the write. Who comes later goes on."""
     save = Board.save
     interrupts = [KeyboardInterrupt()]
@@ -410,8 +387,7 @@ def test_an_interrupt_of_the_save_is_an_unknown_outcome(monkeypatch):
     assert Board.modify("a", note(3), combine=True).log == [1, 2, 3]
 
 
-@pytest.mark.usefixtures("boards")
-def test_an_interrupt_in_a_function_leaves_the_others_to_the_next():
+def test_an_interrupt_in_a_function_leaves_the_others_to_the_next(boards):
     """Nothing was sent, so nothing is in doubt."""
     interrupts = [KeyboardInterrupt()]
 
@@ -469,10 +445,8 @@ def end_of(change: edit.QueuedChange[Any]) -> str:
     return "done"
 
 
-def test_tasks(memory):
+def test_tasks(board):
     """Many wait without a thread, and each has its own result."""
-    memory.bind(Board)
-    Board("a").save()
 
     def gate(_: Any) -> None:
         until_in_line(Board, 101)
@@ -496,20 +470,16 @@ def test_tasks(memory):
     assert counted.by_operation == {"GetItem": 2, "PutItem": 1}  # one get before the gate
 
 
-def test_a_task_without_combining(memory):
+def test_a_task_without_combining(board):
     """`amodify` is `modify` in a thread, the condition included."""
-    memory.bind(Board)
-    Board("a").save()
     changed = asyncio.run(Board.amodify("a", note(1), condition=Board.n == 0))
     assert changed.log == log_of() == [1]
     with pytest.raises(ConfigurationError, match="needs a function"):
         asyncio.run(Board.amodify("a"))
 
 
-def test_tasks_that_are_cancelled(memory):
+def test_tasks_that_are_cancelled(board):
     """One in line changes nothing. The one that makes the write ends it, and the others have their results."""
-    memory.bind(Board)
-    Board("a").save()
     is_under_way, go_on = threading.Event(), threading.Event()
 
     def slow(board: Any) -> None:
@@ -534,10 +504,8 @@ def test_tasks_that_are_cancelled(memory):
     assert log_of() == ["slow", 0, 2]
 
 
-def test_a_leader_whose_event_loop_is_closed(memory):
+def test_a_leader_whose_event_loop_is_closed(board):
     """Its thread ends the attempt; the next leader waits for that, and makes no change a second time."""
-    memory.bind(Board)
-    Board("a").save()
     is_under_way, go_on = threading.Event(), threading.Event()
     leader, other = change_of("a", "leader"), change_of("a", "other")
     append = leader.function
@@ -550,25 +518,21 @@ def test_a_leader_whose_event_loop_is_closed(memory):
     leader.function = slow
     leader.line_up()
     other.line_up()
-    threads = [threading.Thread(target=leader.line.attempt), threading.Thread(target=end_of, args=(other,))]
-    threads[0].start()
-    assert is_under_way.wait(60)
-    leader.leave()
-    threads[1].start()
-    time.sleep(0.05)
-    go_on.set()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(leader.line.attempt)
+        assert is_under_way.wait(60)
+        leader.leave()
+        pool.submit(end_of, other)
+        time.sleep(0.05)
+        go_on.set()
     assert log_of() == ["leader", "other"]
     assert other.result().version == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_function_that_forks(memory):
+def test_a_function_that_forks(board):
     """The child makes no change of the parent's callers; it can make its own."""
-    memory.bind(Board)
-    Board("a").save()
     children: list[int] = []
 
     def fork(board: Any) -> None:

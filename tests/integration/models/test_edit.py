@@ -13,19 +13,6 @@ from tests.support.transaction_models import Robot, RowLocks
 pytestmark = pytest.mark.core
 
 
-def test_an_aborted_edit_is_not_saved_by_the_next(account):
-    """Inside an outer lock the item is shared; what an edit changed before it failed is forgotten."""
-    with account.locked("a"):
-        with pytest.raises(ZeroDivisionError), account.edit("a") as item:
-            item.balance -= 100 / 0
-        with pytest.raises(ValueError, match="no"), account.edit("a") as item:
-            item.balance -= 100
-            raise ValueError("no")
-        with account.edit("a") as item:
-            item.note = "only this"
-    assert (account.get("a").balance, account.get("a").note) == (100, "only this")
-
-
 def test_the_item_is_asked_for_after_a_write(account):
     """`lock.item` is never older than the last write under the lock."""
     with account.locked("a") as lock:

@@ -5,20 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from pynamodb.exceptions import (
-    PutError,
-    TableError,
-)
+from pynamodb.exceptions import PutError, TableError
 
 from pynamo_locking import StaleVersion, TransactWrite
-from tests.support.versioned_models import (
-    EVERYBODY,
-    OURS,
-    STOCK,
-    connection_of,
-    saved,
-    session,
-)
+from tests.support.versioned_models import EVERYBODY, OURS, STOCK, connection_of, saved, session
 
 
 @pytest.mark.parametrize("bases", EVERYBODY.values(), ids=EVERYBODY.keys())

@@ -16,7 +16,7 @@ from pynamo_locking._io import lock_requests
 from tests.support import faults
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Account, Locks
-from tests.support.own_rows import LOCKS, NAME, WAYS, Memo, Way, bind
+from tests.support.own_rows import LOCKS, NAME, WAYS, Memo, bind
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from
 
@@ -38,14 +38,12 @@ CUSTOMERS: dict[str, dict[str, Any]] = {
 
 def table_of(model: type[Model]) -> str:
     """The name of a model's table."""
-    name: str = model._get_connection().table_name
-    return name
+    return model._get_connection().table_name
 
 
 def put(engine: Engine, model: type[Model], key: str, attributes: dict[str, Any]) -> dict[str, Any]:
     """Store an item as another program does."""
     attribute = model._hash_key_attribute()
-    assert attribute is not None
     item = {attribute.attr_name: {"S": key}, **attributes}
     engine.client().put_item(TableName=table_of(model), Item=item)
     return item
@@ -54,21 +52,19 @@ def put(engine: Engine, model: type[Model], key: str, attributes: dict[str, Any]
 def stored(engine: Engine, model: type[Model], key: str) -> dict[str, Any] | None:
     """An item as DynamoDB has it."""
     attribute = model._hash_key_attribute()
-    assert attribute is not None
     where = {"TableName": table_of(model), "Key": {attribute.attr_name: {"S": key}}, "ConsistentRead": True}
-    item: dict[str, Any] | None = engine.client().get_item(**where).get("Item")
-    return item
+    return engine.client().get_item(**where).get("Item")
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+def way(request, monkeypatch):
     """Each public way in turn."""
     make_long_from(monkeypatch)
     return WAYS[request.param]
 
 
 @pytest.mark.parametrize("customer", CUSTOMERS)
-def test_a_row_of_another_program_stays_as_it_is(engine: Engine, way: Way, customer: str) -> None:
+def test_a_row_of_another_program_stays_as_it_is(engine, way, customer):
     """Byte for byte, and the error names the table."""
     key = bind(engine, way)
     item = put(engine, way.table, key, CUSTOMERS[customer])
@@ -82,7 +78,7 @@ def test_a_row_of_another_program_stays_as_it_is(engine: Engine, way: Way, custo
         assert "It was left as it is" in str(refused.value)
 
 
-def test_where_nothing_is_every_way_works(cheap: Engine, way: Way) -> None:
+def test_where_nothing_is_every_way_works(cheap, way):
     """The same call makes the row, or needs none."""
     key = bind(cheap, way)
     with contextlib.suppress(Conflict, DoesNotExist):  # of what needs an item that is there
@@ -93,7 +89,7 @@ def test_where_nothing_is_every_way_works(cheap: Engine, way: Way) -> None:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_refusal_costs_little(cheap: Engine, name: str) -> None:
+def test_a_refusal_costs_little(cheap, name):
     """Two requests at most, whatever is asked for; and no entry stands in a queue."""
     way = LOCKS[name]
     key = bind(cheap, way)
@@ -112,13 +108,13 @@ def documented() -> dict[str, str]:
     }
 
 
-def test_the_table_in_the_documentation() -> None:
+def test_the_table_in_the_documentation():
     """Names the ways that are tried here, all of them."""
     assert sorted(documented()) == sorted({re.sub(r", (single|native|long)$", "", name) for name in WAYS})
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_table_of_other_keys(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_other_keys(engine, name, monkeypatch):
     """Nothing is written there, and the error is the one in the documentation."""
     make_long_from(monkeypatch)
     way = WAYS[name]
@@ -137,9 +133,7 @@ def test_a_table_of_other_keys(engine: Engine, name: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("note", ["n", None], ids=["with a value", "with nothing but its key"])
 @pytest.mark.parametrize("how", ["save", "update", "batch", "unguarded", "transact", "transaction", "long"])
-def test_a_row_that_was_saved_before_it_was_ever_locked(
-    engine: Engine, how: str, note: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_was_saved_before_it_was_ever_locked(engine, how, note, monkeypatch):
     """Is ours: it can be locked, saved in the lock and outside, and keeps its values."""
     make_long_from(monkeypatch)
     engine.bind(Memo, Transactions, Purse)
@@ -171,7 +165,7 @@ def test_a_row_that_was_saved_before_it_was_ever_locked(
     assert Memo.get(NAME).note == "outside"
 
 
-def test_a_row_without_its_lock(engine: Engine) -> None:
+def test_a_row_without_its_lock(engine):
     """Is refused like any other, and says what to do; without the row the name can be locked again."""
     engine.bind(Locks)
     with Locks.locked(NAME):
@@ -186,7 +180,7 @@ def test_a_row_without_its_lock(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("value", [{"S": "padlock"}, {"BOOL": True}, {"M": {"by": {"S": "them"}}}], ids=str)
-def test_an_attribute_of_that_name_that_is_no_lock(engine: Engine, value: dict[str, Any]) -> None:
+def test_an_attribute_of_that_name_that_is_no_lock(engine, value):
     """Is not written over, in an item of the model's table either."""
     engine.bind(Account)
     item = put(engine, Account, "a", {"lock": value, "balance": {"N": "1"}})
@@ -196,7 +190,7 @@ def test_an_attribute_of_that_name_that_is_no_lock(engine: Engine, value: dict[s
     assert isinstance(Account.lock, LockAttribute)
 
 
-def test_between_the_look_and_the_first_entry(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_the_look_and_the_first_entry(memory, monkeypatch):
     """Another program stores its item after the lock has found none."""
     memory.bind(Locks)
     enter_first, items = lock_requests.enter_first, list[Any]()
@@ -212,7 +206,7 @@ def test_between_the_look_and_the_first_entry(memory: Engine, monkeypatch: pytes
     assert len(items) == 1
 
 
-def test_between_the_look_at_a_counter_and_the_commit(cheap: Engine) -> None:
+def test_between_the_look_at_a_counter_and_the_commit(cheap):
     """Another program stores its item after a transaction has found no counter."""
     cheap.bind(Entry, Transactions)
     tx = Transaction()
@@ -225,7 +219,7 @@ def test_between_the_look_at_a_counter_and_the_commit(cheap: Engine) -> None:
     assert list(Entry.scan(consistent_read=True)) == []
 
 
-def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_the_look_at_a_guard_and_the_commit(cheap, monkeypatch):
     """Another program stores its item after an interval has found no guard; the next attempt says so."""
     cheap.bind(Slot, SlotLocks)
     key, search, items = f"guard#{table_of(Slot)}/d", StagedInserts._search, list[Any]()
@@ -247,7 +241,7 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap: Engine, monkeypatch: 
 @pytest.mark.parametrize(
     "row", ["{id}", "{id}#{number:04}", "{id}!{number:05}"], ids=["header", "participants", "spill"]
 )
-def test_rows_of_a_long_transaction(engine: Engine, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_long_transaction(engine, row, monkeypatch):
     """Its header, its participants, and what does not fit into a mark: nothing is written."""
     make_long_from(monkeypatch)
     monkeypatch.setattr("pynamo_locking._transactions.prepare.SPILL_BYTES", 100)

@@ -7,14 +7,13 @@ import pickle
 import signal
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
-from pynamodb.models import Model
 
 from pynamo_locking import (
     BatchError,
@@ -27,31 +26,28 @@ from pynamo_locking import (
     StaleVersion,
     TransactionConflict,
     TransactWrite,
-    VersionAttribute,
     VersionedMixin,
     locked_all,
 )
 from pynamo_locking._core import dynamodb
-from pynamo_locking._io import batch_requests, runtime
+from pynamo_locking._io import runtime
+from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 from tests.support.versioned_models import connection_of, saved, stale
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class Row(VersionedMixin, Model):
-    """A version and nothing else; few retries, since some tests lose all of them."""
-
-    Meta = meta("rows", max_retry_attempts=1)
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    text = UnicodeAttribute(null=True)
-    data = BinaryAttribute(null=True, legacy_encoding=False)
-    version = VersionAttribute()
+#: A version and nothing else; few retries, since some tests lose all of them.
+Row = declare(
+    "Row",
+    VersionedMixin,
+    hash_key="pk",
+    numbers="n",
+    texts="text",
+    data=BinaryAttribute(null=True, legacy_encoding=False),
+    version=True,
+    max_retry_attempts=1,
+)
 
 
 Other = declare("Other", VersionedMixin, hash_key="pk", version=True)
@@ -63,30 +59,10 @@ Beside = declare("Beside", hash_key="pk", version=True, numbers="n", lock_table=
 MODES = pytest.mark.parametrize("transactions", [False, True], ids=["each", "transactions"])
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_requests, "_refused", set())
-
-
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(monkeypatch):
     """No statements: each write is a request. See test_batches_by_statements.py for those."""
     monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
-
-
-class Sleepless(runtime.Runtime):
-    """The real world without pauses."""
-
-    def sleep(self, seconds: float) -> None:
-        pass
-
-
-@pytest.fixture
-def no_pauses() -> Iterator[None]:
-    real = runtime.current
-    runtime.install(Sleepless())
-    yield
-    runtime.install(real)
 
 
 def names(count: int) -> list[str]:
@@ -95,6 +71,15 @@ def names(count: int) -> list[str]:
 
 def versions(model: type[Any]) -> dict[str, int]:
     return {item.pk: item.version for item in model.scan(consistent_read=True)}
+
+
+def results_of(model: Any, *items: Any, **options: Any) -> Any:
+    """Save items in a batch of which not all writes are applied; return the results."""
+    with pytest.raises(BatchError) as caught, model.guarded_batch(**options) as batch:
+        for item in items:
+            batch.save(item)
+    assert caught.value.results == batch.results
+    return batch.results
 
 
 def kinds(results: Any) -> list[str | None]:
@@ -236,11 +221,8 @@ def test_a_refusal_in_one_transaction_leaves_the_others_alone(engine):
     """Of 250 items only the hundred around the stale one are not written."""
     engine.bind(Row)
     Row("i150").save()
-    with pytest.raises(BatchError, match="100 of 250"), Row.guarded_batch(transactions=True) as batch:
-        for name in names(250):
-            batch.save(Row(name))
-    refused = [result.item.pk for result in batch.results if not result.is_applied]
-    assert refused == names(200)[100:]
+    results = results_of(Row, *map(Row, names(250)), transactions=True)
+    assert [result.item.pk for result in results if not result.is_applied] == names(200)[100:]
     assert set(versions(Row)) == {*names(100), "i150", *names(250)[200:]}
 
 
@@ -250,10 +232,7 @@ def test_a_write_that_cannot_be_sent_is_a_result_like_any_other(engine, transact
     engine.bind(Row)
     broken = Row("broken")
     broken.n = None
-    with pytest.raises(BatchError) as caught, Row.guarded_batch(transactions=transactions) as batch:
-        batch.save(Row("a"))
-        batch.save(broken)
-    first, second = caught.value.results
+    first, second = results_of(Row, Row("a"), broken, transactions=transactions)
     assert isinstance(second.error, ValueError)
     assert first.is_applied == (not transactions)
     assert set(versions(Row)) == (set() if transactions else {"a"})
@@ -263,10 +242,8 @@ def test_a_write_that_cannot_be_sent_is_a_result_like_any_other(engine, transact
 def test_an_item_that_dynamodb_refuses_as_too_large(dynoxide, transactions):
     """It is no condition that failed, and the result is an error all the same; nothing is called applied."""
     dynoxide.bind(Row)
-    with pytest.raises(BatchError), Row.guarded_batch(transactions=transactions) as batch:
-        batch.save(Row("small"))
-        batch.save(Row("large", text="x" * 500_000))
-    applied = {result.item.pk for result in batch.results if result.is_applied}
+    results = results_of(Row, Row("small"), Row("large", text="x" * 500_000), transactions=transactions)
+    applied = {result.item.pk for result in results if result.is_applied}
     assert applied == set(versions(Row)) == (set() if transactions else {"small"})
 
 
@@ -284,19 +261,13 @@ def test_a_transaction_that_others_keep_busy_is_not_applied(dynoxide, no_pauses,
         raise ClientError(answer, operation)
 
     monkeypatch.setattr(Connection, "dispatch", refuse)
-    with pytest.raises(BatchError), Row.guarded_batch(transactions=True) as batch:
-        batch.save(Row("a"))
-        batch.save(Row("b"))
+    results = results_of(Row, Row("a"), Row("b"), transactions=True)
     assert len(attempts) == 9
-    assert not any(result.is_applied for result in batch.results)
-    assert kinds(batch.results) == ["TransactionConflict", "TransactionConflict"]
+    assert not any(result.is_applied for result in results)
+    assert kinds(results) == ["TransactionConflict", "TransactionConflict"]
 
 
 # Unknown outcomes
-
-
-def _writes_second(body: dict[str, Any]) -> bool:
-    return "second" in str(body)
 
 
 @MODES
@@ -304,10 +275,8 @@ def test_a_lost_answer_is_cleared_up(engine, alone, transactions):
     """A write that was applied is one, whether its answer came or not."""
     engine.bind(Row)
     operation = "TransactWriteItems" if transactions else "PutItem"
-    with (
-        lost_responses(operation, where=_writes_second) as faults,
-        Row.guarded_batch(transactions=transactions) as batch,
-    ):
+    losing = lost_responses(operation, where=lambda body: "second" in str(body))
+    with losing as faults, Row.guarded_batch(transactions=transactions) as batch:
         for name in ("first", "second", "third"):
             batch.save(Row(name))
     assert faults.hits == 1
@@ -321,17 +290,12 @@ def test_a_write_without_any_answer_is_unknown(engine, alone, transactions, lose
     """It may have been applied or not; the others have their own results."""
     engine.bind(Row)
     operation = "TransactWriteItems" if transactions else "PutItem"
-    with (
-        pytest.raises(BatchError) as caught,
-        lose(operation, times=99, where=_writes_second),
-        Row.guarded_batch(transactions=transactions) as batch,
-    ):
-        for name in ("first", "second", "third"):
-            batch.save(Row(name))
+    with lose(operation, times=99, where=lambda body: "second" in str(body)):
+        results = results_of(Row, *map(Row, ("first", "second", "third")), transactions=transactions)
     unknown = "OutcomeUnknown"
-    assert kinds(caught.value.results) == ([unknown] * 3 if transactions else [None, unknown, None])
-    assert not caught.value.results[1].is_applied
-    for result in caught.value.results:
+    assert kinds(results) == ([unknown] * 3 if transactions else [None, unknown, None])
+    assert not results[1].is_applied
+    for result in results:
         if result.is_applied:
             assert Row.get(result.item.pk)
 
@@ -339,41 +303,14 @@ def test_a_write_without_any_answer_is_unknown(engine, alone, transactions, lose
 def test_a_transaction_that_is_refused_after_a_lost_copy_is_unknown(cheap):
     """The copy may be on its way still, and be accepted once the item that was in the way is deleted."""
     cheap.bind(Row)
-    stored = []
-
-    def meanwhile(body: dict[str, Any]) -> bool:
-        if not stored:
-            stored.append(Row("a", n=1))
-            stored[0].save()
-        return True
-
-    with (
-        pytest.raises(BatchError) as caught,
-        lost_requests("TransactWriteItems", where=meanwhile) as lost,
-        Row.guarded_batch(transactions=True) as batch,
-    ):
-        batch.save(Row("a", n=2))
-        batch.save(Row("b"))
+    with lost_requests("TransactWriteItems", meanwhile=Row("a", n=1).save) as lost:
+        results = results_of(Row, Row("a", n=2), Row("b"), transactions=True)
     assert lost.hits == 1
-    assert kinds(caught.value.results) == ["OutcomeUnknown", "OutcomeUnknown"]
+    assert kinds(results) == ["OutcomeUnknown", "OutcomeUnknown"]
     assert versions(Row) == {"a": 1}
 
 
 # What is refused at once
-
-
-@MODES
-def test_a_block_that_raises_writes_nothing(engine, transactions):
-    """Unlike PynamoDB's `batch_write`, and there are no results."""
-    engine.bind(Row)
-    with (
-        count_requests() as counted,
-        pytest.raises(ZeroDivisionError),
-        Row.guarded_batch(transactions=transactions) as batch,
-    ):
-        batch.save(Row("a"))
-        raise ZeroDivisionError
-    assert (counted.total, batch.results) == (0, ())
 
 
 @MODES
@@ -404,8 +341,7 @@ def test_numbers_that_are_equal_are_one_key(cheap, transactions):
     assert Numbered.count() == 3
 
 
-@MODES
-def test_an_instance_is_written_once(cheap, transactions):
+def test_an_instance_is_written_once(cheap):
     """Also if it gets another key: both writes would be of the second one."""
     cheap.bind(Row)
     item = Row("a", n=1)
@@ -414,10 +350,6 @@ def test_an_instance_is_written_once(cheap, transactions):
         item.pk = "b"
         batch.save(item, add_version_condition=False)
     assert versions(Row) == {}
-    with Row.guarded_batch(transactions=transactions) as batch:
-        batch.save(Row("a"))
-        batch.save(Row("b"))
-    assert versions(Row) == {"a": 1, "b": 1}
 
 
 @MODES
@@ -440,11 +372,11 @@ def test_an_instance_that_gets_another_key_is_not_written(cheap, transactions):
 def test_a_key_that_cannot_be_is_a_result(dynoxide, transactions):
     """Two of them are two writes, each with its error."""
     dynoxide.bind(Row)
-    with pytest.raises(BatchError) as caught, Row.guarded_batch(transactions=transactions) as batch:
+    with pytest.raises(BatchError), Row.guarded_batch(transactions=transactions) as batch:
         batch.save(Row(""))
         batch.save(Row("a"))
         batch.delete(Row(""))
-    assert [result.is_applied for result in caught.value.results] == [False, not transactions, False]
+    assert [result.is_applied for result in batch.results] == [False, not transactions, False]
 
 
 @pytest.mark.parametrize("workers", [0, -1])
@@ -456,24 +388,16 @@ def test_a_batch_needs_a_worker(workers):
 
 @MODES
 def test_a_batch_that_has_ended_writes_nothing_again(dynoxide, transactions):
-    """Neither its old writes nor, without a word, those that are added to it too late."""
-    dynoxide.bind(Row)
-    with Row.guarded_batch(transactions=transactions) as batch:
-        batch.save(Row("a"))
-    with count_requests() as counted, suppress(ConfigurationError), batch:
-        pass
-    assert counted.total == 0
-    assert versions(Row) == {"a": 1}
-
-
-@MODES
-def test_a_write_that_is_added_after_the_end_is_refused(dynoxide, transactions):
-    """It would never be sent."""
+    """Neither its old writes nor, without a word, those that are added to it too late: they would never be sent."""
     dynoxide.bind(Row)
     with Row.guarded_batch(transactions=transactions) as batch:
         batch.save(Row("a"))
     with pytest.raises(ConfigurationError):
         batch.save(Row("b"))
+    with count_requests() as counted, suppress(ConfigurationError), batch:
+        pass
+    assert counted.total == 0
+    assert versions(Row) == {"a": 1}
 
 
 # Sizes
@@ -509,11 +433,7 @@ def test_a_transaction_has_at_most_4_mb(dynoxide, letter):
 # Interruptions
 
 
-class StopError(Exception):
-    """Raised by a callback."""
-
-
-@pytest.mark.parametrize("stop", [StopError, KeyboardInterrupt])
+@pytest.mark.parametrize("stop", [LookupError, KeyboardInterrupt])
 @MODES
 def test_a_callback_that_raises_ends_the_batch_and_hides_nothing(engine, transactions, stop):
     """What had begun is reported as it ended, the rest as not begun; its exception comes out."""
@@ -558,21 +478,15 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, alone, trans
             for name in names(count):
                 batch.save(Row(name))
     finally:
-        _join_workers()  # what a worker still writes now is not in the results
+        join_batch_workers()  # what a worker still writes now is not in the results
     assert len(batch.results) == count
     applied = {result.item.pk for result in batch.results if result.is_applied}
     assert applied == set(versions(Row))
     assert len(applied) < count
 
 
-def _join_workers() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "pynamo-locking-batch":
-            thread.join()
-
-
 @MODES
-def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions):
+def test_an_interrupt_while_the_workers_are_being_started(dynoxide, monkeypatch, transactions):
     """The first may have begun by then: what it writes is reported, and it does not go on in the background."""
     dynoxide.bind(Row)
 
@@ -582,15 +496,14 @@ def test_an_interrupt_while_the_workers_are_being_started(dynoxide, transactions
             if name == "pynamo-locking-batch":  # not the heart, which may still watch locks of other tests
                 raise KeyboardInterrupt
 
-    real = runtime.current
-    runtime.install(Interrupted())
     try:
         with pytest.raises(KeyboardInterrupt), Row.guarded_batch(transactions=transactions, workers=2) as batch:
             for name in names(250):
                 batch.save(Row(name))
+            monkeypatch.setattr(runtime, "current", Interrupted())
     finally:
-        runtime.install(real)
-        _join_workers()
+        monkeypatch.undo()
+        join_batch_workers()
     assert {result.item.pk for result in batch.results if result.is_applied} == set(versions(Row))
 
 
@@ -624,16 +537,11 @@ def test_an_item_that_another_party_has_locked(engine, transactions):
     for key in names(3):
         Inside(key).save()
     items = [Inside.get(key) for key in names(3)]
-    with (
-        held_elsewhere(Inside.locked("i001", owner="other")),
-        pytest.raises(BatchError) as caught,
-        Inside.guarded_batch(transactions=transactions) as batch,
-    ):
-        for item in items:
-            batch.save(item)
+    with held_elsewhere(Inside.locked("i001", owner="other")):
+        results = results_of(Inside, *items, transactions=transactions)
     others = "Conflict" if transactions else None
-    assert kinds(caught.value.results) == [others, "ItemLocked", others]
-    assert caught.value.results[1].error.holder == "other"
+    assert kinds(results) == [others, "ItemLocked", others]
+    assert results[1].error.holder == "other"
 
 
 @MODES
@@ -720,5 +628,5 @@ def test_ours_nothing_is_written_if_the_block_raised(ours):
         with count_requests() as requests, pytest.raises(ZeroDivisionError), begin() as batch:
             batch.save(ours("a"))
             1 / 0  # noqa: B018
-        assert requests.total == 0
+        assert (requests.total, getattr(batch, "results", ())) == (0, ())
     assert list(ours.scan(consistent_read=True)) == []

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.cli import main
+from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare
 from tests.support.own_rows import WAYS, Memo
@@ -44,7 +46,7 @@ OWN = [TableLocks, TableTransactions]
 
 
 @pytest.fixture(params=OWN, ids=["locks", "transactions"])
-def own(request: pytest.FixtureRequest, engine: Engine) -> type[Model]:
+def own(request, engine):
     """A class with a table of its own, which is not there yet."""
     return elsewhere(engine, request.param)
 
@@ -57,8 +59,7 @@ def elsewhere(engine: Engine, model: type[Model]) -> type[Model]:
 
 
 def name_of(model: Any) -> str:
-    name: str = model.Meta.table_name
-    return name
+    return model.Meta.table_name
 
 
 def make(engine: Engine, model: type[Model], *keys: tuple[str, str]) -> None:
@@ -82,18 +83,6 @@ def put(engine: Engine, model: type[Model], key: str, **attributes: Any) -> None
     engine.client().put_item(TableName=name_of(model), Item={attribute.attr_name: {"S": key}, **attributes})
 
 
-def ttl(engine: Engine, model: type[Model]) -> str | None:
-    """By which attribute DynamoDB deletes items."""
-    found = engine.client().describe_time_to_live(TableName=name_of(model))["TimeToLiveDescription"]
-    return found.get("AttributeName") if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
-
-
-def enable(engine: Engine, model: type[Model], attribute: str) -> None:
-    """Let DynamoDB delete items by that attribute."""
-    specification = {"Enabled": True, "AttributeName": attribute}
-    engine.client().update_time_to_live(TableName=name_of(model), TimeToLiveSpecification=specification)
-
-
 OTHER_KEYS = {
     "pk and sk": (("pk", "S"), ("sk", "S")),
     "another name": (("key", "S"),),
@@ -104,7 +93,7 @@ OTHER_KEYS = {
 
 @pytest.mark.parametrize("how", ["create_table", "update_ttl", "enable_ttl"])
 @pytest.mark.parametrize("keys", OTHER_KEYS)
-def test_other_keys(engine: Engine, own: Any, keys: str, how: str) -> None:
+def test_other_keys(engine, own, keys, how):
     """Are an error that says what is there and what is needed; TTL stays off."""
     name = own._hash_key_attribute().attr_name
     given = [(key.format(hash=name), kind) for key, kind in OTHER_KEYS[keys]]
@@ -122,7 +111,7 @@ def test_other_keys(engine: Engine, own: Any, keys: str, how: str) -> None:
     assert ttl(engine, own) is None
 
 
-def test_items_of_others(engine: Engine, own: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_items_of_others(engine, own, caplog):
     """The keys happen to be the same: nothing is changed, and a warning says so, until TTL is asked for by name."""
     make(engine, own)
     put(engine, own, "customer-1", email={"S": "a@example.com"})
@@ -138,19 +127,21 @@ def test_items_of_others(engine: Engine, own: Any, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("makes", [True, False], ids=["made here", "made empty by hand"])
-def test_a_new_table(engine: Engine, own: Any, makes: bool) -> None:
+def test_a_new_table(engine, own, makes):
     """Has TTL, however it was made, if nothing is in it; twice is as good as once."""
     if not makes:
         make(engine, own)
     own.create_table()
     own.create_table()
     assert ttl(engine, own) == "expires_s"
+    table = engine.client().describe_table(TableName=name_of(own))["Table"]
+    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
 
 
-def test_ttl_of_another_attribute(engine: Engine, own: Any) -> None:
+def test_ttl_of_another_attribute(engine, own):
     """Is an error that names both attributes, unless errors of TTL are to be ignored; it stays what it is."""
     make(engine, own)
-    enable(engine, own, "ends")
+    enable_ttl(engine, own, "ends")
     for call in (
         own.create_table,
         lambda: own.create_table(enable_ttl=True),
@@ -162,29 +153,23 @@ def test_ttl_of_another_attribute(engine: Engine, own: Any) -> None:
     assert ttl(engine, own) == "ends"
 
 
-def test_several_at_once(concurrent_engine: Engine) -> None:
+def test_several_at_once(concurrent_engine):
     """All return, one has made the table, and TTL is on."""
     locks: Any = elsewhere(concurrent_engine, TableLocks)
     locks._get_connection()
-    barrier, errors = threading.Barrier(6), list[Exception]()
+    barrier = threading.Barrier(6)
 
     def create() -> None:
-        try:
-            barrier.wait(60)
-            locks.create_table()
-        except Exception as error:  # noqa: BLE001 - asserted below
-            errors.append(error)
+        barrier.wait(60)
+        locks.create_table()
 
-    threads = [threading.Thread(target=create) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(6) as pool:
+        for created in [pool.submit(create) for _ in range(6)]:
+            created.result()
     assert ttl(concurrent_engine, locks) == "expires_s"
 
 
-def test_another_process_makes_it_meanwhile(engine: Engine, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_makes_it_meanwhile(engine, own, monkeypatch):
     """Between the look and CreateTable, and has an item in it at once: it is as new as one of ours."""
     exists, looks = own.exists, list[bool]()
 
@@ -202,9 +187,7 @@ def test_another_process_makes_it_meanwhile(engine: Engine, own: Any, monkeypatc
 
 
 @pytest.mark.parametrize("looks", [1, 2])
-def test_another_program_makes_another_table_meanwhile(
-    engine: Engine, own: Any, looks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_program_makes_another_table_meanwhile(engine, own, looks, monkeypatch):
     """It is compared as well, whenever it comes."""
     exists, seen = own.exists, list[bool]()
 
@@ -221,7 +204,7 @@ def test_another_program_makes_another_table_meanwhile(
     assert ttl(engine, own) is None
 
 
-def test_what_may_not_be_seen(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_seen(memory, monkeypatch):
     """Without the permission to scan, a table is not taken for an empty one; without that to look at TTL, an error."""
     locks: Any = elsewhere(memory, TableLocks)
     make(memory, locks)
@@ -248,16 +231,44 @@ def test_what_may_not_be_seen(memory: Engine, monkeypatch: pytest.MonkeyPatch) -
 
 def raise_denied() -> None:
     """Refuse, as IAM does."""
-    raise ClientError(
-        {
-            "Error": {"Code": "AccessDeniedException", "Message": "not authorized"},
-            "ResponseMetadata": {"HTTPStatusCode": 400},
-        },
-        "X",
-    )
+    error = {"Code": "AccessDeniedException", "Message": "not authorized"}
+    raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, "X")
 
 
-def test_a_model_of_the_application_keeps_what_pynamodb_does(engine: Engine) -> None:
+def test_create_table_is_refused(dynoxide, monkeypatch):
+    """An error other than that the table exists comes through."""
+    locks: Any = dynoxide.bind(TableLocks)
+    monkeypatch.setattr(locks, "exists", lambda: False)
+    with pytest.raises(TableError, match="ValidationException"):
+        locks.create_table(billing_mode="PROVISIONED", read_capacity_units=0, write_capacity_units=0)
+
+
+def test_ttl_is_refused(dynoxide, monkeypatch):
+    """An error other than that TTL is enabled comes through."""
+    locks: Any = dynoxide.bind(TableLocks)
+    monkeypatch.setattr(locks.Meta, "table_name", dynoxide.new_name())  # a table that is not there
+    with pytest.raises(TableError, match="ResourceNotFoundException"):
+        locks.update_ttl(ignore_update_ttl_errors=False)
+
+
+def test_saving_a_lock_row_keeps_its_expiry(engine):
+    """The copy of the expiry that was loaded long ago does not replace the one of the last renewal."""
+    engine.bind(Locks)
+    with Locks.locked("n", heartbeat=False) as lock:
+        item = lock.item
+        client = Locks._get_connection().connection.client
+        later = {
+            "TableName": Locks.Meta.table_name,
+            "Key": {"name": {"S": "n"}},
+            "UpdateExpression": "SET expires_s = :later",
+            "ExpressionAttributeValues": {":later": {"N": "4102444800"}},
+        }
+        client._make_api_call("UpdateItem", later)
+        item.save()
+        assert Locks.get("n").expires.timestamp() == 4102444800
+
+
+def test_a_model_of_the_application_keeps_what_pynamodb_does(engine):
     """Its TTL is enabled, whatever is in the table."""
     ticket: Any = elsewhere(engine, Ticket)
     make(engine, ticket)
@@ -281,7 +292,7 @@ class Nowhere(LockableModel):
 
 
 @pytest.mark.parametrize("model", [NamedLock, Unplaced, Nowhere, TransactionTable], ids=lambda model: model.__name__)
-def test_no_place(model: Any) -> None:
+def test_no_place(model):
     """A class without a table says so, whatever it is asked for."""
     calls: list[Any] = [] if model is Nowhere else [model.create_table]
     if issubclass(model, LockableModel):
@@ -298,7 +309,7 @@ def test_no_place(model: Any) -> None:
 
 
 @pytest.mark.parametrize("keys", OTHER_KEYS)
-def test_a_lock_in_a_table_of_other_keys(engine: Engine, keys: str) -> None:
+def test_a_lock_in_a_table_of_other_keys(engine, keys):
     """Says which keys it needs, when it is taken, looked at, and used by a long transaction."""
     locks: Any = elsewhere(engine, TableLocks)
     make(engine, locks, *[(key.format(hash="name"), kind) for key, kind in OTHER_KEYS[keys]])
@@ -310,7 +321,7 @@ def test_a_lock_in_a_table_of_other_keys(engine: Engine, keys: str) -> None:
             assert "does not have the keys that its model says, name (S)" in str(refused.value)
 
 
-def test_transactions_in_a_table_of_other_keys(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_in_a_table_of_other_keys(engine, monkeypatch):
     """Say the same, and nothing is written."""
     make_long_from(monkeypatch)
     engine.bind(Purse)
@@ -332,7 +343,7 @@ def reach(engine: Engine) -> list[str]:
     return [] if engine.host is None else ["--endpoint", engine.host, "--region", engine.region]
 
 
-def test_tables_create_changes_nothing_where_keys_differ(cheap: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_create_changes_nothing_where_keys_differ(cheap, capsys):
     """Neither that table nor others that are named with it."""
     other: Any = elsewhere(cheap, TableLocks)
     make(cheap, other, ("pk", "S"))
@@ -344,7 +355,7 @@ def test_tables_create_changes_nothing_where_keys_differ(cheap: Engine, capsys: 
     assert missing not in cheap.client().list_tables()["TableNames"]
 
 
-def test_tables_create_asks_before_items_of_others(cheap: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_create_asks_before_items_of_others(cheap, capsys):
     """TTL is enabled with ``--enable-ttl`` only, which the warning names."""
     locks: Any = elsewhere(cheap, TableLocks)
     make(cheap, locks)
@@ -357,11 +368,11 @@ def test_tables_create_asks_before_items_of_others(cheap: Engine, capsys: pytest
     assert ttl(cheap, locks) == "expires_s"
 
 
-def test_tables_check_sees_ttl_of_another_attribute(cheap: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_check_sees_ttl_of_another_attribute(cheap, capsys):
     """A problem, since the locks would never be removed, and others by what a lock writes."""
     locks: Any = elsewhere(cheap, TableLocks)
     make(cheap, locks)
-    enable(cheap, locks, "ends")
+    enable_ttl(cheap, locks, "ends")
     for command in ("check", "create"):
         assert main(["tables", command, *reach(cheap), "--table", name_of(locks), "--json"]) == 1
         assert "by ends, while the model has expires_s" in capsys.readouterr().out
@@ -374,11 +385,10 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> d
     assert main(["tables", "check", *arguments, "--json"]) == code
     table, *_ = json.loads(capsys.readouterr().out)["tables"]
     (found,) = [each for each in table["findings"] if each["check"] == "rows"]
-    finding: dict[str, str] = found
-    return finding
+    return found
 
 
-def test_tables_check_finds_rows_of_others(cheap: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_check_finds_rows_of_others(cheap, capsys):
     """And what earlier releases have written into them: a lock, and when DynamoDB deletes them."""
     locks: Any = elsewhere(cheap, TableLocks)
     locks.create_table()
@@ -406,9 +416,7 @@ def test_tables_check_finds_rows_of_others(cheap: Engine, capsys: pytest.Capture
     assert "1 of them carry a lock, and 1 the" in rows_of(capsys, *where, code=1)["detail"]
 
 
-def test_tables_check_knows_all_rows_of_ours(
-    cheap: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_check_knows_all_rows_of_ours(cheap, capsys, monkeypatch):
     """Those of locks, ranges, intervals, long transactions, keys, and counters; and the attributes of a class."""
     make_long_from(monkeypatch)
     models = {model for way in WAYS.values() for model in (way.table, *way.models)}
@@ -426,7 +434,7 @@ def test_tables_check_knows_all_rows_of_ours(
         assert "all 0" not in found["detail"]
 
 
-def test_tables_check_looks_at_the_first_thousand(memory: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_check_looks_at_the_first_thousand(memory, capsys):
     """And says so."""
     locks: Any = elsewhere(memory, TableLocks)
     locks.create_table()

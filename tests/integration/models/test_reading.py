@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.connection import Connection
@@ -24,9 +24,6 @@ from tests.support.transaction_models import (
     purses,
     survive,
 )
-
-if TYPE_CHECKING:
-    from tests.engines.engine import Engine
 
 
 def test_reads_of_other_models_inside_a_lock(account, engine):
@@ -55,7 +52,7 @@ def test_reads_beside_a_lock_are_transactional(device):
     assert counted.by_operation == {"TransactGetItems": 2}
 
 
-def test_reads_inside_a_lock_are_consistent(memory: Engine) -> None:
+def test_reads_inside_a_lock_are_consistent(memory):
     """get() and refresh() show what the last holder has written, whole or in part, without being asked for it."""
     memory.bind(Locks, Device, Account)
     Device("d", state="off").save()
@@ -69,7 +66,7 @@ def test_reads_inside_a_lock_are_consistent(memory: Engine) -> None:
     assert are_consistent == [True] * 4, "a read under a lock may come from a replica that lacks the last write"
 
 
-def test_what_an_update_beside_a_lock_has_stored_is_read_consistently(memory: Engine) -> None:
+def test_what_an_update_beside_a_lock_has_stored_is_read_consistently(memory):
     """The transaction returns no item, and a replica may not show it yet."""
     memory.bind(Locks, Device)
     Device("d").save()
@@ -81,7 +78,7 @@ def test_what_an_update_beside_a_lock_has_stored_is_read_consistently(memory: En
     assert (item.total, operation, read.get("ConsistentRead")) == (1, "GetItem", True)
 
 
-def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> None:
+def test_a_read_that_comes_late_does_not_replace_the_item(memory):
     """A task was cancelled while it read, and read again: changes of the item it has then must not get lost."""
     memory.bind(Locks, Device)
     Device("d").save()
@@ -101,8 +98,7 @@ def test_a_read_that_comes_late_does_not_replace_the_item(memory: Engine) -> Non
     assert Device.get("d").state == "changed"
 
 
-@pytest.mark.usefixtures("purses_and_entries")
-def test_a_read_beside_a_lock_is_repeated_on_a_conflict(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_beside_a_lock_is_repeated_on_a_conflict(purses_and_entries, memory, monkeypatch):
     """botocore does not repeat a TransactGetItems that another transaction has cancelled."""
     memory.bind(Robot, RowLocks)
     Robot("r").save()
@@ -120,7 +116,7 @@ def test_a_read_beside_a_lock_is_repeated_on_a_conflict(memory: Engine, monkeypa
         assert not left
 
 
-def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory, monkeypatch):
     """A transaction is decided while a reader waits for it, and its process dies: the reader sees what was decided."""
     memory.bind(Purse, Transactions)
     make_long_from(monkeypatch)

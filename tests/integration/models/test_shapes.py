@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import (
     BinaryAttribute,
-    DiscriminatorAttribute,
     ListAttribute,
     MapAttribute,
     NumberAttribute,
@@ -32,74 +31,26 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
-from tests.support.models import QUICK, declare
+from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.support.versioned_models import LOCKABLE, VERSIONED, connection_of, family, item_of
 
 
 @pytest.fixture(autouse=True)
-def _clock() -> Iterator[None]:
+def _clock():
     """Ten days ahead of the engines: DynamoDB Local deletes what has expired by its own clock."""
     with shifted_clock() as clock:
         clock.shift = 864_000.0
         yield
 
 
-class Animal(VersionedMixin, Model):
-    """A base class with a discriminator and the version of all."""
-
-    class Meta:
-        table_name = "animals"
-
-    pk = UnicodeAttribute(hash_key=True)
-    kind = DiscriminatorAttribute(attr_name="cls")
-    version = VersionAttribute(attr_name="v")
-    legs = NumberAttribute(default=4)
+FAMILIES = pytest.mark.parametrize("bases", [VERSIONED, LOCKABLE], ids=["free", "lockable"])
 
 
-class Dog(Animal, discriminator="dog"):
-    """Inherits the version, and Meta with it."""
-
-    tricks = UnicodeSetAttribute(null=True)
-
-
-class Cat(Animal, discriminator="cat"):
-    """Another class in the same table."""
-
-    lives = NumberAttribute(default=9)
-
-
-class LockedAnimal(LockableModel):
-    """The same with a lock in the item."""
-
-    class Meta:
-        table_name = "locked-animals"
-        lock_settings = QUICK
-
-    pk = UnicodeAttribute(hash_key=True)
-    kind = DiscriminatorAttribute(attr_name="cls")
-    version = VersionAttribute(attr_name="v")
-    legs = NumberAttribute(default=4)
-    lock = LockAttribute()
-
-
-class LockedDog(LockedAnimal, discriminator="dog"):
-    """A subclass of it."""
-
-
-class LockedCat(LockedAnimal, discriminator="cat"):
-    """Another one."""
-
-
-FAMILIES = {"free": (Animal, Dog, Cat), "lockable": (LockedAnimal, LockedDog, LockedCat)}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_polymorphic_models_share_one_inherited_version(engine, family):
+@FAMILIES
+def test_polymorphic_models_share_one_inherited_version(engine, bases):
     """Each class keeps its own type through all writes, and the version counts for all of them."""
-    animal, dog, cat = engine.bind(*FAMILIES[family])
+    animal, cat, dog = engine.bind(*family(bases))
     tables = {model: model.Meta.table_name for model in (animal, dog, cat)}
     assert len(set(tables.values())) == 1
     dog("rex").save()
@@ -112,28 +63,30 @@ def test_polymorphic_models_share_one_inherited_version(engine, family):
     assert (type(caught.value.current), caught.value.actual) == (dog, 3)
     again = animal.modify("rex", change=lambda it: setattr(it, "legs", it.legs + 1))
     assert (type(again), again.legs, again.version) == (dog, 4, 4)
-    with TransactWrite(connection=animal._get_connection().connection) as transaction:
+    with TransactWrite(connection=connection_of(animal)) as transaction:
         transaction.save(cat("tom"))
     assert {type(each) for each in animal.scan()} == {dog, cat}
     assert [each.pk for each in cat.scan()] == ["tom"]
 
 
 @pytest.mark.parametrize("checks", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_update_by_an_object_of_another_class_changes_nothing(engine, family, checks):
+@FAMILIES
+def test_an_update_by_an_object_of_another_class_changes_nothing(engine, bases, checks):
     """PynamoDB raises the same ValueError, after it has changed the item; ours is refused by DynamoDB."""
-    animal, dog, cat = engine.bind(*FAMILIES[family])
+    animal, cat, dog = engine.bind(*family(bases))
     dog("rex").save()
-    before = _item(engine, animal, "rex")
+    before = item_of(engine, animal, "rex")
     wrong = cat("rex")
     wrong.version = 1
     with pytest.raises(ValueError, match="Cannot update this item from the returned class"):
         wrong.update([animal.legs.set(3)], add_version_condition=checks)
-    assert _item(engine, animal, "rex") == before
+    assert item_of(engine, animal, "rex") == before
+    animal.get("rex").update([dog.legs.set(4)], add_version_condition=checks)  # its own class passes
+    before = item_of(engine, animal, "rex")
     for kind in (TransactWrite, StockTransactWrite):
-        with pytest.raises((ValueError, TransactWriteError)), kind(connection=_connection(animal)) as transaction:
+        with pytest.raises((ValueError, TransactWriteError)), kind(connection=connection_of(animal)) as transaction:
             transaction.update(wrong, [animal.legs.set(3)], add_version_condition=checks)
-        assert _item(engine, animal, "rex") == before
+        assert item_of(engine, animal, "rex") == before
 
 
 class Address(MapAttribute):
@@ -143,16 +96,13 @@ class Address(MapAttribute):
     number = NumberAttribute(null=True)
 
 
-class Everything(VersionedMixin, Model):
+class AllKinds(Model):
     """All kinds of attributes."""
 
-    class Meta:
-        table_name = "everything"
-
     pk = UnicodeAttribute(hash_key=True)
     sk = NumberAttribute(range_key=True)
     text = UnicodeAttribute(null=True)
-    count = NumberAttribute(default=lambda: 7)
+    amount = NumberAttribute(default=lambda: 7)
     fresh = UnicodeAttribute(default_for_new="new")
     names = UnicodeSetAttribute(default=set)
     numbers = NumberSetAttribute(null=True)
@@ -163,26 +113,21 @@ class Everything(VersionedMixin, Model):
     version = VersionAttribute()
 
 
-class EverythingLocked(LockableModel):
-    """The same with a lock in the item, so that a save is an update."""
+class Everything(VersionedMixin, AllKinds):
+    """A save is a Put."""
 
-    class Meta:
-        table_name = "everything-locked"
-        lock_settings = QUICK
+    Meta = meta("everything")
 
-    pk = UnicodeAttribute(hash_key=True)
-    sk = NumberAttribute(range_key=True)
-    text = UnicodeAttribute(null=True)
-    count = NumberAttribute(default=lambda: 7)
-    fresh = UnicodeAttribute(default_for_new="new")
-    names = UnicodeSetAttribute(default=set)
-    numbers = NumberSetAttribute(null=True)
-    data = BinaryAttribute(null=True, legacy_encoding=False)
-    raw = MapAttribute(null=True)
-    address = Address(null=True, attr_name="adr")
-    several = ListAttribute(of=Address, default=list)
-    version = VersionAttribute()
+
+class EverythingLocked(LockableModel, AllKinds):
+    """The lock is in the item, so that a save is an update."""
+
+    Meta = meta("everything-locked")
+
     lock = LockAttribute()
+
+
+BOTH = pytest.mark.parametrize("model", [Everything, EverythingLocked])
 
 
 FULL = {
@@ -209,18 +154,13 @@ def _in_order(value: dict[str, Any]) -> dict[str, Any]:
     return {kind: sorted(each) if kind in ("SS", "NS", "BS") else each for kind, each in value.items()}
 
 
-def _item(engine: Any, model: type[Any], *key: Any) -> dict[str, Any] | None:
-    keys = [model._hash_keyname, *([model._range_keyname] if len(key) > 1 else [])]
-    values = [{"N": str(each)} if isinstance(each, int) else {"S": each} for each in key]
-    names = [model.get_attributes()[name].attr_name for name in keys]
-    table = model.Meta.table_name
-    answer = engine.client().get_item(TableName=table, Key=dict(zip(names, values, strict=True)), ConsistentRead=True)
-    item: dict[str, Any] | None = answer.get("Item")
+def _item(engine: Any, model: type[Any]) -> dict[str, Any]:
+    """The item "a", 1, as DynamoDB has it."""
+    key = {"pk": {"S": "a"}, "sk": {"N": "1"}}
+    item: dict[str, Any] = engine.client().get_item(TableName=model.Meta.table_name, Key=key, ConsistentRead=True)[
+        "Item"
+    ]
     return item
-
-
-def _connection(model: type[Any]) -> Any:
-    return model._get_connection().connection
 
 
 def _save_alone(item: Any, checks: bool) -> None:
@@ -228,7 +168,7 @@ def _save_alone(item: Any, checks: bool) -> None:
 
 
 def _save_in_transaction(item: Any, checks: bool) -> None:
-    with TransactWrite(connection=_connection(type(item))) as transaction:
+    with TransactWrite(connection=connection_of(type(item))) as transaction:
         transaction.save(item, add_version_condition=checks)
 
 
@@ -242,7 +182,7 @@ SAVES = (_save_alone, _save_in_transaction, _save_in_batch)
 
 @pytest.mark.parametrize("checks", [True, False])
 @pytest.mark.parametrize("save", SAVES)
-@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+@BOTH
 def test_every_kind_of_attribute_survives_a_save_and_an_empty_one_is_removed(engine, model, save, checks):
     """Also where the save is an UpdateItem: an empty set and a None leave nothing behind."""
     engine.bind(model)
@@ -250,35 +190,35 @@ def test_every_kind_of_attribute_survives_a_save_and_an_empty_one_is_removed(eng
     save(item, checks)
     found = model.get("a", 1, consistent_read=True)
     assert _values(found) == _values(item)
-    assert (found.fresh, found.count, found.version) == ("new", 7, 1)
+    assert (found.fresh, found.amount, found.version) == ("new", 7, 1)
     assert found.raw.as_dict() == FULL["raw"]
     for name in ("text", "names", "numbers", "data", "raw", "address"):
         setattr(found, name, None if name != "names" else set())
     found.several = []
     save(found, checks)
-    stored = _item(engine, model, "a", 1) or {}
-    assert set(stored) - {"lock"} == {"pk", "sk", "count", "fresh", "several", "version", "version_write_id"}
+    stored = _item(engine, model)
+    assert set(stored) - {"lock"} == {"pk", "sk", "amount", "fresh", "several", "version", "version_write_id"}
     again = model.get("a", 1, consistent_read=True)
     assert (again.names, again.several, again.version) == (set(), [], 2)
 
 
 @pytest.mark.parametrize("save", SAVES)
 @pytest.mark.parametrize("checks", [True, False])
-@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+@BOTH
 def test_a_required_attribute_without_a_value_is_refused_before_anything_is_sent(dynoxide, model, save, checks):
     """As PynamoDB does; the stored item is what it was."""
     dynoxide.bind(model)
     item = model("a", 1)
     item.save()
-    before = _item(dynoxide, model, "a", 1)
-    item.count = None
+    before = _item(dynoxide, model)
+    item.amount = None
     with pytest.raises((ValueError, BatchError), match="cannot be None"):
         save(item, checks)
-    assert _item(dynoxide, model, "a", 1) == before
+    assert _item(dynoxide, model) == before
     assert item.version == 1
 
 
-@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+@BOTH
 def test_updates_inside_maps_and_lists_are_guarded_and_come_back(engine, model):
     """Actions on nested paths are those of PynamoDB, beside the version's."""
     engine.bind(model)
@@ -328,7 +268,7 @@ def test_models_of_keys_only_can_be_saved_changed_and_deleted(engine, model):
     item = model("a", 1)
     item.save()
     item.save()
-    with TransactWrite(connection=_connection(model)) as transaction:
+    with TransactWrite(connection=connection_of(model)) as transaction:
         transaction.save(item)
     item.refresh()
     item.delete()
@@ -336,7 +276,7 @@ def test_models_of_keys_only_can_be_saved_changed_and_deleted(engine, model):
 
 
 @pytest.mark.parametrize("make", [copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
-@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+@BOTH
 def test_a_copy_knows_as_much_as_the_instance(engine, model, make):
     """It has the write id: so it is refused over an item that was deleted and made again."""
     engine.bind(model)
@@ -359,7 +299,7 @@ def test_a_copy_knows_as_much_as_the_instance(engine, model, make):
 
 
 @pytest.mark.parametrize("form", ["dynamodb", "simple"])
-@pytest.mark.parametrize("model", [Everything, EverythingLocked])
+@BOTH
 def test_an_instance_made_from_its_dictionary_has_the_version_alone(engine, model, form):
     """As in PynamoDB: it can be saved while the version is the stored one, and is refused afterwards."""
     engine.bind(model)
@@ -394,4 +334,4 @@ def test_what_to_dynamodb_dict_gives_is_an_item_that_stock_code_can_use(dynoxide
     item.refresh()
     for values in (item.to_dynamodb_dict(), item.to_simple_dict(), item.serialize(), item.attribute_values):
         assert "version_write_id" not in values
-    assert "version_write_id" in (_item(dynoxide, Everything, "a", 1) or {})
+    assert "version_write_id" in _item(dynoxide, Everything)

@@ -18,6 +18,7 @@ from pynamo_locking._models import tables
 from pynamo_locking._transactions import recovery
 from pynamo_locking.cli import main
 from tests.engines import one_table
+from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support import one_table_models
 from tests.support.models import declare
 from tests.support.one_table_models import (
@@ -52,20 +53,8 @@ TenantTransactions = declare(
 App = declare("App", Model, table_name="app", hash_key="pk", sk=UnicodeAttribute(range_key=True))
 
 
-def ttl(engine: Engine, table: str) -> str | None:
-    """The attribute that the table's TTL uses."""
-    found = engine.client().describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    return found.get("AttributeName") if found["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
-
-
-def enable(engine: Engine, table: str, attribute: str) -> None:
-    """Enable TTL."""
-    how = {"Enabled": True, "AttributeName": attribute}
-    engine.client().update_time_to_live(TableName=table, TimeToLiveSpecification=how)
-
-
 @pytest.mark.parametrize("own", OURS)
-def test_a_table_that_is_missing_is_not_created(memory: Engine, own: Any) -> None:
+def test_a_table_that_is_missing_is_not_created(memory, own):
     """It belongs to another program."""
     table = memory.new_name()
     memory.bind_to(table, own)
@@ -76,32 +65,32 @@ def test_a_table_that_is_missing_is_not_created(memory: Engine, own: Any) -> Non
 
 @pytest.mark.parametrize("own", OURS)
 @pytest.mark.parametrize("others", [0, FEW])
-def test_ttl_is_enabled_only_by_name(memory: Engine, own: Any, others: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_ttl_is_enabled_only_by_name(memory, own, others, caplog):
     """Also in a table that is empty: its program may use the attribute tomorrow."""
     table = make(memory, others)
     own.create_table()
     assert "TTL of the table" in caplog.text
-    assert ttl(memory, table) is None
+    assert ttl(memory, Locks) is None
     own.create_table(enable_ttl=True)
     own.create_table()
-    assert ttl(memory, table) == "ttl"
+    assert ttl(memory, Locks) == "ttl"
     assert_others_are_as_they_were(memory, table, others)
 
 
-def test_ttl_of_another_attribute(memory: Engine) -> None:
+def test_ttl_of_another_attribute(memory):
     """The error says how to write that one."""
-    table = make(memory, FEW)
-    enable(memory, table, "gone")
+    make(memory, FEW)
+    enable_ttl(memory, Locks, "gone")
     for own in OURS:
         with pytest.raises(ConfigurationError, match=r"Meta\.ttl_attribute = 'gone'"):
             own.create_table()
         with pytest.raises(ConfigurationError, match="Nothing was changed"):
             own.update_ttl(ignore_update_ttl_errors=False)
-    assert ttl(memory, table) == "gone"
+    assert ttl(memory, Locks) == "gone"
 
 
 @pytest.mark.parametrize(("own", "name"), [(Locks, "lock"), (Locks, "lease_ends"), (Transactions, "owner")])
-def test_an_index_of_an_attribute_of_ours(memory: Engine, own: Any, name: str, capsys: Any) -> None:
+def test_an_index_of_an_attribute_of_ours(memory, own, name, capsys):
     """Our rows would appear in it, or be refused for their type."""
     table = memory.new_name()
     names = ("pk", "sk", name)
@@ -126,7 +115,7 @@ def test_an_index_of_an_attribute_of_ours(memory: Engine, own: Any, name: str, c
 
 
 @pytest.mark.parametrize("own", OURS)
-def test_the_table_is_not_deleted(memory: Engine, own: Any) -> None:
+def test_the_table_is_not_deleted(memory, own):
     """It has items of others."""
     table = make(memory, FEW)
     with pytest.raises(ConfigurationError, match="not deleted"):
@@ -134,7 +123,7 @@ def test_the_table_is_not_deleted(memory: Engine, own: Any) -> None:
     assert_others_are_as_they_were(memory, table, FEW)
 
 
-def test_prefixes_of_which_one_begins_the_other(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefixes_of_which_one_begins_the_other(memory, monkeypatch):
     """Their rows are apart: a sweep of the shorter one's would find no marks of a transaction, and finish it."""
     make_long_from(monkeypatch)
     table = make(memory, FEW)
@@ -152,7 +141,7 @@ def test_prefixes_of_which_one_begins_the_other(memory: Engine, monkeypatch: pyt
         assert short.ticket != long_one.ticket
 
 
-def test_a_mark_of_another_prefix_is_not_judged(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_of_another_prefix_is_not_judged(memory, monkeypatch):
     """Its header is not under the prefix of this model, so it would seem to be aborted."""
     make_long_from(monkeypatch)
     table = make(memory, FEW)
@@ -185,7 +174,7 @@ class Parcel(Order, discriminator=None):
     owner = UnicodeAttribute(null=True)
 
 
-def test_our_rows_are_no_items_of_a_model(memory: Engine) -> None:
+def test_our_rows_are_no_items_of_a_model(memory):
     """`repair_unique` writes no rows for what they have in attributes of the same names."""
     table = make(memory, 0)
     memory.bind_to(table, Parcel)
@@ -196,7 +185,7 @@ def test_our_rows_are_no_items_of_a_model(memory: Engine) -> None:
     assert (report.items, report.rows, report.problems) == (1, 1, ())
 
 
-def test_names_that_are_too_long(memory: Engine) -> None:
+def test_names_that_are_too_long(memory):
     """Are refused before a request; those of items get a digest."""
     make(memory, 0)
     with pytest.raises(ConfigurationError, match="1 to 1019 bytes, and it has 1020"):
@@ -211,9 +200,7 @@ def test_names_that_are_too_long(memory: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_an_item_of_another_program_in_the_place_of_a_row(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_item_of_another_program_in_the_place_of_a_row(memory, monkeypatch, name):
     """Every way to a row refuses it, as in a table of its own, and it stays what it is."""
     monkeypatch.setenv(one_table.VARIABLE, "1")
     way = WAYS[name]
@@ -227,7 +214,7 @@ def test_an_item_of_another_program_in_the_place_of_a_row(
     assert item in one_table_models.raw(memory, way.table.Meta.table_name).values()
 
 
-def test_commands(memory: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(memory, monkeypatch, capsys):
     """A class stands for its table: `--table module:Class`."""
     table = make(memory, FEW)
     module = "tests.support.one_table_models"
@@ -256,13 +243,13 @@ def test_commands(memory: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert all(f"{FEW + 3} items were looked at" in finding["detail"] for finding in rows)
     assert main(["locks", "list", "--table", f"{module}:Transactions"]) == 2
     said("tables", "create", *where)
-    assert ttl(memory, table) is None
+    assert ttl(memory, Locks) is None
     said("tables", "create", *where, "--enable-ttl")
-    assert ttl(memory, table) == "ttl"
+    assert ttl(memory, Locks) == "ttl"
     assert_others_are_as_they_were(memory, table, FEW)
 
 
-def test_commands_make_no_table_of_others(memory: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_make_no_table_of_others(memory, capsys):
     """They make that of the items, if its model is named as well."""
     table = memory.new_name()
     memory.bind_to(table, *OURS, App)
@@ -316,13 +303,7 @@ def name_in_one_key(patch: pytest.MonkeyPatch) -> None:
         (name_in_one_key, "prefixes"),
     ],
 )
-def test_planted(
-    memory: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    plant: Callable[[pytest.MonkeyPatch], None],
-    test: str,
-) -> None:
+def test_planted(memory, monkeypatch, caplog, plant, test):
     """The tests above notice each mistake."""
     tests: dict[str, Callable[[], None]] = {
         "scans": lambda: look_at_all(memory),
@@ -336,7 +317,7 @@ def test_planted(
             tests[test]()
 
 
-def test_scans(memory: Engine) -> None:
+def test_scans(memory):
     """Show our rows alone."""
     look_at_all(memory)
 

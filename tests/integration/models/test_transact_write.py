@@ -5,23 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 
 import pytest
-from pynamodb.exceptions import (
-    PutError,
-    TransactWriteError,
-    UpdateError,
-)
+from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import ConfigurationError, StaleVersion, TransactWrite
 from tests.support.faults import count_requests
-from tests.support.versioned_models import (
-    FAILED,
-    STOCK,
-    connection_of,
-    document,
-    saved,
-    stale,
-)
+from tests.support.versioned_models import FAILED, STOCK, connection_of, document, saved, stale
 
 pytestmark = pytest.mark.core
 
@@ -174,8 +163,8 @@ ORDERS = [
 ]
 
 
-def refused_reasons(kind, model, order, failing):
-    """Return the codes of a transaction with actions in some order, of which some fail."""
+def refused(kind, model, order, failing):
+    """Return the error of a transaction of which some actions fail, and the codes of its reasons."""
     with pytest.raises(TransactWriteError) as refused, kind(connection=connection_of(model)) as transaction:
         for name in order:
             item = stale(model, name) if name in failing else saved(model, name)
@@ -186,7 +175,7 @@ def refused_reasons(kind, model, order, failing):
                 transaction.update(item, [model.body.set("mine")])
             else:
                 getattr(transaction, name)(item)
-    return [reason and reason.code for reason in refused.value.cancellation_reasons]
+    return refused.value, [reason and reason.code for reason in refused.value.cancellation_reasons]
 
 
 def codes(order, failing):
@@ -198,15 +187,22 @@ def codes(order, failing):
 def test_stock_reasons_have_an_order_of_their_own(stock, order):
     """Checks, deletes, puts, updates, whatever the order of the calls."""
     failing = {order[0], order[1]}
-    expected = codes(("check", "delete", "save", "update"), failing)
-    assert refused_reasons(StockTransactWrite, stock, order, failing) == expected
+    _, found = refused(StockTransactWrite, stock, order, failing)
+    assert found == codes(("check", "delete", "save", "update"), failing)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
-def test_ours_reasons_have_the_callers_order(everybody, order):
-    """The n-th reason is that of the n-th action, for models of each kind in our transaction."""
-    failing = {order[0], order[1]}
-    assert refused_reasons(TransactWrite, everybody, order, failing) == codes(order, failing)
+@pytest.mark.parametrize("failing", [1, 2])
+def test_ours_reasons_have_the_callers_order(everybody, order, failing):
+    """The n-th reason is that of the n-th action, for models of each kind, and sent sorted by kind as PynamoDB does."""
+    failed = set(order[:failing])
+    with count_requests() as requests:
+        error, found = refused(TransactWrite, everybody, order, failed)
+    assert found == codes(order, failed)
+    kinds = [kind for action in requests.bodies[-1][1]["TransactItems"] for kind in action]
+    assert kinds == sorted(kinds)
+    if everybody.__bases__ != STOCK and order[0] != "check":
+        assert error.current.pk == order[0]
 
 
 def test_ours_reasons_with_reads_and_several_of_a_kind(ours):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import threading
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import BooleanAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import BooleanAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
@@ -26,23 +26,23 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import count_requests, lost_requests, lost_responses
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
+from tests.support.versioned_models import connection_of, item_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
-class Doc(VersionedMixin, Model):
-    """A version and nothing else."""
-
-    Meta = meta("docs")
-
-    pk = UnicodeAttribute(hash_key=True)
-    body = UnicodeAttribute(null=True)
-    n = NumberAttribute(default=0)
-    on_call = BooleanAttribute(default=True)
-    version = VersionAttribute()
+Doc = declare(
+    "Doc",
+    VersionedMixin,
+    hash_key="pk",
+    texts="body",
+    numbers="n",
+    on_call=BooleanAttribute(default=True),
+    version=True,
+)
 
 
 Page = declare(
@@ -69,21 +69,15 @@ class Sleepless(runtime.Runtime):
 
 
 @pytest.fixture
-def world() -> Iterator[Sleepless]:
+def world():
     real, sleepless = runtime.current, Sleepless()
     runtime.install(sleepless)
     yield sleepless
     runtime.install(real)
 
 
-def connection_of(model: type[Any]) -> Any:
-    return model._get_connection().connection
-
-
-def item_of(engine: Any, model: type[Any], pk: str) -> dict[str, Any] | None:
-    answer = engine.client().get_item(TableName=model.Meta.table_name, Key={"pk": {"S": pk}}, ConsistentRead=True)
-    item: dict[str, Any] | None = answer.get("Item")
-    return item
+def together(model: type[Any] = Doc) -> TransactWrite:
+    return TransactWrite(connection=connection_of(model))
 
 
 def add_one(item: Any) -> None:
@@ -116,7 +110,7 @@ def test_modify_takes_the_stored_item_from_the_refusal(engine, world):
     Doc("a").save()
     calls = []
 
-    def change(item: Doc) -> None:
+    def change(item: Any) -> None:
         calls.append(item)
         if len(calls) < 4:
             write_over("a")
@@ -187,7 +181,7 @@ def test_modify_that_creates_beside_another_creator(engine, world):
     engine.bind(Doc)
     calls = []
 
-    def change(item: Doc) -> None:
+    def change(item: Any) -> None:
         calls.append(item.version)
         if len(calls) == 1:
             Doc("a", n=10).save()
@@ -207,19 +201,15 @@ def test_modify_of_an_item_that_is_deleted_meanwhile(engine, world, create):
     Doc("a", n=5).save()
     calls = []
 
-    def change(item: Doc) -> None:
+    def change(item: Any) -> None:
         calls.append(item.n)
         if len(calls) == 1:
             Doc.get("a").delete()
         item.n += 1
 
-    if create:
-        assert Doc.modify("a", change, create=True).n == 1
-        assert calls == [5, 0]
-    else:
-        with pytest.raises(Doc.DoesNotExist):
-            Doc.modify("a", change)
-        assert calls == [5]
+    with nullcontext() if create else pytest.raises(Doc.DoesNotExist):
+        assert Doc.modify("a", change, create=create).n == 1
+    assert calls == ([5, 0] if create else [5])
 
 
 def test_modify_with_a_condition_is_not_repeated_when_that_fails(engine, world):
@@ -293,15 +283,12 @@ def test_modify_beside_many_others_loses_nothing(concurrent_engine):
     Doc("a").save()
     threads, rounds = 4, 5
 
-    def run() -> None:
+    def run(_: int) -> None:
         for _ in range(rounds):
             Doc.modify("a", add_one, attempts=100)
 
-    running = [threading.Thread(target=run) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, range(threads)))
     found = Doc.get("a", consistent_read=True)
     assert (found.n, found.version) == (threads * rounds, threads * rounds + 1)
 
@@ -325,11 +312,11 @@ def test_touch_counts_the_version_up_and_changes_nothing_else(engine):
     engine.bind(Doc)
     Doc("a", body="x").save()
     item, other = Doc.get("a"), Doc.get("a")
-    before = item_of(engine, Doc, "a") or {}
+    before = item_of(engine, Doc) or {}
     with count_requests() as counted:
         item.touch()
     assert counted.by_operation == {"UpdateItem": 1}
-    after = item_of(engine, Doc, "a") or {}
+    after = item_of(engine, Doc) or {}
     assert {name for name in before | after if before.get(name) != after.get(name)} == {"version", "version_write_id"}
     assert (item.version, item.body) == (2, "x")
     with pytest.raises(StaleVersion):
@@ -378,10 +365,10 @@ def test_touch_whose_answer_is_lost_counts_once(engine):
 # TransactWrite.read
 
 
-def _go_off_call(me: Doc, other: Doc, *, reads: bool) -> None:
+def _go_off_call(me: Any, other: Any, *, reads: bool) -> None:
     """Leave if the other one stays."""
     assert other.on_call
-    with TransactWrite(connection=connection_of(Doc)) as transaction:
+    with together() as transaction:
         if reads:
             transaction.read(other)
         me.on_call = False
@@ -414,7 +401,7 @@ def test_a_read_item_is_checked_and_not_written(engine):
     Doc("a").save()
     Page("b", 1).save()
     read, page = Doc.get("a"), Page.get("b", 1)
-    with count_requests() as counted, TransactWrite(connection=connection_of(Doc)) as transaction:
+    with count_requests() as counted, together() as transaction:
         transaction.read(read)
         transaction.save(page)
     assert counted.by_operation == {"TransactWriteItems": 1}
@@ -422,7 +409,7 @@ def test_a_read_item_is_checked_and_not_written(engine):
     assert kinds == ["ConditionCheck", "Put"]
     assert (Doc.get("a").version, page.revision) == (1, 2)
     Doc.get("a").touch()
-    with pytest.raises(StaleVersion) as caught, TransactWrite(connection=connection_of(Doc)) as transaction:
+    with pytest.raises(StaleVersion) as caught, together() as transaction:
         transaction.save(page)
         transaction.read(read)
     assert (caught.value.expected, caught.value.actual, caught.value.current.pk) == (1, 2, "a")
@@ -433,19 +420,19 @@ def test_a_read_item_is_checked_and_not_written(engine):
     Doc("a").save()
     Doc.get("a").touch()
     assert Doc.get("a").version == read.version
-    with pytest.raises(StaleVersion), TransactWrite(connection=connection_of(Doc)) as transaction:
+    with pytest.raises(StaleVersion), together() as transaction:
         transaction.read(read)
 
 
 def test_an_absent_item_can_be_read(engine):
     """It is checked that it still is."""
     engine.bind(Doc)
-    with TransactWrite(connection=connection_of(Doc)) as transaction:
+    with together() as transaction:
         transaction.read(Doc("a"))
         transaction.save(Doc("b"))
     assert Doc.get("b")
     Doc("a").save()
-    with pytest.raises(StaleVersion) as caught, TransactWrite(connection=connection_of(Doc)) as transaction:
+    with pytest.raises(StaleVersion) as caught, together() as transaction:
         transaction.read(Doc("a"))
         transaction.save(Doc("c"))
     assert (caught.value.expected, caught.value.actual) == (None, 1)
@@ -453,7 +440,7 @@ def test_an_absent_item_can_be_read(engine):
         Doc.get("c")
     gone = Doc.get("a")
     Doc.get("a").delete()
-    with pytest.raises(StaleVersion) as caught, TransactWrite(connection=connection_of(Doc)) as transaction:
+    with pytest.raises(StaleVersion) as caught, together() as transaction:
         transaction.read(gone)
     assert (caught.value.actual, caught.value.current) == (None, None)
 
@@ -463,6 +450,7 @@ WRITES: dict[str, Callable[..., None]] = {
     "update": lambda transaction, item, **options: transaction.update(item, [type(item).n.add(1)], **options),
     "delete": lambda transaction, item, **options: transaction.delete(item, **options),
 }
+ACTIONS: dict[str, Callable[..., None]] = WRITES | {"read": lambda transaction, item: transaction.read(item)}
 
 
 @pytest.mark.parametrize("order", ["read first", "write first", "read twice"])
@@ -472,14 +460,10 @@ def test_an_item_may_be_read_and_written_in_one_transaction(engine, write, order
     engine.bind(Doc)
     Doc("a").save()
     item = Doc.get("a")
-    with count_requests() as counted, TransactWrite(connection=connection_of(Doc)) as transaction:
-        if order != "write first":
-            transaction.read(item)
-        if order == "read twice":
-            transaction.read(item)
-        WRITES[write](transaction, item)
-        if order == "write first":
-            transaction.read(item)
+    actions = {"read first": ["read", write], "write first": [write, "read"], "read twice": ["read", "read", write]}
+    with count_requests() as counted, together() as transaction:
+        for action in actions[order]:
+            ACTIONS[action](transaction, item)
     assert len(counted.bodies[0][1]["TransactItems"]) == 1
     assert [doc.version for doc in Doc.scan()] == ([] if write == "delete" else [2])
 
@@ -490,11 +474,11 @@ def test_a_write_without_a_check_and_a_read_of_one_item_cannot_be_joined(dynoxid
     dynoxide.bind(Doc)
     Doc("a").save()
     item = Doc.get("a")
-    transaction = TransactWrite(connection=connection_of(Doc))
+    transaction = together()
     transaction.read(item)
     with pytest.raises(ConfigurationError, match="join them"):
         WRITES[write](transaction, item, add_version_condition=False)
-    transaction = TransactWrite(connection=connection_of(Doc))
+    transaction = together()
     WRITES[write](transaction, item, add_version_condition=False)
     with pytest.raises(ConfigurationError, match="join them"):
         transaction.read(item)
@@ -508,7 +492,7 @@ def test_an_item_without_a_version_cannot_be_read(dynoxide, model):
     """There is nothing to check it by."""
     dynoxide.bind(model)
     with pytest.raises(ConfigurationError, match="has no version"):
-        TransactWrite(connection=connection_of(model)).read(model("a"))
+        together(model).read(model("a"))
 
 
 def test_an_item_that_a_transaction_updated_cannot_be_read_before_refresh(dynoxide):
@@ -516,12 +500,12 @@ def test_an_item_that_a_transaction_updated_cannot_be_read_before_refresh(dynoxi
     dynoxide.bind(Doc)
     item = Doc("a")
     item.save()
-    with TransactWrite(connection=connection_of(Doc)) as transaction:
+    with together() as transaction:
         transaction.update(item, [Doc.n.add(1)])
     with pytest.raises(StaleVersion, match="refresh"):
-        TransactWrite(connection=connection_of(Doc)).read(item)
+        together().read(item)
     item.refresh()
-    with TransactWrite(connection=connection_of(Doc)) as transaction:
+    with together() as transaction:
         transaction.read(item)
 
 
@@ -542,7 +526,7 @@ def test_what_a_version_cannot_be(wrong):
     """A ValueError, and the version stays what it was."""
     item = Doc("a")
     item.version = 2
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"whole number|invalid literal|NaN"):
         item.version = wrong
     assert item.version == 2
 
@@ -585,20 +569,6 @@ def test_a_version_assigned_as_it_is_keeps_what_is_known(engine):
     assert by_hand.version == 2
 
 
-def test_a_version_of_none_says_that_there_is_no_item(engine):
-    """The save creates it, or is refused."""
-    engine.bind(Doc)
-    Doc("a").save()
-    item = Doc.get("a")
-    item.version = None
-    with pytest.raises(StaleVersion) as caught:
-        item.save()
-    assert (caught.value.expected, caught.value.actual) == (None, 1)
-    Doc.get("a").delete()
-    item.save()
-    assert item.version == 1
-
-
 #: Our attribute, and PynamoDB's base class.
 Forgotten = declare("Forgotten", Model, hash_key="pk", version=True, numbers="n")
 
@@ -636,23 +606,12 @@ def test_a_version_on_a_model_that_does_not_guard_it_is_refused(dynoxide):
 # StaleVersion
 
 
-@contextmanager
-def transacted(item: Any) -> Iterator[TransactWrite]:
-    with TransactWrite(connection=connection_of(type(item))) as transaction:
-        yield transaction
-
-
 def transact(name: str) -> Callable[[Any], None]:
     def write(item: Any) -> None:
-        with transacted(item) as transaction:
-            WRITES[name](transaction, item)
+        with together(type(item)) as transaction:
+            ACTIONS[name](transaction, item)
 
     return write
-
-
-def read(item: Any) -> None:
-    with transacted(item) as transaction:
-        transaction.read(item)
 
 
 def batch(name: str, *, transactions: bool) -> Callable[[Any], None]:
@@ -671,8 +630,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
     "update": (lambda item: item.update([type(item).n.add(1)]), UpdateError, "UpdateItem"),
     "delete": (lambda item: item.delete(), DeleteError, "DeleteItem"),
     "touch": (lambda item: item.touch(), UpdateError, "UpdateItem"),
-    **{f"transaction {name}": (transact(name), TransactWriteError, "TransactWriteItems") for name in WRITES},
-    "transaction read": (read, TransactWriteError, "TransactWriteItems"),
+    **{f"transaction {name}": (transact(name), TransactWriteError, "TransactWriteItems") for name in ACTIONS},
     "batch save": (batch("save", transactions=False), PutError, "PutItem"),
     "batch delete": (batch("delete", transactions=True), TransactWriteError, "TransactWriteItems"),
 }
@@ -753,8 +711,7 @@ def test_writes_without_a_check_never_move_the_version_back(engine, model, place
     """An old copy, and an object made by hand: the stored version counts on, and the instance has it."""
     engine.bind(Locks, Ledger, Machine)
     model("a").save()
-
-    def count_on() -> None:
+    with nullcontext() if place == "outside" else model.locked("a"):
         old = model.get("a")
         for _ in range(4):
             in_thread(lambda: model.get("a").touch()) if place == "outside" else model.get("a").touch()
@@ -770,9 +727,3 @@ def test_writes_without_a_check_never_move_the_version_back(engine, model, place
             assert model.get("a", consistent_read=True).version == expected
         assert (old.version, hand_made.version) == (6, 7)
         assert model.get("a").n == 6
-
-    if place == "outside":
-        count_on()
-        return
-    with model.locked("a"):
-        count_on()

@@ -1,0 +1,91 @@
+"""For tests of locks: one item with its lock inside, whose queue is empty in the end, and tests that are coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.parties import held_elsewhere
+from tests.support.workers import Beside, Locks, Plain, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
+def bind(engine: Engine, model: Any, *keys: str) -> tuple[type[Any], ...]:
+    """Bind a model, and the table of its locks if that is another one; save some items; return what was bound."""
+    models = (Locks, Beside) if model is Beside else (model,)
+    engine.bind(*models)
+    for key in keys:
+        model(key).save()
+    return models
+
+
+def with_item(engine: Engine, model: Any) -> Iterator[Any]:
+    """Yield a model that has the item "a"; in the end no entry is left in its queue."""
+    bind(engine, model, "a")
+    yield model
+    assert model.lock_state("a").entries == ()
+
+
+@pytest.fixture
+def plain_item(dynoxide: Engine) -> Iterator[Any]:
+    """An item with its lock inside, in a process of its own."""
+    yield from with_item(dynoxide, Plain)
+
+
+@pytest.fixture
+def plain_item_in_memory(memory: Engine) -> Iterator[Any]:
+    """The same in memory."""
+    yield from with_item(memory, Plain)
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def entered(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    """Enter a block by `with`, or by `async with`, in a task either way."""
+
+    @asynccontextmanager
+    async def by_with(block: Any) -> AsyncIterator[Any]:
+        with block as value:
+            yield value
+
+    return by_with if request.param == "blocking" else lambda block: block
+
+
+def granted_in_turn(model: Any, key: str, holder: Any, *waiters: tuple[Any, Any]) -> list[Any]:
+    """Let others line up behind a holder, each a name and a lock; return the names in the order of the grants."""
+    granted = list[Any]()
+
+    def take(name: Any, lock: Any) -> None:
+        with lock:
+            granted.append(name)
+
+    with ThreadPoolExecutor(len(waiters)) as pool, held_elsewhere(holder):
+        for waiting, waiter in enumerate(waiters, 1):
+            pool.submit(take, *waiter)
+            until_waiting(model, key, waiting)
+        assert granted == []
+    return granted
+
+
+def until_waiting(model: Any, key: str, count: int = 1) -> list[Any]:
+    """Wait until so many are in the queue behind the holders; return their entries."""
+    until(lambda: len(model.lock_state(key).waiters) >= count, f"{count} waiters")
+    return list(model.lock_state(key).waiters)
