@@ -26,13 +26,10 @@ from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.transaction_models import (
     Purse,
-    Robot,
     RowLocks,
     Seat,
     Sheet,
-    Transactions,
     locks_of_names,
-    make_long_from,
     rows_of,
     survive,
 )
@@ -52,8 +49,7 @@ def _nothing_left(caplog: pytest.LogCaptureFixture) -> Any:
     assert held_lock.holds_nothing()
 
 
-def bind(engine: Engine, **balances: int) -> None:
-    engine.bind(Purse, Robot, RowLocks, Transactions)
+def store(**balances: int) -> None:
     for key, balance in balances.items():
         Purse(key, balance=balance).save()
 
@@ -90,7 +86,7 @@ async def move(tx: AsyncTransaction, source: str, target: str, amount: int = 1, 
 
 
 def test_a_transfer(engine: Engine) -> None:
-    bind(engine, a=10, b=0)
+    store(a=10, b=0)
 
     async def main() -> None:
         async with atransaction() as tx:
@@ -102,8 +98,8 @@ def test_a_transfer(engine: Engine) -> None:
     assert balances("a", "b") == [7, 3]
 
 
-def test_an_error_rolls_back(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+def test_an_error_rolls_back() -> None:
+    store(a=10, b=0)
     told: list[str] = []
 
     async def main() -> None:
@@ -118,8 +114,8 @@ def test_an_error_rolls_back(memory: Engine) -> None:
     assert told == ["pynamo-locking-asyncio"]
 
 
-def test_each_method_does_what_its_namesake_does(memory: Engine) -> None:
-    bind(memory, a=1, b=2, c=3, d=4)
+def test_each_method_does_what_its_namesake_does() -> None:
+    store(a=1, b=2, c=3, d=4)
 
     async def main() -> None:
         async with atransaction() as tx:
@@ -142,8 +138,8 @@ def test_each_method_does_what_its_namesake_does(memory: Engine) -> None:
     assert (Purse.get("a").balance, Purse.get("c").version, len(told)) == (11, 2, 1)
 
 
-def test_commit_and_rollback_by_hand(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+def test_commit_and_rollback_by_hand() -> None:
+    store(a=10, b=0)
 
     async def main() -> None:
         async with atransaction() as tx:
@@ -161,8 +157,8 @@ def test_commit_and_rollback_by_hand(memory: Engine) -> None:
     assert balances("a", "b") == [9, 1]
 
 
-def test_requests_are_those_of_a_plain_transaction(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+def test_requests_are_those_of_a_plain_transaction() -> None:
+    store(a=10, b=0)
 
     async def main() -> None:
         async with atransaction() as tx:
@@ -179,8 +175,8 @@ def test_requests_are_those_of_a_plain_transaction(memory: Engine) -> None:
     assert awaited.by_operation == plain.by_operation
 
 
-def test_queries(memory: Engine) -> None:
-    bind(memory, a=1)
+def test_queries() -> None:
+    store(a=1)
 
     async def main() -> list[Purse]:
         async with atransaction(isolation="read_committed") as tx:
@@ -191,7 +187,7 @@ def test_queries(memory: Engine) -> None:
 
 @pytest.mark.parametrize("for_update", [False, True])
 def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
-    bind(cheap, a=10, b=0)
+    store(a=10, b=0)
 
     async def main() -> None:
         async with atransaction() as tx:
@@ -214,7 +210,7 @@ def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
 
 def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) -> None:
     """A lock that a child task has acquired guards the write of the parent."""
-    bind(cheap, a=10, b=0, c=5)
+    store(a=10, b=0, c=5)
 
     async def main() -> None:
         async with atransaction() as tx:
@@ -234,8 +230,7 @@ def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) 
 
 def test_the_lock_of_an_absent_item(memory: Engine) -> None:
     """Two tasks that want to create an item queue for its name, and the second finds the first one's."""
-    bind(memory)
-    memory.bind(Seat)
+    memory.bind(Seat, RowLocks)
 
     async def create(user: str) -> None:
         async with atransaction() as tx:
@@ -265,7 +260,7 @@ def test_the_lock_of_an_absent_item(memory: Engine) -> None:
 )
 def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
     """All are committed or refused, the money is right, and 32 threads at most have made the requests."""
-    bind(cheap, **{f"k{i}": 100 for i in range(50)})
+    store(**{f"k{i}": 100 for i in range(50)})
     threads: list[int] = []
 
     @atransactional(attempts=100, wait=PATIENCE)
@@ -284,8 +279,8 @@ def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) 
 # Retries
 
 
-def test_a_conflict_is_retried(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+def test_a_conflict_is_retried() -> None:
+    store(a=10, b=0)
     attempts: list[str] = []
 
     @atransactional()
@@ -301,8 +296,8 @@ def test_a_conflict_is_retried(memory: Engine) -> None:
     assert balances("a", "b") == [7, 5]
 
 
-def test_the_last_attempt_raises(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+def test_the_last_attempt_raises() -> None:
+    store(a=10, b=0)
 
     @atransactional(attempts=2)
     async def transfer(tx: AsyncTransaction) -> None:
@@ -313,8 +308,8 @@ def test_the_last_attempt_raises(memory: Engine) -> None:
         asyncio.run(transfer())
 
 
-def test_inside_another_transaction(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+def test_inside_another_transaction() -> None:
+    store(a=10, b=0)
 
     @atransactional(join=True)
     async def part(tx: AsyncTransaction) -> AsyncTransaction:
@@ -351,8 +346,8 @@ def test_inside_another_transaction(memory: Engine) -> None:
     assert Purse.get("a").note == "joined"
 
 
-def test_what_is_no_coroutine_is_refused(memory: Engine) -> None:
-    bind(memory, a=1)
+def test_what_is_no_coroutine_is_refused() -> None:
+    store(a=1)
     with pytest.raises(ConfigurationError, match="transactional"):
         atransactional()(lambda tx: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(ConfigurationError, match="at least one attempt"):
@@ -409,12 +404,11 @@ WORKS = [transfers, transfers_under_locks, transfers_again, moves_much]
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
 @pytest.mark.parametrize("work", WORKS)
 def test_cancelled_at_each_place(
-    memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str, monkeypatch: pytest.MonkeyPatch
+    work: Callable[[], Coroutine[Any, Any, None]], how: str, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lock, no mark and no thread is left, and all of it is written or nothing."""
-    make_long_from(monkeypatch)
     monkeypatch.setattr("pynamo_locking._transactions.begin.backoff", lambda *_: 0.001)
-    bind(memory, a=1000, b=0, c=0, d=0, e=0, f=0)
+    store(a=1000, b=0, c=0, d=0, e=0, f=0)
 
     async def run(place: int) -> tuple[bool, int]:
         cancelled = Cancelled(work(), place, how)
@@ -435,10 +429,9 @@ def test_cancelled_at_each_place(
     assert 0 < committed < place
 
 
-def test_a_cancelled_reader_waits_for_no_transaction(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_reader_waits_for_no_transaction(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for the lease of the dead one; the cancellation ends that at the next pause."""
-    make_long_from(monkeypatch)
-    bind(memory, a=1, b=1, c=1, d=1, e=1)
+    store(a=1, b=1, c=1, d=1, e=1)
     key = leave_mark(monkeypatch)
 
     async def reads() -> None:
@@ -456,10 +449,9 @@ def test_a_cancelled_reader_waits_for_no_transaction(memory: Engine, monkeypatch
     asyncio.run(main())
 
 
-def test_cancelled_on_leaving_while_another_task_has_its_turn(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_on_leaving_while_another_task_has_its_turn(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block ends once the step of the other task has ended, which waits for no transaction any more."""
-    make_long_from(monkeypatch)
-    bind(memory, a=1, b=1, c=1, d=1, e=1, free=1)
+    store(a=1, b=1, c=1, d=1, e=1, free=1)
     key = leave_mark(monkeypatch)
     readers: list[asyncio.Future[Any]] = []
 
@@ -486,8 +478,8 @@ def test_cancelled_on_leaving_while_another_task_has_its_turn(memory: Engine, mo
     asyncio.run(cancels())
 
 
-def test_a_closed_loop_leaves_no_lock(memory: Engine) -> None:
-    bind(memory, a=1)
+def test_a_closed_loop_leaves_no_lock() -> None:
+    store(a=1)
     told: list[str] = []
 
     async def holds() -> None:
@@ -513,9 +505,8 @@ def test_a_closed_loop_leaves_no_lock(memory: Engine) -> None:
     del task
 
 
-def test_a_conflict_is_told(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_long_from(monkeypatch)
-    bind(memory, a=1, b=1, c=1, d=1, e=1)
+def test_a_conflict_is_told(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(a=1, b=1, c=1, d=1, e=1)
     key = leave_mark(monkeypatch)
 
     async def main() -> None:
@@ -530,7 +521,7 @@ def test_a_conflict_is_told(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_methods_of_models(cheap: Engine) -> None:
-    bind(cheap, a=10)
+    store(a=10)
 
     async def main() -> None:
         purse = await Purse.aget("a", consistent_read=True)
@@ -552,8 +543,8 @@ def test_the_methods_of_models(cheap: Engine) -> None:
     asyncio.run(main())
 
 
-def test_they_write_under_the_lock_of_the_task(memory: Engine) -> None:
-    bind(memory, a=10)
+def test_they_write_under_the_lock_of_the_task() -> None:
+    store(a=10)
 
     async def main() -> None:
         async with Purse.locked("a") as lock:
@@ -565,7 +556,7 @@ def test_they_write_under_the_lock_of_the_task(memory: Engine) -> None:
 
 
 def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     for number in range(40):
         Sheet("f", number).save()
 
@@ -584,9 +575,9 @@ def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
 
 
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
-def test_a_cancelled_save_is_whole(memory: Engine, how: str) -> None:
+def test_a_cancelled_save_is_whole(how: str) -> None:
     """The task hears of its cancellation when the write has ended."""
-    bind(memory, a=0)
+    store(a=0)
 
     async def adds() -> None:
         purse = await Purse.aget("a", consistent_read=True)

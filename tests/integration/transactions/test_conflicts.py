@@ -34,7 +34,6 @@ from tests.support.transaction_models import (
     Purse,
     Robot,
     RowLocks,
-    Transactions,
     make_long_from,
     marked_rows,
     purses,
@@ -123,15 +122,13 @@ PARTIES = [
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_what_was_read_has_changed(memory: Engine, party: Callable[[str], None], path: str) -> None:
+def test_what_was_read_has_changed(party: Callable[[str], None], path: str) -> None:
     """A change of an item after it was read makes the commit fail: written, or only read; nothing is written."""
-    memory.bind(Purse, Transactions)
     assert_refused_after(party, "p0", path)
 
 
 def test_what_was_read_has_changed_on_a_real_engine(dynoxide: Engine, path: str) -> None:
     """The same, one after the other."""
-    dynoxide.bind(Purse, Transactions)
     for i, party in enumerate(PARTIES):
         assert_refused_after(party, f"p{i}", path)
 
@@ -161,15 +158,13 @@ def item_balance(image: dict[str, Any] | None) -> int:
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_others_notice_what_a_transaction_has_written(memory: Engine, party: Callable[[str], None], path: str) -> None:
+def test_others_notice_what_a_transaction_has_written(party: Callable[[str], None], path: str) -> None:
     """A copy that was read before a transaction wrote is refused afterwards; a fresh write counts on top."""
-    memory.bind(Purse, Transactions)
     assert_noticed_by(party, "p0", path)
 
 
 def test_others_notice_what_a_transaction_has_written_on_a_real_engine(dynoxide: Engine, path: str) -> None:
     """The same, one after the other."""
-    dynoxide.bind(Purse, Transactions)
     for i, party in enumerate(PARTIES):
         assert_noticed_by(party, f"p{i}", path)
 
@@ -191,7 +186,6 @@ def assert_noticed_by(party: Callable[[str], None], key: str, path: str) -> None
 
 def test_a_deleted_item_is_noticed(cheap: Engine, path: str) -> None:
     """An item that was deleted after it was read makes the commit fail, whatever the transaction does to it."""
-    cheap.bind(Purse, Transactions)
     operations: list[Callable[[Transaction, Purse], None]] = [
         lambda tx, item: tx.save(item),
         lambda tx, item: tx.update(item, [Purse.balance.add(1)]),
@@ -212,7 +206,6 @@ def test_a_deleted_item_is_noticed(cheap: Engine, path: str) -> None:
 
 def test_a_recreated_item_is_noticed(cheap: Engine, path: str) -> None:
     """An item that was deleted and created again with the same values and version is another one."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     for writes in (True, False):
         with pytest.raises(Conflict), transaction() as tx:
@@ -230,7 +223,6 @@ def test_a_recreated_item_is_noticed(cheap: Engine, path: str) -> None:
 
 def test_an_absent_item_that_appears(cheap: Engine, path: str) -> None:
     """That an item does not exist is relied upon; one that came and went is absent again."""
-    cheap.bind(Purse, Transactions)
     with pytest.raises(Conflict), transaction() as tx:
         assert tx.get_or_none(Purse, "a") is None
         in_thread(Purse("a").save)
@@ -277,7 +269,6 @@ def overlapping(isolation: str, first_path: str, second_path: str) -> list[type[
 
 def test_write_skew(cheap: Engine, path: str) -> None:
     """Two who read both items and write different ones: one fails when serializable, none with read_committed."""
-    cheap.bind(Purse, Transactions)
     for second in ("single", "native", "long"):
         purses_again()
         assert overlapping("serializable", path, second) == [None, StaleVersion], second
@@ -294,7 +285,6 @@ def purses_again() -> None:
 
 def test_lost_update(cheap: Engine, path: str) -> None:
     """Two who write the same item: the second to commit fails, whatever the isolation."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     isolations = ("serializable", "read_committed", "read_uncommitted")
     for isolation, second in itertools.product(isolations, ("single", "native", "long")):
@@ -316,7 +306,6 @@ def test_lost_update(cheap: Engine, path: str) -> None:
 
 def test_a_read_only_transaction_sees_one_moment(cheap: Engine, path: str) -> None:
     """A transfer between its reads makes a read-only transaction fail; without one it sees the right total."""
-    cheap.bind(Purse, Transactions)
     purses(2)
 
     def transfer() -> None:
@@ -335,7 +324,7 @@ def test_a_read_only_transaction_sees_one_moment(cheap: Engine, path: str) -> No
 
 def test_guarded_queries_exclude_phantoms(cheap: Engine) -> None:
     """Two who count a partition and add to it cannot both commit."""
-    cheap.bind(Entry, Transactions)
+    cheap.bind(Entry)
 
     def add(number: int, between: Callable[[], None] = lambda: None) -> None:
         with transaction() as tx:
@@ -355,7 +344,7 @@ def test_guarded_queries_exclude_phantoms(cheap: Engine) -> None:
 @pytest.mark.parametrize("model", [Purse, Robot])
 def test_items_that_others_have_locked(cheap: Engine, model: type[Any], path: str) -> None:
     """A lock in the item keeps transactions out (ItemLocked), and nothing is written; one in another row does not."""
-    cheap.bind(Purse, Robot, RowLocks, Transactions)
+    cheap.bind(Robot, RowLocks)
     model("a").save()
     with held_elsewhere(model.locked("a")):
         expectation = pytest.raises(ItemLocked) if model is Purse else nullcontext()
@@ -369,7 +358,6 @@ def test_items_that_others_have_locked(cheap: Engine, model: type[Any], path: st
 
 def test_a_lock_that_is_only_read(cheap: Engine, path: str) -> None:
     """An item that others have locked may be read and checked."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     with held_elsewhere(Purse.locked("p0")), transaction() as tx:
         tx.get(Purse, "p0")
@@ -380,7 +368,7 @@ def test_a_lock_that_is_only_read(cheap: Engine, path: str) -> None:
 
 def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) -> None:
     """Inside its own lock a transaction writes the item, in the item or in another row; and not once it is lost."""
-    cheap.bind(Purse, Robot, RowLocks, Transactions)
+    cheap.bind(Robot, RowLocks)
     for model in (Purse, Robot):
         model("a").save()
         with model.locked("a") as lock:
@@ -401,10 +389,8 @@ def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) 
         assert model.lock_state("a").entries == ()
 
 
-def test_a_long_commit_waits_for_a_lock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_commit_waits_for_a_lock(few: None) -> None:
     """A long transaction waits for the holder of an item's lock, and goes on when it is free."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(6)
     held, is_waiting = threading.Event(), threading.Event()
 
@@ -441,7 +427,6 @@ def test_another_party_comes_between_any_two_requests(
     statements: int,
 ) -> None:
     """Whenever another party writes during a long commit, both are applied, or the commit is not at all."""
-    memory.bind(Purse, Transactions)
     make_long_from(monkeypatch, statements=statements)
     results = set()
     for at in itertools.count():
@@ -538,10 +523,8 @@ def in_parallel(jobs: list[Callable[[], None]]) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 6], ids=["native", "long"])
-def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, few: None) -> None:
     """Threads that add to the same items by transactions and by plain updates: every addition counts, once."""
-    concurrent_engine.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(count)
     rounds = 4
 
@@ -564,10 +547,8 @@ def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, m
     assert marked_rows(Purse) == []
 
 
-def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_are_right_while_transfers_go_on(few: None) -> None:
     """Read-only transactions beside transfers always see the same total."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(6)
     totals: list[int] = []
 
@@ -598,11 +579,9 @@ def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pyt
     [("ProvisionedThroughputExceededException", TransactionConflict), ("AccessDeniedException", TransactWriteError)],
 )
 def test_a_read_of_a_commit_fails_as_the_commit_does(
-    memory: Engine, operation: str, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+    operation: str, code: str, kind: type[Exception], few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Throttled reads make it a TransactionConflict, which can be tried again; a forbidden one a TransactWriteError."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(3)
     tx, original = Transaction(workers=1), Connection.dispatch
     for i in range(3):
@@ -624,10 +603,8 @@ def test_a_read_of_a_commit_fails_as_the_commit_does(
     assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["p0", "p1", "p2"]
 
 
-def test_a_header_that_is_refused_is_no_abort(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_is_refused_is_no_abort(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What DynamoDB forbids is told, once: to run the transaction again would not help."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     original, runs = Connection.dispatch, list[None]()
 
     def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
@@ -648,10 +625,8 @@ def test_a_header_that_is_refused_is_no_abort(memory: Engine, monkeypatch: pytes
     assert (len(runs), rows_of(Purse)) == (1, [])
 
 
-def test_an_item_that_a_commit_has_to_read_is_kept_by_another(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_a_commit_has_to_read_is_kept_by_another(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for; then the commit is a TransactionConflict, as everywhere."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(6)
     with VirtualClock():
         holder = Transaction(workers=1, lease=100)

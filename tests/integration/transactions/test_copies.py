@@ -19,7 +19,6 @@ from tests.support.transaction_models import (
     Purse,
     Robot,
     RowLocks,
-    Transactions,
     make_long_from,
     purses,
     stored,
@@ -42,8 +41,8 @@ Strict = declare("Strict", VersionedMixin, version=True, needed=UnicodeAttribute
 
 
 @pytest.fixture(autouse=True)
-def _tables(memory: Engine) -> None:
-    memory.bind(Purse, Plain, Ledger, Transactions)
+def _tables(database: Engine) -> None:
+    database.bind(Plain, Ledger)
 
 
 def add(item: Any, amount: int, tx: Transaction | None = None, *, blind: bool = False) -> None:
@@ -71,9 +70,8 @@ def number(item: Any) -> int:
 
 @pytest.mark.parametrize("extra", [0, 1, 9])
 @pytest.mark.parametrize("model", [Purse, Plain])
-def test_two_updates_without_a_check_lose_no_write(monkeypatch: pytest.MonkeyPatch, model: Any, extra: int) -> None:
+def test_two_updates_without_a_check_lose_no_write(few: None, model: Any, extra: int) -> None:
     """They are made of what was read, so the transaction is refused once that has changed; else both are applied."""
-    make_long_from(monkeypatch)
     model("p").save()
     with pytest.raises(StaleVersion), transaction() as tx:
         for _ in range(2):
@@ -320,9 +318,8 @@ def test_get_shows_all_although_a_part_was_handed_in_later() -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1, 9])
-def test_a_key_that_was_touched_is_not_saved_as_it_is(monkeypatch: pytest.MonkeyPatch, extra: int) -> None:
+def test_a_key_that_was_touched_is_not_saved_as_it_is(few: None, extra: int) -> None:
     """Nothing was shown in it, so it counts as old after the commit; or it shows all that is stored."""
-    make_long_from(monkeypatch)
     purses(1, note="n")
     key = Purse("p0")
     with transaction() as tx:
@@ -335,9 +332,8 @@ def test_a_key_that_was_touched_is_not_saved_as_it_is(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("extra", [0, 1, 9])
-def test_a_refresh_before_the_commit_takes_nothing_back(monkeypatch: pytest.MonkeyPatch, extra: int) -> None:
+def test_a_refresh_before_the_commit_takes_nothing_back(few: None, extra: int) -> None:
     """The instance shows the item of before the transaction then, and is not saved with the new version."""
-    make_long_from(monkeypatch)
     purses(1)
     with transaction() as tx:
         purse = tx.get(Purse, "p0")
@@ -470,9 +466,8 @@ def test_the_same_instance_is_deleted_and_created_again() -> None:
 
 @pytest.mark.parametrize("path", ["single", "native", "long"])
 @pytest.mark.parametrize("model", [Plain, Purse])
-def test_an_instance_with_another_key_is_refused(monkeypatch: pytest.MonkeyPatch, model: Any, path: str) -> None:
+def test_an_instance_with_another_key_is_refused(few: None, model: Any, path: str) -> None:
     """The write would be that of another item than was asked for."""
-    make_long_from(monkeypatch)
     for name in "ab":
         model(name).save()
     for operation in ("delete", "save", "check"):
@@ -488,11 +483,8 @@ def test_an_instance_with_another_key_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("extra", [0, 1, 9])
 @pytest.mark.parametrize("name", ["purses", "plains"])
-def test_an_item_without_a_version_is_deleted(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, name: str, extra: int
-) -> None:
+def test_an_item_without_a_version_is_deleted(memory: Engine, few: None, name: str, extra: int) -> None:
     """One that was not written by this package, and was read outside of the transaction."""
-    make_long_from(monkeypatch)
     model: Any = Purse if name == "purses" else Plain
     if model is Plain and extra > 2:
         extra = 2

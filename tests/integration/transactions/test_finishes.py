@@ -45,7 +45,7 @@ def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sheets(clock: VirtualClock, memory: Engine) -> VirtualClock:
     """Sheets in memory, and virtual time."""
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     return clock
 
 
@@ -133,7 +133,7 @@ def test_requests_and_units_elsewhere(
 def check_requests(
     engine: Engine, deed: str, state: TransactionStatus, count: int, watch: Callable[[], list[float]] = list
 ) -> list[float]:
-    engine.bind(Sheet, Transactions)
+    engine.bind(Sheet)
     placeholders = count // 10
     leave(count, state, placeholders=placeholders)
     act, few, reads = DEEDS[deed]
@@ -155,7 +155,7 @@ def test_without_statements_one_request_for_each_mark(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, deed: str
 ) -> None:
     """As for an engine that refuses them."""
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     make_long_from(monkeypatch, 100, statements=1)
     leave(30, TransactionStatus.COMMITTED)
     act, few, reads = DEEDS[deed]

@@ -41,7 +41,6 @@ ISOLATIONS = ["serializable", "snapshot", "read_committed", "read_uncommitted"]
 
 def test_a_hundred_items_are_read_changed_and_committed_in_two_requests(concurrent_engine: Engine) -> None:
     """One BatchGetItem, one TransactWriteItems."""
-    concurrent_engine.bind(Purse, Transactions)
     keys = [f"p{i:02}" for i in range(100)]
     with transaction() as tx:
         for key in keys:
@@ -64,7 +63,6 @@ def test_it_costs_a_request_for_a_hundred_items_and_the_units_of_single_reads(
     dynoxide: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No unit more, absent or not; nothing for what was read before; and the plan is as after single reads."""
-    dynoxide.bind(Purse, Transactions)
     purses(9)
     for isolation, count in (("serializable", 105), ("snapshot", 20), ("read_committed", 20)):
         tx, single = Transaction(isolation=isolation), Transaction(isolation=isolation)
@@ -81,9 +79,8 @@ def test_it_costs_a_request_for_a_hundred_items_and_the_units_of_single_reads(
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_items_come_in_the_order_of_the_keys(memory: Engine, isolation: str) -> None:
+def test_items_come_in_the_order_of_the_keys(isolation: str) -> None:
     """Absent ones are None; the same key twice is one instance, the same as that of get; with the changes made."""
-    memory.bind(Purse, Transactions)
     purses(3)
     with transaction(isolation=isolation) as tx:
         second = tx.get(Purse, "p1")
@@ -103,7 +100,7 @@ def test_items_come_in_the_order_of_the_keys(memory: Engine, isolation: str) -> 
 
 def test_keys_of_every_kind(memory: Engine) -> None:
     """A range key stands in a tuple; numbers and bytes are keys; an item that has expired is absent."""
-    memory.bind(Sheet, Blob, Plain, RowLocks, Robot, Session, Transactions)
+    memory.bind(Sheet, Blob, Plain, RowLocks, Robot, Session)
     with transaction() as tx:
         for number in (1, 2.5):
             tx.save(Sheet("a", number, body=str(number)))
@@ -134,7 +131,7 @@ def test_keys_of_every_kind(memory: Engine) -> None:
 )
 def test_what_is_no_key_is_refused(memory: Engine, model: Any, keys: list[Any], told: str) -> None:
     """Before any request; and nothing is left in the transaction."""
-    memory.bind(Purse, Sheet, Transactions)
+    memory.bind(Sheet)
     tx = Transaction()
     with pytest.raises(ConfigurationError, match=told):
         tx.get_all(model, keys)
@@ -145,9 +142,8 @@ def test_what_is_no_key_is_refused(memory: Engine, model: Any, keys: list[Any], 
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
-def test_the_commit_checks_what_was_read(memory: Engine, isolation: str) -> None:
+def test_the_commit_checks_what_was_read(isolation: str) -> None:
     """Items and absences, as after get_or_none."""
-    memory.bind(Purse, Transactions)
     for changed in ("p0", "none"):
         purses(2)
         Purse("none").delete(add_version_condition=False)
@@ -215,9 +211,8 @@ def test_an_engine_that_is_too_busy_until_the_end(clock: VirtualClock, monkeypat
     assert tx.plan().path == "nothing"
 
 
-def test_more_than_sixteen_megabytes(memory: Engine) -> None:
+def test_more_than_sixteen_megabytes() -> None:
     """DynamoDB splits the answer, and nothing is missing."""
-    memory.bind(Purse, Transactions)
     for i in range(45):
         Purse(f"p{i}", note=f"{i:02}" + "x" * 390_000).save()
     with transaction(isolation="read_committed", wait=0) as tx:
@@ -256,7 +251,6 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
 
 def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:
     """The write that follows knows its lock."""
-    engine.bind(Purse, Transactions)
     purses(2)
     with transaction() as tx:
         found = tx.get_all(Purse, ["p1", "p0", "p1"], for_update=True)
@@ -273,9 +267,8 @@ def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:
     assert Purse.get("p0").balance == 5
 
 
-def test_for_update_takes_the_locks_in_one_order(memory: Engine) -> None:
+def test_for_update_takes_the_locks_in_one_order() -> None:
     """Two that name the same items in different orders never wait for each other."""
-    memory.bind(Purse, Transactions)
     purses(2)
     together, failures = threading.Barrier(2), list[Exception]()
 

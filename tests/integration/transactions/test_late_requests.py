@@ -148,7 +148,6 @@ class _Slow:
 def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is not answered in time, a transaction that is aborted meanwhile, and then the mark arrives."""
     monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=6, request_timeout=1, max_clock_skew=0.5))
-    real_engine.bind(Purse, Transactions)
     tx = doomed(late, workers=2)
     with through_proxy(real_engine) as proxy:
         proxy.plan = _Slow()
@@ -285,7 +284,6 @@ def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_second_copy_of_an_addition_is_not_applied(real_engine: Engine, count: int, action: Any, others: int) -> None:
     """What a proxy repeats unseen by the process counts once, also where one item is all of the transaction."""
-    real_engine.bind(Purse, Transactions)
     items = purses(count)
     with through_proxy(real_engine) as proxy:
         with transaction() as tx:

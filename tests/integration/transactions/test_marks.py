@@ -659,7 +659,6 @@ def test_the_wounded_one_hears_of_it(clock: VirtualClock, monkeypatch: pytest.Mo
 
 def test_real_engines_hide_placeholders(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every engine a pending transaction is invisible, and recover() completes it."""
-    engine.bind(Purse, Transactions)
     for at in (f"mark {GONE[0]}", f"mark {NEW[-1]}", "decision", f"finish {GONE[-1]}"):
         left = leave(monkeypatch, at)
         before = balances(is_committed=False)

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
     """Virtual time, a database, and long transactions of few items."""
     make_long_from(monkeypatch)
-    memory.bind(Purse, Session, Transactions, Foreign)
+    memory.bind(Session, Foreign)
     with VirtualClock() as clock:
         yield clock
 
@@ -176,7 +176,7 @@ def test_only_items_of_models_that_declare_the_table_are_marked(
 @pytest.mark.parametrize("operation", ["UpdateItem", "TransactWriteItems"])
 def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> None:
     """If an earlier copy of it may still be applied, it does not say that nothing was written."""
-    cheap.bind(Purse, Transactions, Foreign)
+    cheap.bind(Foreign)
     purses(1)
     foreign = mark("T", name_of(Foreign))
 
@@ -192,10 +192,9 @@ def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> Non
         update() if operation == "UpdateItem" else native()
 
 
-def test_on_an_engine(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_an_engine(concurrent_engine: Engine, few: None) -> None:
     """The same where conditions are evaluated by others: the header of the other table stays pending."""
-    concurrent_engine.bind(Purse, Transactions, Foreign)
-    make_long_from(monkeypatch)
+    concurrent_engine.bind(Foreign)
     put(Foreign, header("T", "pending"))
     put_marked(mark("T", name_of(Foreign)))
     before = rows_of(Foreign)
@@ -329,7 +328,7 @@ def test_a_header_that_promises_many_rows(clock: VirtualClock, monkeypatch: pyte
 
 def test_a_guard_that_names_items_of_another_hash_key(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are looked for under its own."""
-    memory.bind(Entry, Transactions)
+    memory.bind(Entry)
     with transaction() as tx:
         tx.save(Entry("b", 1))
     [guard] = [row for row in rows_of(Transactions) if row["id"]["S"].startswith("guard#")]
@@ -371,7 +370,6 @@ def test_a_pending_header_whose_beat_is_no_number(
 
 def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     """The condition of the abort is understood by other engines."""
-    real_engine.bind(Purse, Transactions)
     for beat, state in ((None, "aborted"), ({"S": "0"}, "aborted"), ({"N": "0"}, "aborted"), ({"N": "7"}, "pending")):
         put(Transactions, header("T", "pending", beat=beat))
         header_table = record_table_of(Transactions)
@@ -560,9 +558,8 @@ def test_an_item_whose_lock_is_broken(clock: VirtualClock) -> None:
     assert f"{name_of(Purse)}/p0 is broken" in sweep(Transactions).failed["T"]
 
 
-def test_an_interrupt_ends_a_sweep(memory: Engine) -> None:
+def test_an_interrupt_ends_a_sweep() -> None:
     """Although it watches a transaction that is alive, and has others before it."""
-    memory.bind(Transactions)
     for i in range(5):
         put(Transactions, header(f"T{i}", "pending", until_ms={"N": "9999999999999"}, lease_ms={"N": "30000"}))
     looks = list[str]()
@@ -743,7 +740,7 @@ def test_asynchronous_locks(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], Coroutine[Any, Any, None]], poison: str
 ) -> None:
     """They take the same steps: an error, few requests, and no other table."""
-    memory.bind(Purse, Transactions, Foreign)
+    memory.bind(Foreign)
     put(Transactions, header("T", "committed"))
     put(Foreign, header("T", "pending"))
     forged = mark("T", name_of(Foreign if poison == "another table" else Transactions), spill={"S": "T!00000"})

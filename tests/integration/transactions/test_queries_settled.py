@@ -28,6 +28,11 @@ class Named(VersionedMixin, Model):
     version = VersionAttribute()
 
 
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Entry)
+
+
 def create(*numbers: int) -> None:
     with transaction() as tx:
         for number in numbers:
@@ -43,9 +48,8 @@ def total() -> float:
 
 
 @pytest.mark.parametrize("between", [0, 3, 12])
-def test_a_query_waits_for_what_its_guard_names(memory: Engine, monkeypatch: pytest.MonkeyPatch, between: int) -> None:
+def test_a_query_waits_for_what_its_guard_names(monkeypatch: pytest.MonkeyPatch, between: int) -> None:
     """The guard shows a transaction whose items no query finds; however many others there were since."""
-    memory.bind(Entry, Transactions)
     with unapplied(monkeypatch, Entry) as sent:
         create(1, 2)
         assert rows_of(Entry) == []
@@ -56,9 +60,8 @@ def test_a_query_waits_for_what_its_guard_names(memory: Engine, monkeypatch: pyt
     assert sent.count("TransactGetItems") >= 2
 
 
-def test_a_guard_does_not_grow(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was settled is named no more; without anything named, a query is one request less."""
-    memory.bind(Entry, Transactions)
     with transaction() as tx:
         assert tx.query(Entry, "b") == []
     for i in range(40):
@@ -69,9 +72,8 @@ def test_a_guard_does_not_grow(memory: Engine, monkeypatch: pytest.MonkeyPatch) 
     assert total() == 40
 
 
-def test_what_is_taken_back_is_not_counted(memory: Engine) -> None:
+def test_what_is_taken_back_is_not_counted() -> None:
     """A savepoint takes the guard back as well."""
-    memory.bind(Entry, Transactions)
     with transaction() as tx:
         before = tx.savepoint()
         tx.save(Entry("b", 1))
@@ -79,9 +81,8 @@ def test_what_is_taken_back_is_not_counted(memory: Engine) -> None:
     assert rows_of(Entry) == rows_of(Transactions) == []
 
 
-def test_a_query_waits_after_a_savepoint_was_rolled_back(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_waits_after_a_savepoint_was_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the transaction is named in the guard as if there had been no savepoint."""
-    memory.bind(Entry, Transactions)
     with unapplied(monkeypatch, Entry), transaction() as tx:
         tx.save(Entry("b", 1, amount=1))
         before = tx.savepoint()
@@ -94,7 +95,7 @@ def test_a_query_waits_after_a_savepoint_was_rolled_back(memory: Engine, monkeyp
 
 def test_a_guard_stays_smaller_than_an_item_may_be(memory: Engine) -> None:
     """Long keys are settled and removed after fewer transactions than short ones."""
-    memory.bind(Named, Transactions)
+    memory.bind(Named)
     for round_ in range(6):
         with transaction() as tx:
             for i in range(90):
@@ -102,9 +103,8 @@ def test_a_guard_stays_smaller_than_an_item_may_be(memory: Engine) -> None:
     assert len(list(Named.query("b"))) == 540
 
 
-def test_each_guard_settles_what_it_names_itself(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_guard_settles_what_it_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if one transaction is named in the guards of two hash keys: that it was settled for one says nothing."""
-    memory.bind(Entry, Transactions)
     with transaction() as tx:
         for book in "bc":
             tx.save(Entry(book, 1))

@@ -31,7 +31,6 @@ from tests.support.faults import Answer, Forward, count_requests, tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     STATEMENTS,
-    Plain,
     Purse,
     Transactions,
     dying_after,
@@ -61,10 +60,9 @@ DEEDS = [*BEFORE_DECISION, "decision", *AFTER_DECISION]
 
 
 @pytest.fixture(params=sorted({1, STATEMENTS}), ids=lambda statements: f"batches of {statements}")
-def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
+def clock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
     """Virtual time, a database, and long transactions of few items, by statements and without."""
     make_long_from(monkeypatch, statements=request.param)
-    memory.bind(Purse, Plain, Transactions)
     with VirtualClock() as clock:
         yield clock
 
@@ -181,10 +179,8 @@ def test_one_attempt_is_lost(clock: VirtualClock, deed: str, *, is_delivered: bo
     assert marked_rows(Purse) == []
 
 
-def test_one_request_is_lost_on_real_engines(real_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_is_lost_on_real_engines(real_engine: Engine, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on the engines that know tokens: the placeholder, the decision and a finish lose their answer."""
-    real_engine.bind(Purse, Plain, Transactions)
-    make_long_from(monkeypatch)
     for deed in ("header", "mark old1", "mark new4", "decision", "finish gone0", "end"):
         tx = begin()
         with hit(monkeypatch, from_deed(deed, 1), is_delivered=True):
@@ -619,10 +615,8 @@ def _silence_after_the_decision():
 
 
 @pytest.mark.parametrize("others", [1, 9])
-def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, monkeypatch, others):
+def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(few, others):
     """No answer said that it was committed, the idempotency key did: what was saved can be saved again."""
-    make_long_from(monkeypatch)
-    memory.bind(Purse, Transactions)
     purse = purses(1)[0]
     with _silence_after_the_decision(), Transaction(idempotency_key="once", table=Transactions) as tx:
         purse.balance = 1
@@ -636,10 +630,8 @@ def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, m
     assert Purse.get("p0", consistent_read=True).balance == 2
 
 
-@pytest.mark.usefixtures("purses_and_entries")
-def test_an_interrupt_after_the_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_after_the_decision_is_told(few: None) -> None:
     """And what has to follow a commit follows it."""
-    make_long_from(monkeypatch)
     done: list[str] = []
 
     def stop(finished: int, _: int) -> None:

@@ -26,7 +26,7 @@ from tests.integration.whole.test_broken_rows import broken
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
 from tests.support.shell import Shell, prepared
-from tests.support.transaction_models import Plain, Purse, Transactions, marked_rows, rows_of, stored
+from tests.support.transaction_models import Purse, Transactions, marked_rows, rows_of, stored
 
 if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
@@ -231,7 +231,6 @@ def test_participants(clock: VirtualClock) -> None:
 
 def test_conditions_of_each_engine(concurrent_engine: Engine) -> None:
     """What was read is compared as each engine compares."""
-    concurrent_engine.bind(Purse, Plain, Transactions)
     store("pending", state={"NULL": True}, beat={"NS": ["1", "2"]}, lease_ms=PART, by={"M": {}})
     assert "state is" in sweep(Transactions).failed["T"]
     assert Transactions.repair("T")
@@ -246,9 +245,8 @@ def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return prepared(memory, capsys, monkeypatch)
 
 
-def test_the_command(memory: Engine, shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_command(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
     """It asks, leaves a trace, and says what became of the transaction."""
-    memory.bind(Purse, Plain, Transactions)
     table = ("--table", name_of(Transactions))
     store("pending", beat=PART)
     code, out, _ = shell.run("tx", "list", *table, "--json")

@@ -105,7 +105,6 @@ def test_a_snapshot_neither_waits_nor_wounds(
     cheap: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """It sees what is committed beside the marks, by reads alone; the older writer and the younger one commit."""
-    cheap.bind(Purse, Transactions)
     purses(5)
     reader, keys = Transaction(**options), ["p0", "p1", "new4"]
 
@@ -124,9 +123,8 @@ def test_a_snapshot_neither_waits_nor_wounds(
         assert seen(tx, [*OLD, "new0", "new4"]) == dict.fromkeys([*OLD, "new0", "new4"], 200)
 
 
-def test_a_snapshot_costs_a_read_for_each_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_costs_a_read_for_each_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """An item beside a mark is read with its header; the header takes a place in the read at the commit."""
-    memory.bind(Purse, Transactions)
     purses(5)
 
     def look() -> None:
@@ -141,9 +139,8 @@ def test_a_snapshot_costs_a_read_for_each_mark(memory: Engine, monkeypatch: pyte
     commit(monkeypatch, write_all(), meanwhile=look)
 
 
-def test_who_only_reads_does_not_wait_at_the_commit(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_only_reads_does_not_wait_at_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that could have written, and has only read, looks past marks that came after its reads."""
-    memory.bind(Purse, Transactions)
     purses(5)
     tx, keys = Transaction(), ["p0", "new4", "p1"]
     assert seen(tx, keys) == before(keys)
@@ -156,9 +153,8 @@ def test_who_only_reads_does_not_wait_at_the_commit(memory: Engine, monkeypatch:
     commit(monkeypatch, write_all(), meanwhile=look)
 
 
-def test_a_writer_waits_still(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_waits_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may write must not look past a mark: neither in its reads nor at the commit."""
-    memory.bind(Purse, Transactions)
     purses(5)
     checked = Transaction(wait=0)
     checked.get(Purse, "p0")
@@ -179,9 +175,8 @@ def test_a_writer_waits_still(memory: Engine, monkeypatch: pytest.MonkeyPatch) -
     commit(monkeypatch, write_all(), meanwhile=look)
 
 
-def test_more_items_than_fit_into_one_read(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_items_than_fit_into_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers push items into the next read, none of which is larger than DynamoDB allows; absent ones come first."""
-    memory.bind(Purse, Transactions)
     purses(5)
     keys = [*OLD, "new4", "no such"]
 
@@ -203,9 +198,8 @@ def _key(get: Any) -> str:
     return str(next(iter(get["Get"]["Key"].values()))["S"])
 
 
-def test_marks_of_several_transactions(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_of_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each header is read together with the items that lead to it, however many there are."""
-    memory.bind(Purse, Transactions)
     purses(5)
     purses(5, "q")
     keys = ["p0", "q0", "p1", "q1"]
@@ -221,9 +215,8 @@ def test_marks_of_several_transactions(memory: Engine, monkeypatch: pytest.Monke
     commit(monkeypatch, write_all(), meanwhile=lambda: commit(monkeypatch, other, meanwhile=look))
 
 
-def test_too_many_placeholders_are_waited_for(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_placeholders_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Absent items are checked by one read, which has to have room for the headers; those that do not fit wait."""
-    memory.bind(Purse, Transactions)
     purses(5)
     placeholders: list[str] = []
 
@@ -241,9 +234,8 @@ def test_too_many_placeholders_are_waited_for(memory: Engine, monkeypatch: pytes
     assert len(placeholders) == 2
 
 
-def test_items_that_marks_have_made_too_large(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_marks_have_made_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items that fitted into one read without their marks are read in two."""
-    memory.bind(Purse, Transactions)
     large = [Purse(f"l{i:02}", note="a" * 180_000) for i in range(21)]
     for purse in large:
         purse.save()
@@ -266,9 +258,8 @@ def test_items_that_marks_have_made_too_large(memory: Engine, monkeypatch: pytes
 # Whose order is fixed before the decision
 
 
-def test_a_snapshot_does_not_look_past_early_checks(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_does_not_look_past_early_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One checks its reads and then decides. Who sees what it read changed, and its writes not yet, fits nowhere."""
-    memory.bind(Purse, Transactions)
     purses(8)
     writer = Transaction(workers=1)
     read = [writer.get(Purse, f"p{i}") for i in range(3, 8)]
@@ -314,9 +305,8 @@ class Left:
 
 
 @pytest.fixture
-def left(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
     """A transaction that is pending, and dead, which no reader knows."""
-    memory.bind(Purse, Transactions)
     with VirtualClock():
         yield Left(monkeypatch)
 

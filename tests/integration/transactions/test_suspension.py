@@ -49,13 +49,10 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("_tables")
 
-
-@pytest.fixture
-def _tables(request: pytest.FixtureRequest) -> None:
-    name = "engine" if "engine" in request.fixturenames else "memory"
-    request.getfixturevalue(name).bind(Purse, Entry, Sheet, Plain, Robot, RowLocks, Animal, Blob, Session, Transactions)
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Entry, Sheet, Plain, Robot, RowLocks, Animal, Blob, Session)
 
 
 def go_on(id_: str, *models: Any, **options: Any) -> Transaction:
