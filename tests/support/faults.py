@@ -8,6 +8,7 @@ those made earlier, while one of these is open:
     with lost_requests("PutItem", times=2):                # never reaches the engine
     with doubled("UpdateItem"):                            # applied twice; the caller hears of the second only
     with count_requests() as counted: ...; counted.total
+    with intercepted(answer):                              # PynamoDB's requests, with all attempts of botocore
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from unittest import mock
 
 import botocore.endpoint
 from botocore.exceptions import ConnectionClosedError
@@ -278,6 +280,27 @@ def unanswered(
 
     with tapped(tap):
         yield sent
+
+
+class Send(Protocol):
+    """Sends a request, or the one that is given in its place."""
+
+    def __call__(self, kwargs: dict[str, Any] = ..., /) -> Any: ...
+
+
+@contextmanager
+def intercepted(answer: Callable[[Send, str, dict[str, Any]], Any]) -> Iterator[None]:
+    """Let a function answer what PynamoDB's connections ask, before botocore makes its attempts.
+
+    It gets what sends the request, the operation, and its arguments.
+    """
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        return answer(lambda other=kwargs: original(connection, operation, other, *args), operation, kwargs)
+
+    with mock.patch.object(Connection, "dispatch", dispatch):
+        yield
 
 
 _ENDPOINT: Final[Any] = botocore.endpoint.Endpoint
