@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError
 
 from pynamo_locking import ConfigurationError, Transaction, outcome, transaction, transactional
 from pynamo_locking._core import dynamodb
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
-from tests.support.parties import in_thread
+from tests.support.parties import in_parallel, in_thread
+from tests.support.statements import answering
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
     Blob,
@@ -31,7 +32,7 @@ from tests.support.transaction_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
@@ -160,54 +161,47 @@ def test_the_commit_checks_what_was_read(isolation: str) -> None:
 # What DynamoDB leaves out
 
 
-class Stingy:
-    """Answers so many keys of each BatchGetItem."""
+@contextmanager
+def stingy(monkeypatch: pytest.MonkeyPatch, most: Callable[[int], int]) -> Iterator[list[int]]:
+    """Answer so many keys of each BatchGetItem, by its number; yields how many were asked for."""
+    numbers = list[int]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: Callable[[int], int]) -> None:
-        self.asked: list[int] = []
-        original = Connection.dispatch
+    def answer(send: Any, kwargs: Any) -> Any:
+        [(table, asked)] = kwargs["RequestItems"].items()
+        keys = asked["Keys"]
+        numbers.append(len(keys))
+        served = most(len(numbers))
+        left = {table: {**asked, "Keys": keys[served:]}} if keys[served:] else {}
+        if not served:
+            return {"Responses": {}, "UnprocessedKeys": left}
+        return {**send({"RequestItems": {table: {**asked, "Keys": keys[:served]}}}), "UnprocessedKeys": left}
 
-        def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-            if operation != "BatchGetItem":
-                return original(connection, operation, kwargs, *args)
-            [(table, asked)] = kwargs["RequestItems"].items()
-            keys = asked["Keys"]
-            self.asked.append(len(keys))
-            served = most(len(self.asked))
-            left = {table: {**asked, "Keys": keys[served:]}} if keys[served:] else {}
-            if not served:
-                return {"Responses": {}, "UnprocessedKeys": left}
-            kwargs = {"RequestItems": {table: {**asked, "Keys": keys[:served]}}}
-            return {**original(connection, operation, kwargs, *args), "UnprocessedKeys": left}
-
-        monkeypatch.setattr(Connection, "dispatch", dispatch)
+    with answering(monkeypatch, answer, "BatchGetItem"):
+        yield numbers
 
 
 def test_keys_that_were_left_out_are_asked_for_again(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those, at once the first time, then after pauses; also when the time to wait is over, while some come."""
     purses(7)
     keys = [f"p{i}" for i in range(8)]
-    with monkeypatch.context() as patch, transaction(wait=30) as tx:
-        stingy = Stingy(patch, lambda request: 2 if request % 2 else 0)
+    with stingy(monkeypatch, lambda request: 2 if request % 2 else 0) as asked, transaction(wait=30) as tx:
         assert [item and item.purse_id for item in tx.get_all(Purse, keys)] == [*keys[:7], None]
-    assert stingy.asked == [8, 6, 6, 4, 4, 2, 2]
+    assert asked == [8, 6, 6, 4, 4, 2, 2]
     assert 0 < clock.elapsed < 10
-    stingy = Stingy(monkeypatch, lambda request: 3)
-    with transaction(wait=0) as tx:
+    with stingy(monkeypatch, lambda request: 3) as asked, transaction(wait=0) as tx:
         assert [item and item.purse_id for item in tx.get_all(Purse, keys)] == [*keys[:7], None]
-    assert stingy.asked == [8, 5, 2]
+    assert asked == [8, 5, 2]
 
 
 def test_an_engine_that_is_too_busy_until_the_end(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the error of a single read that was throttled, once `wait` is over; nothing takes part then."""
     purses(3)
-    stingy = Stingy(monkeypatch, lambda request: 1 if request == 1 else 0)
-    tx = Transaction(wait=5)
-    with pytest.raises(GetError, match=r"2 items of .*a retry is safe") as caught:
+    tx, few_keys = Transaction(wait=5), stingy(monkeypatch, lambda request: 1 if request == 1 else 0)
+    with few_keys as asked, pytest.raises(GetError, match=r"2 items of .*a retry is safe") as caught:
         tx.get_all(Purse, ["p0", "p1", "p2"])
     assert caught.value.cause_response_code == "ProvisionedThroughputExceededException"
     assert 5 <= clock.elapsed < 8
-    assert len(stingy.asked) < 30
+    assert len(asked) < 30
     assert tx.plan().path == "nothing"
 
 
@@ -270,23 +264,15 @@ def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:
 def test_for_update_takes_the_locks_in_one_order() -> None:
     """Two that name the same items in different orders never wait for each other."""
     purses(2)
-    together, failures = threading.Barrier(2), list[Exception]()
+    together = threading.Barrier(2)
 
     def move(keys: list[str]) -> None:
-        try:
-            for _ in range(5):
-                together.wait(60)
-                with transaction(wait=20) as tx:
-                    for item in tx.get_all(Purse, keys, for_update=True):
-                        assert item is not None
-                        tx.update(item, [Purse.balance.add(1)])
-        except Exception as error:  # noqa: BLE001 - asserted below
-            failures.append(error)
+        for _ in range(5):
+            together.wait(60)
+            with transaction(wait=20) as tx:
+                for item in tx.get_all(Purse, keys, for_update=True):
+                    assert item is not None
+                    tx.update(item, [Purse.balance.add(1)])
 
-    threads = [threading.Thread(target=move, args=(keys,)) for keys in (["p0", "p1"], ["p1", "p0"])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_parallel(lambda: move(["p0", "p1"]), lambda: move(["p1", "p0"]))
     assert [Purse.get(key).balance for key in ("p0", "p1")] == [110, 110]

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import LockSettings, StaleVersion, Transaction, outcome, transaction
 from pynamo_locking._core import transactions
@@ -32,6 +31,7 @@ from tests.support.transaction_models import (
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
+    from tests.support.transaction_models import Process
 
 pytestmark = pytest.mark.alone
 
@@ -225,19 +225,17 @@ def test_an_abort_drops_what_was_begun(monkeypatch: pytest.MonkeyPatch, *, is_ne
         raise_all(tx, keys)
     first = tx.plan().staged[0]
     Purse(sorted(keys)[first] if not is_new else f"n{first:05}", balance=9).save(add_version_condition=False)
-    dropped = _drops(monkeypatch)
-    with pytest.raises(StaleVersion):
+    with dying_after(monkeypatch, None) as process, pytest.raises(StaleVersion):
         tx.commit()
-    assert [len(each) for each in dropped] == ([] if is_new else [24])
+    assert [len(each) for each in _drops(process)] == ([] if is_new else [24])
     assert marked_rows(Purse) == []
     assert outcome(Transactions, tx.id) == "aborted"
 
 
-def _drops(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """Note the requests that drop marks: the statements of each, or the one write."""
-    dropped, original = list[list[Any]](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+def _drops(process: Process) -> list[list[Any]]:
+    """The requests that drop marks: the statements of each, or the one write."""
+    dropped = list[list[Any]]()
+    for _, kwargs in process.sent:
         statements = [
             each
             for each in kwargs.get("Statements", [])
@@ -245,7 +243,4 @@ def _drops(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
         ]
         is_drop = "#tx.#id = :id" in kwargs.get("ConditionExpression", "")
         dropped.extend([statements] if statements else [[kwargs]] if is_drop else [])
-        return original(connection, operation, kwargs, *args)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
     return dropped

@@ -17,7 +17,9 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import ConfigurationError, LockLost, Transaction, TransactionConflict, recover
 from pynamo_locking._core import transactions
+from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
+from tests.support.poisoned import put
 from tests.support.transaction_models import (
     Plain,
     Purse,
@@ -60,9 +62,7 @@ def _locked_before(model: Any) -> None:
 
 def _unversioned(model: Any) -> None:
     """Stored by PynamoDB, or before the model had a version."""
-    connection = model._get_connection()
-    item = {str(model._hash_keyname): {"S": KEY}, "legacy": {"S": "kept"}}
-    connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": item})
+    put(model, {str(model._hash_keyname): {"S": KEY}, "legacy": {"S": "kept"}})
 
 
 BEFORE: list[Callable[[Any], None]] = [_absent, _versioned, _locked_before, _unversioned]
@@ -307,8 +307,7 @@ def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(
     memory.bind(Session)
     soon = str(int((datetime.now(timezone.utc) + timedelta(hours=1)).timestamp()))
     image = {"session_id": {"S": KEY}, "user": {"S": "u"}, "expires_at": {"N": soon}}
-    connection = Session._get_connection()
-    connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": image})
+    put(Session, image)
     monkeypatch.setattr(
         transactions, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
     )
@@ -337,8 +336,8 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
     own, original, missing = tx._members.locks[0]._handle.entry, Connection.dispatch, list[int]()
     assert own is not None
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        answer = original(connection, operation, kwargs, *args)
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
+        answered = send()
         with monkeypatch.context() as undo:
             undo.setattr(Connection, "dispatch", original)
             if operation == "TransactWriteItems" and "committed" in str(kwargs):
@@ -347,10 +346,9 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
                 missing.append(len(missing))
             with suppress(LockLost):
                 own.renew()
-        return answer
+        return answered
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         tx.commit()
     assert missing
     assert not own.lost.is_set()
@@ -364,12 +362,11 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
     purses(3, prefix="r")
     Purse(KEY).save()
     place.force(monkeypatch)
-    original = Connection.dispatch
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "TransactWriteItems" and tx.id == kwargs["ClientRequestToken"]:
             raise ConnectionClosedError(endpoint_url="memory")
-        return original(connection, operation, kwargs, *args)
+        return send()
 
     with suppress(LockLost), Purse.locked(KEY) as lock:
         tx = Transaction(workers=1)
@@ -378,11 +375,9 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
             tx.get(Purse, f"r{i}")
         for i in range(5):
             tx.save(Purse(f"n{i}"))
-        with monkeypatch.context() as patch, pytest.raises(TransactionConflict, match="was given up"):
-            patch.setattr(Connection, "dispatch", dispatch)
+        with intercepted(answer), pytest.raises(TransactionConflict, match="was given up"):
             tx.commit()
-        table = Purse._get_connection()
-        table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"purse_id": {"S": KEY}}})
+        Purse._get_connection().delete_item(KEY)
         with pytest.raises(LockLost):
             lock.renew()
         assert lock._handle.entry is not None

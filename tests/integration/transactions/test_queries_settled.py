@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from tests.support.interval_models import unapplied
 from tests.support.models import meta
-from tests.support.transaction_models import Entry, Transactions, rows_of
+from tests.support.transaction_models import Entry, Transactions, dying_after, rows_of
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -108,15 +107,8 @@ def test_each_guard_settles_what_it_names_itself(monkeypatch: pytest.MonkeyPatch
     with transaction() as tx:
         for book in "bc":
             tx.save(Entry(book, 1))
-    asked, dispatch = set[str](), Connection.dispatch
-
-    def listen(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems":
-            asked.update(each["Get"]["Key"].get("book", {"S": ""})["S"] for each in kwargs["TransactItems"])
-        return dispatch(self, operation, kwargs, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", listen)
-    with transaction() as tx:
+    with dying_after(monkeypatch, None) as process, transaction() as tx:
         for book in "bc":
             tx.query(Entry, book)
-            assert book in asked
+            reads = [kwargs["TransactItems"] for operation, kwargs in process.sent if operation == "TransactGetItems"]
+            assert book in [get["Get"]["Key"].get("book", {"S": ""})["S"] for read in reads for get in read]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from pynamodb.connection import Connection
 
 from pynamo_locking import (
     ConfigurationError,
@@ -23,6 +22,7 @@ from pynamo_locking import (
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.client import Refused
 from tests.integration.whole.test_broken_rows import broken
+from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
 from tests.support.shell import Shell, prepared
@@ -56,27 +56,23 @@ def is_readable() -> bool:
 
 
 @pytest.mark.parametrize("is_delivered", [False, True])
-def test_a_commit_without_an_answer(
-    clock: VirtualClock, few: None, monkeypatch: pytest.MonkeyPatch, *, is_delivered: bool
-) -> None:
+def test_a_commit_without_an_answer(clock: VirtualClock, few: None, *, is_delivered: bool) -> None:
     """A header that breaks just then tells its process as little as silence does."""
-    tx, original = Transaction(workers=1), Connection.dispatch
+    tx = Transaction(workers=1)
     for i in range(6):
         tx.save(Purse(f"new{i}"))
 
-    def dispatch(connection: Connection, operation: str, kwargs: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation != "TransactWriteItems" or "committed" not in str(kwargs):
-            return original(connection, operation, kwargs)
+            return send()
         if is_delivered:
-            original(connection, operation, kwargs)
+            send()
         [row] = [row for row in rows_of(Transactions) if "priority" in row]
         put(Transactions, {**row, "beat": PART})
         raise ReadTimeoutError(endpoint_url="")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        with pytest.raises(OutcomeUnknown) as caught:
-            tx.commit()
+    with intercepted(answer), pytest.raises(OutcomeUnknown) as caught:
+        tx.commit()
     assert caught.value.write_id == tx.id
     assert Transactions.repair(tx.id)
     assert recover(Transactions, tx.id) == ("finished" if is_delivered else "aborted")

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
 from pynamo_locking._core.transactions import TransactionStatus
@@ -15,6 +14,7 @@ from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import dying_at
+from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -67,16 +67,14 @@ def commit(monkeypatch: pytest.MonkeyPatch, tx: Transaction, *, meanwhile: Calla
 def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None] = lambda _: None) -> Iterator[list[Any]]:
     """Note all requests; call before each transactional read, with its number."""
     sent: list[tuple[str, Any]] = []
-    original = Connection.dispatch
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "TransactGetItems":
             before(sum(operation == "TransactGetItems" for operation, _ in sent))
         sent.append((operation, kwargs))
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer), monkeypatch.context() as patch:
         patch.setattr(runtime.current, "sleep", lambda _: pytest.fail("it waits"))
         yield sent
 
@@ -347,9 +345,7 @@ def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monk
     """A mark without a header is an orphan, beside which stands what is committed."""
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
-    transaction_record.ask(
-        left.header_table, "DeleteItem", {"TableName": left.header_table.table, "Key": left.header_table.key(left.id)}
-    )
+    Transactions._get_connection().delete_item(left.id)
     with watched(monkeypatch) as sent:
         tx.commit()
     assert {operation for operation, _ in sent} == {"TransactGetItems"}
