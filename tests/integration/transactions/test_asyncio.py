@@ -85,75 +85,61 @@ async def move(tx: AsyncTransaction, source: str, target: str, amount: int = 1, 
 # What a transaction does
 
 
-def test_a_transfer(engine: Engine) -> None:
+async def test_a_transfer(engine: Engine) -> None:
     store(a=10, b=0)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            await move(tx, "a", "b", 3)
-            assert not tx.is_committed
-        assert tx.is_committed
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        await move(tx, "a", "b", 3)
+        assert not tx.is_committed
+    assert tx.is_committed
     assert balances("a", "b") == [7, 3]
 
 
-def test_an_error_rolls_back() -> None:
+async def test_an_error_rolls_back() -> None:
     store(a=10, b=0)
     told: list[str] = []
 
-    async def main() -> None:
+    with pytest.raises(ValueError):
         async with atransaction() as tx:
             tx.after_rollback(lambda: told.append(threading.current_thread().name))
             await move(tx, "a", "b", 3)
             raise ValueError
-
-    with pytest.raises(ValueError):
-        asyncio.run(main())
     assert balances("a", "b") == [10, 0]
     assert told == ["pynamo-locking-asyncio"]
 
 
-def test_each_method_does_what_its_namesake_does() -> None:
+async def test_each_method_does_what_its_namesake_does() -> None:
     store(a=1, b=2, c=3, d=4)
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            a, b, c = [await tx.get(Purse, key) for key in "abc"]
-            assert await tx.get_or_none(Purse, "none") is None
-            await tx.update(a, [Purse.balance.add(10)])
-            assert a.balance == 11
-            await tx.delete(b)
-            await tx.touch(c)
-            await tx.check(Purse.get("d"))
-            saved = tx.savepoint()
-            await tx.save(Purse("e"))
-            saved.rollback()
-            assert (await tx.plan()).path == "native"
-            tx.after_commit(lambda: told.append(tx.id))
-
     told: list[str] = []
-    asyncio.run(main())
+    async with atransaction() as tx:
+        a, b, c = [await tx.get(Purse, key) for key in "abc"]
+        assert await tx.get_or_none(Purse, "none") is None
+        await tx.update(a, [Purse.balance.add(10)])
+        assert a.balance == 11
+        await tx.delete(b)
+        await tx.touch(c)
+        await tx.check(Purse.get("d"))
+        saved = tx.savepoint()
+        await tx.save(Purse("e"))
+        saved.rollback()
+        assert (await tx.plan()).path == "native"
+        tx.after_commit(lambda: told.append(tx.id))
     assert [purse.purse_id for purse in stored_purses()] == ["a", "c", "d"]
     assert (Purse.get("a").balance, Purse.get("c").version, len(told)) == (11, 2, 1)
 
 
-def test_commit_and_rollback_by_hand() -> None:
+async def test_commit_and_rollback_by_hand() -> None:
     store(a=10, b=0)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            await move(tx, "a", "b")
-            await tx.rollback()
-        assert not tx.is_committed
-        async with atransaction() as tx:
-            await move(tx, "a", "b")
-            await tx.commit()
-            assert tx.is_committed
-            with pytest.raises(ConfigurationError, match="has ended"):
-                await tx.get(Purse, "a")
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        await move(tx, "a", "b")
+        await tx.rollback()
+    assert not tx.is_committed
+    async with atransaction() as tx:
+        await move(tx, "a", "b")
+        await tx.commit()
+        assert tx.is_committed
+        with pytest.raises(ConfigurationError, match="has ended"):
+            await tx.get(Purse, "a")
     assert balances("a", "b") == [9, 1]
 
 
@@ -186,10 +172,9 @@ def test_queries() -> None:
 
 
 @pytest.mark.parametrize("for_update", [False, True])
-def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
+async def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
     store(a=10, b=0)
-
-    async def main() -> None:
+    with count_requests() as requests:
         async with atransaction() as tx:
             found = await tx.get_all(Purse, ["b", "a", "b"], for_update=for_update)
             assert found[0] is found[2]
@@ -198,9 +183,6 @@ def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
                 assert bool(Purse.lock_state(purse.purse_id).entries) is for_update
                 purse.balance += change
                 await tx.save(purse)
-
-    with count_requests() as requests:
-        asyncio.run(main())
     assert balances("a", "b") == [6, 4]
     assert requests.by_operation["BatchGetItem"] == 1
 
@@ -208,27 +190,23 @@ def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
 # Locks
 
 
-def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) -> None:
+async def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) -> None:
     """A lock that a child task has acquired guards the write of the parent."""
     store(a=10, b=0, c=5)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            found = await asyncio.gather(*[tx.get(Purse, key, for_update=True) for key in "aba"])
-            assert found[0] is found[2]
-            found[0].balance -= 1
-            found[1].balance += 1
-            await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
-            await tx.get(Purse, "c", for_update=True)
-            assert not held_lock.holds_nothing()
-        assert held_lock.holds_nothing()
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        found = await asyncio.gather(*[tx.get(Purse, key, for_update=True) for key in "aba"])
+        assert found[0] is found[2]
+        found[0].balance -= 1
+        found[1].balance += 1
+        await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
+        await tx.get(Purse, "c", for_update=True)
+        assert not held_lock.holds_nothing()
+    assert held_lock.holds_nothing()
     assert balances("a", "b") == [9, 1]
     assert [Purse.lock_state(key).entries for key in "ab"] == [(), ()]
 
 
-def test_the_lock_of_an_absent_item(memory: Engine) -> None:
+async def test_the_lock_of_an_absent_item(memory: Engine) -> None:
     """Two tasks that want to create an item queue for its name, and the second finds the first one's."""
     memory.bind(Seat, RowLocks)
 
@@ -239,19 +217,16 @@ def test_the_lock_of_an_absent_item(memory: Engine) -> None:
             seat.users += user
             await tx.save(seat)
 
-    async def main() -> None:
-        await asyncio.gather(*map(create, "abc"))
-        async with atransaction() as tx, atransaction(join=True):
-            with pytest.raises(ConfigurationError, match=r"Meta\.lock_table"):
-                await tx.get_or_none(Purse, "none", for_update=True)
-            found = await tx.get_all(Seat, ["a", "none"], for_share=True)
-            assert [seat and seat.users for seat in found] == ["abc", None]
-            assert [entry.mode for entry in Seat.lock_state("a").holders] == ["shared"]
-            assert found[0] is not None
-            with pytest.raises(ConfigurationError, match="no upgrade"):
-                await tx.delete(found[0])
-
-    asyncio.run(main())
+    await asyncio.gather(*map(create, "abc"))
+    async with atransaction() as tx, atransaction(join=True):
+        with pytest.raises(ConfigurationError, match=r"Meta\.lock_table"):
+            await tx.get_or_none(Purse, "none", for_update=True)
+        found = await tx.get_all(Seat, ["a", "none"], for_share=True)
+        assert [seat and seat.users for seat in found] == ["abc", None]
+        assert [entry.mode for entry in Seat.lock_state("a").holders] == ["shared"]
+        assert found[0] is not None
+        with pytest.raises(ConfigurationError, match="no upgrade"):
+            await tx.delete(found[0])
     assert [Seat.lock_state("a").entries, *locks_of_names()] == [()]
 
 
@@ -308,7 +283,7 @@ def test_the_last_attempt_raises() -> None:
         asyncio.run(transfer())
 
 
-def test_inside_another_transaction() -> None:
+async def test_inside_another_transaction() -> None:
     store(a=10, b=0)
 
     @atransactional(join=True)
@@ -326,27 +301,24 @@ def test_inside_another_transaction() -> None:
             purse.note = "joined"
             tx.save(purse)
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            assert await part() is tx
-            await asyncio.to_thread(plain)
-            with pytest.raises(ConfigurationError, match="join=True"):
-                await other()
-            with pytest.raises(ConfigurationError, match="join=True"):
-                async with atransaction():
-                    pass
-        assert current_transaction() is None
-        with transaction() as outer:
-            async with atransaction(join=True) as joined:
-                assert joined.id == outer.id
-                await move(joined, "a", "b")
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        assert await part() is tx
+        await asyncio.to_thread(plain)
+        with pytest.raises(ConfigurationError, match="join=True"):
+            await other()
+        with pytest.raises(ConfigurationError, match="join=True"):
+            async with atransaction():
+                pass
+    assert current_transaction() is None
+    with transaction() as outer:
+        async with atransaction(join=True) as joined:
+            assert joined.id == outer.id
+            await move(joined, "a", "b")
     assert balances("a", "b") == [8, 2]
     assert Purse.get("a").note == "joined"
 
 
-def test_what_is_no_coroutine_is_refused() -> None:
+async def test_what_is_no_coroutine_is_refused() -> None:
     store(a=1)
     with pytest.raises(ConfigurationError, match="transactional"):
         atransactional()(lambda tx: None)  # type: ignore[arg-type,return-value]
@@ -356,12 +328,9 @@ def test_what_is_no_coroutine_is_refused() -> None:
     async def callback() -> None:
         raise AssertionError
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            with pytest.raises(ConfigurationError, match="is a coroutine"):
-                tx.after_commit(callback)
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        with pytest.raises(ConfigurationError, match="is a coroutine"):
+            tx.after_commit(callback)
 
 
 # Cancelled
@@ -429,7 +398,7 @@ def test_cancelled_at_each_place(
     assert 0 < committed < place
 
 
-def test_a_cancelled_reader_waits_for_no_transaction(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_reader_waits_for_no_transaction(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for the lease of the dead one; the cancellation ends that at the next pause."""
     store(a=1, b=1, c=1, d=1, e=1)
     key = leave_mark(monkeypatch)
@@ -438,15 +407,12 @@ def test_a_cancelled_reader_waits_for_no_transaction(few: None, monkeypatch: pyt
         async with atransaction(wait=3600) as tx:
             await tx.get(Purse, key)
 
-    async def main() -> None:
-        task = asyncio.ensure_future(reads())
-        while not concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0)
-        task.cancel()
-        [done], _ = await asyncio.wait([task], timeout=PATIENCE)
-        assert done.cancelled()
-
-    asyncio.run(main())
+    task = asyncio.ensure_future(reads())
+    while not concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
+        await asyncio.sleep(0)
+    task.cancel()
+    [done], _ = await asyncio.wait([task], timeout=PATIENCE)
+    assert done.cancelled()
 
 
 def test_cancelled_on_leaving_while_another_task_has_its_turn(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -505,53 +471,42 @@ def test_a_closed_loop_leaves_no_lock() -> None:
     del task
 
 
-def test_a_conflict_is_told(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conflict_is_told(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     store(a=1, b=1, c=1, d=1, e=1)
     key = leave_mark(monkeypatch)
 
-    async def main() -> None:
+    with pytest.raises(TransactionConflict):
         async with atransaction(wait=0) as tx:
             await tx.get(Purse, key)
-
-    with pytest.raises(TransactionConflict):
-        asyncio.run(main())
 
 
 # The methods of models
 
 
-def test_the_methods_of_models(cheap: Engine) -> None:
+async def test_the_methods_of_models(cheap: Engine) -> None:
     store(a=10)
-
-    async def main() -> None:
-        purse = await Purse.aget("a", consistent_read=True)
-        purse.balance = 11
-        await purse.asave(Purse.balance == 10)
-        other = await Purse.aget("a")
-        await other.aupdate([Purse.balance.add(1)])
-        with pytest.raises(StaleVersion):
-            await purse.asave()
-        await purse.arefresh(consistent_read=True)
-        assert purse.balance == 12
-        changed = await Purse.amodify("a", lambda stored: setattr(stored, "note", "changed"))
-        assert (changed.note, changed.version) == ("changed", 4)
-        assert [found.purse_id async for found in Purse.aquery("a", filter_condition=Purse.balance == 12)] == ["a"]
-        await changed.adelete()
-        with pytest.raises(Purse.DoesNotExist):
-            await Purse.aget("a")
-
-    asyncio.run(main())
+    purse = await Purse.aget("a", consistent_read=True)
+    purse.balance = 11
+    await purse.asave(Purse.balance == 10)
+    other = await Purse.aget("a")
+    await other.aupdate([Purse.balance.add(1)])
+    with pytest.raises(StaleVersion):
+        await purse.asave()
+    await purse.arefresh(consistent_read=True)
+    assert purse.balance == 12
+    changed = await Purse.amodify("a", lambda stored: setattr(stored, "note", "changed"))
+    assert (changed.note, changed.version) == ("changed", 4)
+    assert [found.purse_id async for found in Purse.aquery("a", filter_condition=Purse.balance == 12)] == ["a"]
+    await changed.adelete()
+    with pytest.raises(Purse.DoesNotExist):
+        await Purse.aget("a")
 
 
-def test_they_write_under_the_lock_of_the_task() -> None:
+async def test_they_write_under_the_lock_of_the_task() -> None:
     store(a=10)
-
-    async def main() -> None:
-        async with Purse.locked("a") as lock:
-            lock.item.balance += 1
-            await lock.item.asave()
-
-    asyncio.run(main())
+    async with Purse.locked("a") as lock:
+        lock.item.balance += 1
+        await lock.item.asave()
     assert balances("a") == [11]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -185,11 +184,11 @@ def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) 
 
 
 @pytest.mark.parametrize("before", ["nothing", "for_update"])
-def test_what_a_task_shares_is_checked_at_the_commit_too(before: str) -> None:
+async def test_what_a_task_shares_is_checked_at_the_commit_too(before: str) -> None:
     """Its locks are awaited, and its reads take place in a thread."""
     Seat("a").save()
 
-    async def main() -> None:
+    with pytest.raises(StaleVersion):
         async with atransaction(isolation="read_committed") as tx:
             if before != "nothing":
                 await tx.get(Seat, "a", for_update=True)
@@ -198,9 +197,6 @@ def test_what_a_task_shares_is_checked_at_the_commit_too(before: str) -> None:
                 Seat.break_lock("a", ticket=entry.ticket)
             in_thread(Seat.get("a").save)
             await tx.save(Purse("rests on it"))
-
-    with pytest.raises(StaleVersion):
-        asyncio.run(main())
 
 
 # Items that do not exist
