@@ -143,16 +143,12 @@ async def test_commit_and_rollback_by_hand() -> None:
     assert balances("a", "b") == [9, 1]
 
 
-def test_requests_are_those_of_a_plain_transaction() -> None:
+async def test_requests_are_those_of_a_plain_transaction() -> None:
     store(a=10, b=0)
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            await move(tx, "a", "b", for_update=True)
-
-    asyncio.run(main())  # the first one makes the documents of the locks
+    await transfers_under_locks()  # the first one makes the documents of the locks
     with count_requests() as awaited:
-        asyncio.run(main())
+        await transfers_under_locks()
     with count_requests() as plain, transaction() as tx:
         for key, change in [("a", -1), ("b", 1)]:
             purse = tx.get(Purse, key, for_update=True)
@@ -161,14 +157,11 @@ def test_requests_are_those_of_a_plain_transaction() -> None:
     assert awaited.by_operation == plain.by_operation
 
 
-def test_queries() -> None:
+async def test_queries() -> None:
     store(a=1)
-
-    async def main() -> list[Purse]:
-        async with atransaction(isolation="read_committed") as tx:
-            return await tx.query(Purse, "a", filter_condition=Purse.balance == 1)
-
-    assert [purse.purse_id for purse in asyncio.run(main())] == ["a"]
+    async with atransaction(isolation="read_committed") as tx:
+        found = await tx.query(Purse, "a", filter_condition=Purse.balance == 1)
+    assert [purse.purse_id for purse in found] == ["a"]
 
 
 @pytest.mark.parametrize("for_update", [False, True])
@@ -233,7 +226,7 @@ async def test_the_lock_of_an_absent_item(memory: Engine) -> None:
 @pytest.mark.parametrize(
     ("count", "for_update"), [pytest.param(200, False, marks=pytest.mark.slow), (60, False), (40, True)]
 )
-def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
+async def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
     """All are committed or refused, the money is right, and 32 threads at most have made the requests."""
     store(**{f"k{i}": 100 for i in range(50)})
     threads: list[int] = []
@@ -243,10 +236,7 @@ def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) 
         await move(tx, f"k{i % 50}", f"k{i * 7 % 49}", 1, for_update=for_update)
         threads.append(sum(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate()))
 
-    async def main() -> list[Any]:
-        return await asyncio.gather(*[transfer(i) for i in range(count)], return_exceptions=True)
-
-    assert asyncio.run(main()) == [None] * count
+    assert await asyncio.gather(*map(transfer, range(count)), return_exceptions=True) == [None] * count
     assert sum(purse.balance for purse in stored_purses()) == 5000
     assert 0 < max(threads) <= concurrency.MAX_THREADS
 
@@ -254,7 +244,7 @@ def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) 
 # Retries
 
 
-def test_a_conflict_is_retried() -> None:
+async def test_a_conflict_is_retried() -> None:
     store(a=10, b=0)
     attempts: list[str] = []
 
@@ -266,12 +256,12 @@ def test_a_conflict_is_retried() -> None:
             await Purse.amodify("a", change=lambda purse: setattr(purse, "balance", purse.balance + 1))
         return tx.id
 
-    assert asyncio.run(transfer(5)) == attempts[2]
+    assert await transfer(5) == attempts[2]
     assert len(set(attempts)) == 3
     assert balances("a", "b") == [7, 5]
 
 
-def test_the_last_attempt_raises() -> None:
+async def test_the_last_attempt_raises() -> None:
     store(a=10, b=0)
 
     @atransactional(attempts=2)
@@ -280,7 +270,7 @@ def test_the_last_attempt_raises() -> None:
         Purse.modify("a", change=lambda purse: setattr(purse, "note", tx.id))
 
     with pytest.raises(StaleVersion, match="gave up after attempt 2 of 2"):
-        asyncio.run(transfer())
+        await transfer()
 
 
 async def test_inside_another_transaction() -> None:
@@ -510,22 +500,19 @@ async def test_they_write_under_the_lock_of_the_task() -> None:
     assert balances("a") == [11]
 
 
-def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
+async def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
     memory.bind(Sheet)
     for number in range(40):
         Sheet("f", number).save()
 
-    async def main(count: int) -> list[int]:
-        seen: list[int] = []
-        async for sheet in Sheet.aquery("f", page_size=1):
-            seen.append(int(sheet.number))
-            if len(seen) == count:
-                break
-        return seen
-
     for count in (1, 3, 40):
+        seen: list[int] = []
         with count_requests() as requests:
-            assert asyncio.run(main(count)) == list(range(count))
+            async for sheet in Sheet.aquery("f", page_size=1):
+                seen.append(int(sheet.number))
+                if len(seen) == count:
+                    break
+        assert seen == list(range(count))
         assert requests.total <= 2 * count
 
 

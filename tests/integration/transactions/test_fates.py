@@ -237,17 +237,11 @@ def lost_requests_after(late: list[Any]) -> Any:
     return lost_requests("UpdateItem", times=99, where=lambda body: bool(late))
 
 
-def test_a_task_asks_too(memory: Engine) -> None:
-    async def work() -> str:
-        with lost_requests("TransactWriteItems", times=99):
-            try:
-                async with atransaction(Transactions, record=True) as tx:
-                    await tx.save(Plain("a"))
-            except OutcomeUnknown as error:
-                return await error.aresolve()
-        return ""
-
-    assert asyncio.run(work()) == "not applied"
+async def test_a_task_asks_too() -> None:
+    with lost_requests("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as unknown:
+        async with atransaction(Transactions, record=True) as tx:
+            await tx.save(Plain("a"))
+    assert await unknown.value.aresolve() == "not applied"
 
 
 def test_a_repeated_function_leaves_a_record(memory: Engine) -> None:

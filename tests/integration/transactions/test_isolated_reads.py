@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,14 +124,11 @@ def test_a_key_that_is_given_twice_is_read_once(memory: Engine) -> None:
     assert len(list(Sheet.batch_get(iter(keys), isolation="read_committed"))) == 1
 
 
-def test_tasks_query_with_an_isolation_too(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tasks_query_with_an_isolation_too(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an option of the query like any other."""
     leave(memory, monkeypatch, "finish f")
-
-    async def main() -> list[int]:
-        return [int(sheet.number) async for sheet in Sheet.aquery("f", isolation="read_committed")]
-
-    assert asyncio.run(main()) == sorted(AFTER)
+    found_by_task = Sheet.aquery("f", isolation="read_committed")
+    assert [int(sheet.number) async for sheet in found_by_task] == sorted(AFTER)
 
 
 def test_classes_and_times_are_judged_by_what_is_shown(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from pynamo_locking import (
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.models import APART
-from tests.support.parties import abandoned, in_thread
+from tests.support.parties import abandoned, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import (
     Purse,
@@ -167,15 +168,19 @@ def test_both_at_once_are_refused() -> None:
     assert counted.total == 0
 
 
+def break_and_write() -> None:
+    for entry in Seat.lock_state("a").entries:
+        Seat.break_lock("a", ticket=entry.ticket)
+    in_thread(Seat.get("a").save)
+
+
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot", "read_committed", "read_uncommitted"])
 def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) -> None:
     """Under every isolation: a lock can be lost, and a writer that comes then is noticed."""
     Seat("a").save()
     tx = Transaction(isolation=isolation)
     tx.get(Seat, "a", for_share=True)
-    for entry in Seat.lock_state("a").entries:
-        Seat.break_lock("a", ticket=entry.ticket)
-    in_thread(Seat.get("a").save)
+    break_and_write()
     if isolation != "snapshot":
         tx.save(Purse("rests on it"))
     with pytest.raises(StaleVersion):
@@ -193,9 +198,7 @@ async def test_what_a_task_shares_is_checked_at_the_commit_too(before: str) -> N
             if before != "nothing":
                 await tx.get(Seat, "a", for_update=True)
             await tx.get(Seat, "a", for_share=True)
-            for entry in Seat.lock_state("a").entries:
-                Seat.break_lock("a", ticket=entry.ticket)
-            in_thread(Seat.get("a").save)
+            break_and_write()
             await tx.save(Purse("rests on it"))
 
 
@@ -212,35 +215,28 @@ def test_two_creators_of_an_absent_item_queue(
     A plain save does not wait for the lock of a name.
     """
     monkeypatch.setattr(model.Meta, "lock_settings", APART)
-    found, holders, errors = list[Any](), list[int](), list[BaseException]()
 
-    def second() -> None:
-        try:
-            with transaction(wait=20) as other:
-                found.append(other.get_or_none(model, "a", for_update=True))
-                holders.append(len(model.lock_state("a").holders))
-                other.save(found[0] or model("a"))
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            errors.append(error)
+    def second() -> tuple[Any, int]:
+        with transaction(wait=20) as other:
+            found = other.get_or_none(model, "a", for_update=True)
+            holders = len(model.lock_state("a").holders)
+            other.save(found or model("a"))
+        return found, holders
 
-    thread = threading.Thread(target=second)
-    try:
-        with transaction() as tx:
-            assert tx.get_or_none(model, "a", for_update=True) is None
-            thread.start()
-            until(lambda: len(state_of_absent(model).entries) == 2, "the second one")
-            assert stored(model, "a") is None
-            if end == "commit":
-                tx.save(model("a"))
-            elif end == "outside":
-                in_thread(model("a").save)
-            if end != "commit":
-                tx.rollback()
-    finally:
-        thread.join()
-    assert errors == []
-    assert [each is None for each in found] == [end == "rollback"]
-    assert holders == [0 if end == "rollback" and model is Seat else 1]
+    with ThreadPoolExecutor(1) as pool, transaction() as tx:
+        assert tx.get_or_none(model, "a", for_update=True) is None
+        future = pool.submit(second)
+        until(lambda: len(state_of_absent(model).entries) == 2, "the second one")
+        assert stored(model, "a") is None
+        if end == "commit":
+            tx.save(model("a"))
+        elif end == "outside":
+            in_thread(model("a").save)
+        if end != "commit":
+            tx.rollback()
+    found, holders = future.result()
+    assert (found is None) is (end == "rollback")
+    assert holders == (0 if end == "rollback" and model is Seat else 1)
     assert model.get("a", consistent_read=True).version == (1 if end == "rollback" else 2)
     assert model.lock_state("a").entries == ()
     assert locks_of_names() == []
@@ -271,23 +267,19 @@ def test_who_waits_for_an_item_that_is_deleted_gets_its_name(cheap: Engine, monk
     """The queue is deleted with the item; the waiter then has the absent item alone, and may create it."""
     monkeypatch.setattr(Seat.Meta, "lock_settings", APART)
     Seat("a", users="old").save()
-    found = list[Any]()
 
-    def second() -> None:
+    def second() -> tuple[Any, int]:
         with transaction(wait=20) as other:
-            found.append(other.get_or_none(Seat, "a", for_update=True))
-            found.append(len(state_of_absent(Seat).holders))
+            found = other.get_or_none(Seat, "a", for_update=True)
+            holders = len(state_of_absent(Seat).holders)
             other.save(Seat("a", users="new"))
+        return found, holders
 
-    thread = threading.Thread(target=second)
-    try:
-        with transaction() as tx:
-            tx.delete(tx.get(Seat, "a", for_update=True))
-            thread.start()
-            until(lambda: len(Seat.lock_state("a").entries) == 2, "the waiter")
-    finally:
-        thread.join()
-    assert found == [None, 1]
+    with ThreadPoolExecutor(1) as pool, transaction() as tx:
+        tx.delete(tx.get(Seat, "a", for_update=True))
+        future = pool.submit(second)
+        until(lambda: len(Seat.lock_state("a").entries) == 2, "the waiter")
+    assert future.result() == (None, 1)
     assert Seat.get("a", consistent_read=True).users == "new"
     assert locks_of_names() == []
 
@@ -324,11 +316,7 @@ def test_many_creators_make_one_item(concurrent_engine: Engine) -> None:
         seat.users += name
         tx.save(seat)
 
-    threads = [threading.Thread(target=join, args=(name,)) for name in "abcdef"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_parallel(*[partial(join, name) for name in "abcdef"])
     assert sorted(Seat.get("a", consistent_read=True).users) == sorted(attempts) == list("abcdef")
 
 

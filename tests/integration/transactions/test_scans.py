@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -117,15 +116,11 @@ def test_a_scan_that_promises_too_much_is_refused(memory: Engine) -> None:
         assert [purse.purse_id for purse in tx.scan(Purse, at_most=1)] == ["p"]
 
 
-def test_tasks_scan_too() -> None:
+async def test_tasks_scan_too() -> None:
     """With the same arguments."""
     fill()
-
-    async def main() -> int:
-        async with atransaction() as tx:
-            return len(await tx.scan(Rate, Rate.price > 1, at_most=4))
-
-    assert asyncio.run(main()) == 2
+    async with atransaction() as tx:
+        assert len(await tx.scan(Rate, Rate.price > 1, at_most=4)) == 2
 
 
 def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -507,19 +506,15 @@ def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (requests, written, read) == (1, 6, 0)  # an item that is written, one that is checked, and the row
 
 
-def test_in_tasks() -> None:
+async def test_in_tasks() -> None:
     """The same, awaited."""
     purses(1)
-
-    async def change() -> None:
-        async with atransaction(Transactions) as tx:
-            purse = await tx.get(Purse, "p0")
-            purse.balance -= 10
-            await tx.save(purse)
-            id_ = await tx.suspend()
-        async with atransaction(Transactions) as tx:
-            await tx.resume(id_, [Purse])
-            assert (await tx.get(Purse, "p0")).balance == 90
-
-    asyncio.run(change())
+    async with atransaction(Transactions) as tx:
+        purse = await tx.get(Purse, "p0")
+        purse.balance -= 10
+        await tx.save(purse)
+        id_ = await tx.suspend()
+    async with atransaction(Transactions) as tx:
+        await tx.resume(id_, [Purse])
+        assert (await tx.get(Purse, "p0")).balance == 90
     assert Purse.get("p0").balance == 90

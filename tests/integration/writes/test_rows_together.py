@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +24,7 @@ from pynamo_locking import (
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose
 from tests.support.faults import unanswered
 from tests.support.models import declare, meta
-from tests.support.parties import abandoned
+from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_models import make_long_from
 
 if TYPE_CHECKING:
@@ -79,16 +78,9 @@ def without_tokens(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryDynamoDB, "handle", forgetful)
 
 
-def elsewhere(work: Callable[[], object]) -> None:
-    """Do it as another party."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-
 def lost(then: Callable[[], object], *, is_applied: bool = False) -> Any:
     """One native transaction has no answer; then another party acts, and the second copy comes."""
-    return unanswered("TransactWriteItems", then=lambda: elsewhere(then), attempts=1, is_applied=is_applied)
+    return unanswered("TransactWriteItems", then=lambda: in_thread(then), attempts=1, is_applied=is_applied)
 
 
 def add(model: Any, key: str, times: int = 1) -> None:
@@ -148,7 +140,7 @@ def test_the_decision_of_a_long_transaction_is_not_told_by_an_absent_item(
 
     faults = unanswered(
         "TransactWriteItems",
-        then=lambda: elsewhere(Versioned.get("gone").delete),
+        then=lambda: in_thread(Versioned.get("gone").delete),
         where=lambda body: "'gone'" in str(body),  # the decision
         attempts=1,
         is_applied=False,

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 
 import botocore.endpoint
@@ -27,7 +28,7 @@ from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite
 from tests.support import faults
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import meta
-from tests.support.parties import without_pauses
+from tests.support.parties import in_parallel, without_pauses
 
 ALL_OF_BOTOCORE = 4
 EVERYTHING = 100
@@ -759,27 +760,18 @@ class Crowd:
         self.said = {"applied": set(), "rejected": set(), "unknown": set()}
         self.seen = []  # lists of marks, wherever they were seen
         self.deletes = set()
-        self.errors = []
 
     def run(self, threads=5, writes=14):
         with bad_weather(self.weather):
-            running = [threading.Thread(target=self._thread, args=(number, writes)) for number in range(threads)]
-            for thread in running:
-                thread.start()
-            for thread in running:
-                thread.join()
-        assert self.errors == []
+            in_parallel(*[partial(self._thread, number, writes) for number in range(threads)])
 
     def _thread(self, number, writes):
-        try:
-            self.weather.plan = random.Random(f"{self.seed}-{number}")
-            chooser = random.Random(f"{number}-{self.seed}")
-            for n in range(writes):
-                mark = f"{number}-{n}"
-                way = chooser.choice(self.ways)
-                self.said[outcome_of(lambda way=way, mark=mark: way(self, mark))].add(mark)
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            self.errors.append(error)
+        self.weather.plan = random.Random(f"{self.seed}-{number}")
+        chooser = random.Random(f"{number}-{self.seed}")
+        for n in range(writes):
+            mark = f"{number}-{n}"
+            way = chooser.choice(self.ways)
+            self.said[outcome_of(lambda way=way, mark=mark: way(self, mark))].add(mark)
 
     def check(self, final):
         """No mark twice in a list, acknowledged ones are seen, refused ones never."""

@@ -9,6 +9,7 @@ import pytest
 
 from pynamo_locking._io import runtime, wakeups
 from pynamo_locking._locks import held_lock
+from tests.support.parties import in_thread
 from tests.unit.helpers import opened, own_entry, row
 
 IMAGE = {"account_id": {"S": "a-1"}}
@@ -21,14 +22,6 @@ def _in_a_context_of_its_own(monkeypatch):
     monkeypatch.setattr(wakeups, "_mailboxes", {})
     yield
     held_lock.held_by_context.reset(token)
-
-
-def in_a_thread(call):
-    result = []
-    thread = threading.Thread(target=lambda: result.append(call()))
-    thread.start()
-    thread.join()
-    return result[0]
 
 
 # Mailboxes
@@ -116,8 +109,8 @@ def test_another_thread_does_not_hold():
     """Threads begin with an empty context."""
     held_lock.add_to_context(own_entry())
 
-    assert in_a_thread(lambda: held_lock.held_in_context(row())) is None
-    assert in_a_thread(held_lock.holds_nothing)
+    assert in_thread(lambda: held_lock.held_in_context(row())) is None
+    assert in_thread(held_lock.holds_nothing)
 
 
 def test_a_copied_context_holds():
@@ -127,7 +120,7 @@ def test_a_copied_context_holds():
     context = contextvars.copy_context()
 
     assert context.run(held_lock.held_in_context, row()) is own
-    assert in_a_thread(lambda: context.run(held_lock.held_in_context, row())) is own
+    assert in_thread(lambda: context.run(held_lock.held_in_context, row())) is own
 
 
 def test_a_copied_context_does_not_give_back():
@@ -202,7 +195,7 @@ def test_a_thread_is_not_taken_for_one_that_has_ended():
     """Python gives the idents of ended threads to new ones: a thread does not hold the locks of an earlier one."""
     earlier = {}
     for _ in range(10_000):  # the next one gets the ident, unless a thread of another test is in between
-        ident, party, again = in_a_thread(who_runs)
+        ident, party, again = in_thread(who_runs)
         assert party == again
         if ident in earlier:
             break
