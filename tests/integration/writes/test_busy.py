@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
@@ -23,25 +22,22 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
     Conflict,
-    LockableModel,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
     TransactionConflict,
     TransactWrite,
-    VersionAttribute,
     transaction,
 )
 from pynamo_locking._io import runtime
 from tests.support.faults import tapped
-from tests.support.models import Locks
+from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
     LOCKABLE,
     VERSIONED,
     connection_of,
     document,
-    own_attempts,
     saved,
 )
 
@@ -209,15 +205,10 @@ THROTTLED_TRANSACTIONS = ["TransactionInProgressException", "ThrottlingException
 LONGEST = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
-class Machine(LockableModel):
-    """The lock in a row of its own."""
-
-    Meta = own_attempts("machines", lock_table=Locks)
-
-    pk = UnicodeAttribute(hash_key=True)
-    body = UnicodeAttribute(null=True)
-    total = NumberAttribute(default=0)
-    version = VersionAttribute()
+#: The lock in a row of its own.
+Machine = declare(
+    "Machine", hash_key="pk", texts="body", numbers="total", version=True, lock_table=Locks, max_retry_attempts=0
+)
 
 
 @pytest.fixture(params=["versioned", "lockable", "locked inside", "locked in a row"])

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import (
-    LockableModel,
-    LockAttribute,
     LockLost,
     NamedLock,
     NotUnique,
@@ -18,12 +16,11 @@ from pynamo_locking import (
     TransactionTable,
     TransactWrite,
     UniqueTable,
-    VersionAttribute,
     transaction,
 )
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose
 from tests.support.faults import unanswered
-from tests.support.models import declare, meta
+from tests.support.models import declare
 from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_models import make_long_from
 
@@ -39,7 +36,7 @@ Records = declare("Records", TransactionTable, table_name="together-records")
 Values = declare("Values", UniqueTable, table_name="together-values")
 
 
-def lockable(name: str, *, lock: bool = False, **options: Any) -> Any:
+def lockable(name: str, /, *, lock: bool = False, **options: Any) -> Any:
     """Return a model without retries of botocore: the attempts that a test counts are ours."""
     return declare(name, numbers="n", version=True, lock=lock, max_retry_attempts=0, **options)
 
@@ -50,16 +47,8 @@ Beside = lockable("TogetherBeside", lock_table=Rows)
 Staged = lockable("TogetherStaged", lock=True, transaction_table=Records)
 
 
-class Named(LockableModel):
-    """An item with a unique value, and its lock inside."""
-
-    Meta = meta("together-named", unique=["name"], unique_table=Values)
-
-    key = UnicodeAttribute(hash_key=True)
-    name = UnicodeAttribute()
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
+#: With a unique value.
+Named = lockable("TogetherNamed", lock=True, name=UnicodeAttribute(), unique=["name"], unique_table=Values)
 
 
 @pytest.fixture
