@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 
+@pytest.fixture(autouse=True)
+def _two_purses(_purses: None) -> None:
+    purses(2)
+
+
 def fail() -> None:
     raise KeyError("of the callback")
 
@@ -40,7 +45,6 @@ def balance(key: str = "p0") -> int:
 
 def test_a_callback_does_not_hide_that_the_outcome_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """The error of the commit is raised; that of the callback is logged; the others run, and locks are given back."""
-    purses(1)
     calls: list[int] = []
     with (
         pytest.raises(OutcomeUnknown),
@@ -59,7 +63,6 @@ def test_a_callback_does_not_hide_that_the_outcome_is_unknown(caplog: pytest.Log
 
 def test_locks_are_given_back_although_a_callback_fails() -> None:
     """Also after a refusal."""
-    purses(2)
     with pytest.raises(StaleVersion), transaction() as tx:
         tx.get(Purse, "p0", for_update=True)
         add(tx, 1, "p1")
@@ -71,7 +74,6 @@ def test_locks_are_given_back_although_a_callback_fails() -> None:
 @pytest.mark.parametrize("is_in_block", [False, True], ids=["refused at the commit", "in the block"])
 def test_a_function_is_run_again_although_a_callback_fails(is_in_block: bool) -> None:
     """Its conflict is what counts, whether the commit has it or the function itself."""
-    purses(1)
     runs: list[int] = []
 
     @transactional()
@@ -99,7 +101,6 @@ def test_a_callback_does_not_hide_the_error_of_the_block() -> None:
 
 def test_the_error_of_a_callback_is_raised_if_there_is_no_other() -> None:
     """After a rollback that was asked for, and after a commit, which stays."""
-    purses(1)
     tx = Transaction()
     tx.after_rollback(fail)
     with pytest.raises(KeyError, match="of the callback"):
@@ -132,7 +133,6 @@ def in_function(*, join: bool) -> None:
 @pytest.mark.parametrize("begin", [in_block, in_function])
 def test_a_callback_can_begin_a_transaction(begin: Callable[..., None], *, join: bool) -> None:
     """The one that it is called by is over: it is not in the way, and cannot be joined."""
-    purses(1)
     with transaction() as tx:
         add(tx, 1)
         tx.after_commit(lambda: begin(join=join))
@@ -147,7 +147,6 @@ def test_a_callback_can_begin_a_transaction(begin: Callable[..., None], *, join:
 
 def test_callbacks_of_a_function_can_begin_transactions() -> None:
     """Those of each attempt of `transactional`, and callbacks of those transactions in turn."""
-    purses(1)
     runs: list[int] = []
 
     @transactional()
@@ -172,7 +171,6 @@ def test_callbacks_of_a_function_can_begin_transactions() -> None:
 
 def test_a_transaction_that_was_ended_in_its_block_is_in_no_ones_way() -> None:
     """After commit() or rollback() the rest of the block can begin another one."""
-    purses(1)
     for end in (Transaction.commit, Transaction.rollback):
         with transaction() as tx:
             end(tx)

@@ -56,6 +56,7 @@ from tests.support.poisoned import (
     participants,
     put,
     put_marked,
+    put_transaction,
     read_committed,
     read_uncommitted,
     recover_one,
@@ -149,9 +150,7 @@ def test_a_mark_that_names_a_table_of_any_kind(
 
 def test_an_item_whose_model_declares_no_table(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older program does not know the table: it says so, and the table's own recovery completes the item."""
-    put(Transactions, header("T", "committed"))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "committed")
     with monkeypatch.context() as patch:
         patch.delattr(Purse.Meta, "transaction_table")
         with dying_after(patch, None) as process, pytest.raises(LockingError, match="no table of transactions"):
@@ -209,9 +208,7 @@ def test_on_an_engine(concurrent_engine: Engine, few: None) -> None:
 
 def put_victim() -> None:
     """A committed transaction of another writer, whose item has to become 6."""
-    put(Transactions, header("V", "committed"))
-    put(Transactions, participants("V", participant("p0")))
-    put_marked(mark("V", name_of(Transactions)))
+    put_transaction("V", "committed")
 
 
 @pytest.mark.parametrize(
@@ -353,9 +350,7 @@ def test_a_pending_header_whose_beat_is_no_number(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], beat: dict[str, Any] | None
 ) -> None:
     """It cannot be renewed, so it is aborted when its lease is over, and all get through."""
-    put(Transactions, header("T", "pending", beat=beat))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "pending", beat=beat)
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS) as process:
         if operation in (save, delete, edit, native_check):
@@ -379,13 +374,18 @@ def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     assert sweep(Transactions).aborted == 1
 
 
+def put_spilled() -> None:
+    """A purse with the mark of a committed transaction, whose row of changes is gone."""
+    put(Transactions, header("T", "committed"))
+    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+
+
 @pytest.mark.parametrize("operation", [each for each in RESOLVING if each not in SHOWING])
 def test_a_committed_transaction_whose_changes_are_gone(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]
 ) -> None:
     """It is tried some times, with pauses, and not for longer than allowed; the error names all that it is about."""
-    put(Transactions, header("T", "committed"))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    put_spilled()
     before, began, recovered = stored(Purse, "p0"), clock.elapsed, list[events.TransactionRecovered]()
     with (
         dying_after(monkeypatch, MOST_REQUESTS) as process,
@@ -403,9 +403,8 @@ def test_a_committed_transaction_whose_changes_are_gone(
 
 def test_a_committed_transaction_whose_changes_are_gone_is_not_finished(clock: VirtualClock) -> None:
     """Nor by those who complete it: as that of a finished one its mark would be dropped, and the values lost."""
-    put(Transactions, header("T", "committed"))
+    put_spilled()
     put(Transactions, participants("T", participant(spill={"S": "T!00000"})))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
     before = stored(Purse, "p0")
     assert "T!00000" in sweep(Transactions).failed["T"]
     with pytest.raises(LockingError, match="T!00000"):
@@ -422,8 +421,7 @@ def test_the_deadline_of_what_cannot_be_finished(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, wait: float
 ) -> None:
     """No operation passes its own, nor takes all of a long one."""
-    put(Transactions, header("T", "committed"))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    put_spilled()
     for begin in (lambda: Purse.locked("p0", wait=wait).acquire(), lambda: transaction(wait=wait)):
         began = clock.elapsed
         with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(LockingError):
@@ -435,8 +433,7 @@ def test_the_deadline_of_what_cannot_be_finished(
 
 def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The item was finished by another process between the two looks: nothing is wrong, and there is no pause."""
-    put(Transactions, header("T", "committed"))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    put_spilled()
     image = existing(Purse, "p0")
     original = transaction_record.get_row
 
@@ -449,6 +446,17 @@ def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkey
     with transaction() as tx:
         assert tx.get(Purse, "p0").balance == 6
     assert clock.elapsed == began
+
+
+def put_lock(queue: dict[str, Any], next_ticket: int) -> None:
+    """Give the purse p0 a lock document."""
+    content = {
+        "since": {"N": "1"},
+        "next": {"L": [{"N": str(next_ticket)}]},
+        "evicted": {"M": {}},
+        "queue": {"M": queue},
+    }
+    put(Purse, {**existing(Purse, "p0"), "lock": {"M": content}})
 
 
 def _entries(count: int) -> dict[str, Any]:
@@ -474,11 +482,8 @@ def test_a_lock_that_gives_out_no_tickets(
 ) -> None:
     """It is not taken, and the error says what to do. Nothing of the caller is left."""
     queue = _entries(entries) if has_tickets else _without_tickets(_entries(entries))
-    document = {"since": {"N": "1"}, "next": {"L": [{"N": str(next_ticket)}]}, "evicted": {"M": {}}}
     purses(1)
-    image = existing(Purse, "p0")
-    document |= {"queue": {"M": queue}}
-    put(Purse, {**image, "lock": {"M": document}})
+    put_lock(queue, next_ticket)
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
         operation()
@@ -524,9 +529,7 @@ def test_a_sweep_goes_on_past_bad_rows(clock: VirtualClock, monkeypatch: pytest.
     for rows, _ in BAD.values():
         for row in rows:
             put(Transactions, row)
-    put(Transactions, header("T", "committed"))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "committed")
     with dying_after(monkeypatch, None) as process:
         report = sweep(Transactions, segments=segments)
     assert report.failed.keys() == BAD.keys()
@@ -614,11 +617,8 @@ def poisoned_header(tx_id: str, clock: VirtualClock, since_s: float) -> dict[str
 
 def put_held(**facts: Any) -> None:
     """A purse whose lock has a holder that is not alive."""
-    document = {"since": {"N": "1"}, "next": {"L": [{"N": "2"}]}, "evicted": {"M": {}}}
-    document |= {"queue": {"M": {"e0": entry(**facts)}}}
     purses(1)
-    image = existing(Purse, "p0")
-    put(Purse, {**image, "lock": {"M": document}})
+    put_lock({"e0": entry(**facts)}, 2)
 
 
 @pytest.mark.parametrize("longest", [None, 7200])
@@ -702,9 +702,7 @@ def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
 def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It watches for a day and 5 %, where the stored end is of no use."""
     monkeypatch.setattr(recovery, "_LOOK_AGAIN_S", 3600.0)
-    put(Transactions, header("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)}))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)})
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS):
         assert recover(Transactions, "T") == "aborted"
@@ -747,9 +745,7 @@ def test_asynchronous_locks(
     forged["M"]["intent"]["M"]["op"] = {"S": "save"}
     put_marked(forged)
     if poison == "no tickets":
-        document = {"since": {"N": "1"}, "next": {"L": [{"N": "0"}]}, "evicted": {"M": {}}}
-        image = existing(Purse, "p0")
-        put(Purse, {**image, "lock": {"M": {**document, "queue": {"M": _without_tickets(_entries(150))}}}})
+        put_lock(_without_tickets(_entries(150)), 0)
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
         asyncio.run(operation())
     assert f"{name_of(Purse)}/p0" in str(caught.value)
