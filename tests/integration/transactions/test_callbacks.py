@@ -99,16 +99,23 @@ def test_a_callback_does_not_hide_the_error_of_the_block() -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.core
 def test_the_error_of_a_callback_is_raised_if_there_is_no_other() -> None:
-    """After a rollback that was asked for, and after a commit, which stays."""
+    """After a rollback that was asked for, and after a commit, which stays: the others run, and locks are free."""
     tx = Transaction()
     tx.after_rollback(fail)
     with pytest.raises(KeyError, match="of the callback"):
         tx.rollback()
+    calls: list[int] = []
     with pytest.raises(KeyError, match="of the callback"), transaction() as tx:
+        tx.get(Purse, "p0", for_update=True)
         add(tx, 1)
         tx.after_commit(fail)
+        tx.after_commit(lambda: calls.append(1))
+        tx.after_rollback(lambda: calls.append(2))
+    assert calls == [1]
     assert balance() == 101
+    assert Purse.lock_state("p0").entries == ()
 
 
 # Transactions of their own

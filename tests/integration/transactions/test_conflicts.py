@@ -25,7 +25,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import dying_at
+from tests.support.deeds import die_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers, balance
@@ -39,7 +39,6 @@ from tests.support.transaction_models import (
     purses,
     rows_of,
     stored,
-    survive,
 )
 
 if TYPE_CHECKING:
@@ -579,8 +578,7 @@ def test_an_item_that_a_commit_has_to_read_is_kept_by_another(few: None, monkeyp
         runtime.current.sleep(1)  # the holder is older, so that it is not wounded
         for i in range(6):
             holder.touch(holder.get(Purse, f"p{i}"))
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda: survive(holder.commit))
+        die_at(monkeypatch, "decision", holder.commit)
         [key] = [row["purse_id"]["S"] for row in marked_rows(Purse)][:1]
         tx = Transaction(wait=1, workers=1)
         tx.touch(Purse(key), add_version_condition=False)

@@ -95,25 +95,6 @@ def test_callbacks_and_locks(cheap: Engine) -> None:
     ]
 
 
-def test_a_callback_that_fails_does_not_keep_the_others() -> None:
-    """All callbacks run, the locks are free and the writes stay when one raises."""
-    purses(1)
-    calls: list[int] = []
-
-    def fail() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"), transaction() as tx:
-        item = tx.get(Purse, "p0", for_update=True)
-        tx.update(item, [Purse.balance.add(1)])
-        tx.after_commit(fail)
-        tx.after_commit(lambda: calls.append(1))
-        tx.after_rollback(lambda: calls.append(2))
-    assert calls == [1]
-    assert Purse.get("p0").balance == 101
-    assert Purse.lock_state("p0").entries == ()
-
-
 def test_explicit_end(cheap: Engine) -> None:
     """commit() and rollback() end a transaction; after that nothing can be done with it, and rollback does nothing."""
     purses(1)

@@ -12,9 +12,9 @@ from pynamodb.exceptions import GetError
 
 from pynamo_locking import ConfigurationError, Transaction, outcome, transaction, transactional
 from pynamo_locking._core import dynamodb
-from tests.support.deeds import dying_at
+from tests.support.deeds import die_at
 from tests.support.faults import count_requests
-from tests.support.parties import in_parallel, in_thread
+from tests.support.parties import in_parallel
 from tests.support.statements import answering
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
@@ -28,7 +28,6 @@ from tests.support.transaction_models import (
     Transactions,
     marked_rows,
     purses,
-    survive,
 )
 
 if TYPE_CHECKING:
@@ -227,8 +226,7 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
             tx.save(item)
         for i in range(2):
             tx.save(Purse(f"{prefix}new{i}", balance=1))
-        with dying_at(monkeypatch, f"finish {prefix}5" if is_committed else "decision"):
-            in_thread(lambda tx=tx: survive(tx.commit))  # type: ignore[misc]
+        die_at(monkeypatch, f"finish {prefix}5" if is_committed else "decision", tx.commit)
         assert marked_rows(Purse)
         assert (outcome(Transactions, tx.id) == "committed") is is_committed
         keys = [f"{prefix}{i}" for i in range(6)] + [f"{prefix}new{i}" for i in range(2)]

@@ -25,7 +25,7 @@ from pynamo_locking._core.transactions import TransactionRecord, TransactionStat
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import deeds, dying_at
+from tests.support.deeds import deeds, die_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
 from tests.support.proxy import Fault, Proxy, nth
@@ -375,8 +375,7 @@ def test_who_renews_between_look_and_abort_lives(
     tx = Transaction(workers=1)
     for i in range(6):
         tx.touch(tx.get(Purse, f"p{i}"))
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(tx.commit))
+    die_at(monkeypatch, "decision", tx.commit)
     assert "p3" in {row["purse_id"]["S"] for row in marked_rows(Purse)}
     header_table, states = record_table_of(Transactions), list[str | None]()
     header = transaction_record.read(header_table, tx.id)
@@ -417,16 +416,14 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
         # Larger, so the same three are direct.
         Purse(f"p{i}").update([Purse.note.set("x" * 99)], add_version_condition=False)
     dead = _of_all(200)
-    with dying_at(monkeypatch, "end" if is_committed else "decision"):
-        in_thread(lambda: survive(dead.commit))
+    die_at(monkeypatch, "end" if is_committed else "decision", dead.commit)
     if not is_committed:
         transaction_record.abort(record_table_of(Transactions), dead.id, "asked")
         assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
     assert marked_rows(Purse) == []
     assert outcome(Transactions, dead.id) == ("committed" if is_committed else "aborted")
     alive = _of_all(300)
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(alive.commit))
+    die_at(monkeypatch, "decision", alive.commit)
     marked = marked_rows(Purse)
     assert sorted(row["purse_id"]["S"] for row in marked) == ["p3", "p4", "p5"]
     assert recover(Transactions, dead.id) == ("finished" if is_committed else "aborted")
@@ -499,8 +496,7 @@ def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
     def answer(send: Send, operation: str, _: Any) -> Any:
         if operation == "TransactWriteItems" and not kept:
             kept.append(send)
-            with dying_at(monkeypatch, "decision"):
-                in_thread(lambda: survive(other.commit))
+            die_at(monkeypatch, "decision", other.commit)
             raise ConnectionClosedError(endpoint_url="memory")
         return send()
 

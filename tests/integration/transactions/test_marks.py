@@ -25,7 +25,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
-from tests.support.deeds import deeds, dying_at
+from tests.support.deeds import deeds, die_at, dying_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
 from tests.support.poisoned import put
@@ -411,8 +411,7 @@ def test_a_mark_that_leaves_no_room_for_an_entry_is_resolved(
     with Purse.locked(OLD[0]):  # makes the document
         pass
     tx = write_all()
-    with dying_at(monkeypatch, "decision"):
-        in_thread_surviving(tx.commit)
+    die_at(monkeypatch, "decision", tx.commit)
     row = stored(Purse, OLD[0]) or {}
     room = LARGEST_ITEM - item_size(row) - len("note")
     Purse._get_connection().put_item(OLD[0], attributes=row | {"note": {"S": "n" * room}})

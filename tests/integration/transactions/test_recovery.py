@@ -25,7 +25,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import client
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import deeds, dying_at, from_deed
+from tests.support.deeds import deeds, die_at, from_deed
 from tests.support.faults import Answer, Forward, Send, count_requests, intercepted, tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
@@ -290,8 +290,7 @@ def test_large_changes_are_removed_at_the_end(clock: VirtualClock, monkeypatch: 
         with pytest.raises(StaleVersion):
             tx.commit()
     else:
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda: survive(tx.commit))
+        die_at(monkeypatch, "decision", tx.commit)
         recover(Transactions, tx.id)
     left = [row["id"]["S"] for row in rows_of(Transactions) if "expires_s" not in row]
     assert left == [], f"the transaction is {end}, and nothing will ever remove these rows"
@@ -309,8 +308,7 @@ def test_many_spilled_rows_renew_the_lease(memory: Engine, clock: VirtualClock) 
 def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that waits for a dead transaction renews its own lease while it waits."""
     tx = begin()
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(tx.commit))
+    die_at(monkeypatch, "decision", tx.commit)
     marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
     other = Transaction(lease=3, workers=1)
     for key in [*marked, "x1", "x2", "x3"]:
@@ -387,8 +385,7 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "finished"),
     ):
         tx = begin()
-        with dying_at(monkeypatch, deed) if deed else nullcontext():
-            in_thread(lambda tx=tx: survive(tx.commit))
+        die_at(monkeypatch, deed, tx.commit) if deed else tx.commit()
         assert outcome(Transactions, tx.id) == state
     with hit(lambda *_: True, is_delivered=False):
         for call in (lambda: outcome(Transactions, tx.id), lambda: recover(Transactions, tx.id)):
@@ -413,8 +410,7 @@ def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.M
     """Without force a pending transaction is given its whole lease; by force none of it."""
     for force in (False, True):
         tx = begin(lease=20)
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda tx=tx: survive(tx.commit))
+        die_at(monkeypatch, "decision", tx.commit)
         before = clock.elapsed
         assert recover(Transactions, tx.id, force=force) == "aborted"
         assert (clock.elapsed - before >= 19) is not force
@@ -438,8 +434,7 @@ def leave_several(monkeypatch: pytest.MonkeyPatch) -> dict[str, Transaction]:
         tx = left[name] = Transaction(workers=1)
         for i in range(8):
             tx.update(tx.get(Purse, f"{name}{i}"), [Purse.balance.add(1)])
-        with dying_at(monkeypatch, deed) if deed else nullcontext():
-            in_thread(lambda tx=tx: survive(tx.commit))
+        die_at(monkeypatch, deed, tx.commit) if deed else tx.commit()
     return left
 
 
@@ -510,8 +505,7 @@ def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock) -> None
 def test_stale_marks_without_a_header_are_dropped(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark whose header is gone, as of a late copy after the TTL, is dropped by the first request that meets it."""
     tx = begin()
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(tx.commit))
+    die_at(monkeypatch, "decision", tx.commit)
     Transactions._get_connection().delete_item(tx.id)
     marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
     assert marked

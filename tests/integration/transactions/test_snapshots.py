@@ -13,16 +13,14 @@ from pynamo_locking._io import runtime, transaction_record
 from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import dying_at
+from tests.support.deeds import die_at
 from tests.support.faults import Send, intercepted
-from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
     Transactions,
     make_long_from,
     marked_rows,
     purses,
-    survive,
 )
 
 if TYPE_CHECKING:
@@ -286,8 +284,7 @@ class Left:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         purses(5)
         tx = write_all()
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda: survive(tx.commit))
+        die_at(monkeypatch, "decision", tx.commit)
         self.id = tx.id
         self.header_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
