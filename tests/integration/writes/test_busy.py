@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from uuid import uuid4
@@ -30,7 +29,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking._io import runtime
-from tests.support.faults import tapped
+from tests.support.faults import answered
 from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
@@ -40,50 +39,6 @@ from tests.support.versioned_models import (
     document,
     saved,
 )
-
-# Answers that are made up here
-
-URL = "http://dynamodb.invalid"
-
-
-@contextmanager
-def answered(operations, *answers, always=False):
-    """Give these answers to the next requests instead of the engine; a None lets one through.
-
-    Args:
-        operations: names of the requests that are hit.
-        answers: classes of exceptions for no answer at all, or DynamoDB's codes, alone or with reasons.
-        always: whether to begin again after the last.
-    """
-    left = itertools.cycle(answers) if always else iter(answers)
-    bodies = []
-
-    def tap(endpoint, request, operation, forward):
-        if operation not in operations:
-            return forward()
-        bodies.append(json.loads(request.body))
-        answer = next(left, None)
-        if answer is None:
-            return forward()
-        if isinstance(answer, type):
-            return None, answer(endpoint_url=URL)
-        return refused_by_dynamodb(answer), None
-
-    with tapped(tap):
-        yield bodies
-
-
-def refused_by_dynamodb(answer):
-    """Return a response with that code, and the reasons of a cancelled transaction."""
-    code, *reasons = answer if isinstance(answer, tuple) else (answer,)
-    parsed = {
-        "Error": {"Code": code, "Message": "made up"},
-        "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}},
-    }
-    if reasons:
-        parsed["CancellationReasons"] = [{"Code": reason or "None"} for reason in reasons]
-    return SimpleNamespace(status_code=400, headers={}, content=b""), parsed
-
 
 NO_ANSWER = [ReadTimeoutError, ConnectionClosedError]
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")

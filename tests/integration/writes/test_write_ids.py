@@ -17,7 +17,6 @@ from types import MappingProxyType
 
 import botocore.endpoint
 import pytest
-from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from botocore.retries.quota import RetryQuota
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
@@ -26,7 +25,7 @@ from pynamodb.models import Model
 
 from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite, VersionAttribute, VersionedMixin
 from tests.support import faults
-from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.faults import answered, between_attempts, count_requests, lost_requests, lost_responses
 from tests.support.models import meta
 from tests.support.parties import in_parallel, without_pauses
 
@@ -391,22 +390,6 @@ def test_every_write_knows_itself(engine, name):
 # What DynamoDB does not promise, but can happen: others come between two attempts
 
 
-@contextmanager
-def between_attempts(call):
-    """Run a call once, when an attempt has failed and before anything else is sent."""
-    calls = []
-
-    def tap(endpoint, request, operation, forward):
-        answer = forward()
-        if answer[0] is None and not calls:
-            calls.append(call)
-            call()
-        return answer
-
-    with faults.tapped(tap, outermost=True):
-        yield calls
-
-
 @pytest.fixture
 def doc(engine):
     """A stored document, and its table."""
@@ -567,47 +550,27 @@ def test_a_look_that_fails(doc, model):
     assert model.get("a").n == 1
 
 
-def answering(answer, times):
-    """Answer the next updates without asking the engine."""
-    left = [times]
-
-    def tap(endpoint, request, operation, forward):
-        if operation != "UpdateItem" or not left[0]:
-            return forward()
-        left[0] -= 1
-        return answer(request)
-
-    return faults.tapped(tap)
+NOT_APPLIED = pytest.mark.parametrize(
+    "answer", ["ProvisionedThroughputExceededException", EndpointConnectionError], ids=["throttled", "not connected"]
+)
 
 
-def throttled(request):
-    error = {"Code": "ProvisionedThroughputExceededException", "Message": "later"}
-    parsed = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}}}
-    response = AWSResponse(request.url, 400, {}, None)
-    response._content = b""
-    return (response, parsed), None
-
-
-def refused_connection(request):
-    return None, EndpointConnectionError(endpoint_url=request.url, error=OSError(111, "refused"))
-
-
-@pytest.mark.parametrize("answer", [throttled, refused_connection])
+@NOT_APPLIED
 @COUNTED
 def test_what_was_certainly_not_applied_is_sent_again(doc, model, answer):
     """Throttled, or never sent since there was no connection: up to eight more attempts, counted once."""
-    with count_requests() as counted, answering(answer, 8):
+    with count_requests() as counted, answered(["UpdateItem"], *[answer] * 8):
         count_up(model("a"), model)
     assert counted.by_operation["UpdateItem"] == 9
     assert model.get("a").n == 1
 
 
-@pytest.mark.parametrize("answer", [throttled, refused_connection])
+@NOT_APPLIED
 @COUNTED
 def test_the_budget_for_that_ends(doc, model, answer):
     """After nine attempts it is an error, and not an unknown outcome."""
     before = Doc.get("a").version
-    with answering(answer, 9), pytest.raises(UpdateError) as caught:
+    with answered(["UpdateItem"], *[answer] * 9), pytest.raises(UpdateError) as caught:
         count_up(model("a"), model)
     assert not isinstance(caught.value, OutcomeUnknown)
     assert Doc.get("a").version == before
