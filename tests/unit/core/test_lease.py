@@ -133,7 +133,6 @@ def test_max_waiters_is_a_whole_number_above_zero(value):
         *(({"request_timeout": value}, r"^request_timeout must be above 0 and finite") for value in (0, math.inf)),
         *(({"max_lease": endless}, r"^max_lease must be finite") for endless in (math.inf, 1e306)),
         ({"lease": math.inf}, r"^lease must be finite"),
-        ({"max_waiters": 401}, r"^max_waiters must be at most 400, got 401: "),
         ({"lease": 1e-4, "request_timeout": 1e-5}, "whole milliseconds"),
     ],
     ids=str,
@@ -141,16 +140,22 @@ def test_max_waiters_is_a_whole_number_above_zero(value):
 def test_settings_that_cannot_work_are_refused(settings, message):
     """No waiter looks without a pause, nor never; no request hangs for ever; a crashed process lets go some day.
 
-    All who wait fit into one item. A lease of no millisecond would be stored as 0, and be renewed without a pause.
+    A lease of no millisecond would be stored as 0, and be renewed without a pause.
     """
     with pytest.raises(ConfigurationError, match=message):
         LockSettings(**settings)
 
 
-def test_settings_that_just_work():
-    """The last values before those that are refused."""
-    assert LockSettings(max_waiters=400).max_waiters == 400
+def test_the_shortest_lease_has_a_millisecond():
+    """The last value before those that are refused."""
     assert LockSettings(lease=0.001, request_timeout=1e-5).lease == 0.001
+
+
+def test_all_who_wait_fit_into_one_item():
+    """With the longest labels they take half of it."""
+    assert LockSettings(max_waiters=400).max_waiters == 400
+    with pytest.raises(ConfigurationError, match=r"^max_waiters must be at most 400, got 401: "):
+        LockSettings(max_waiters=401)
 
 
 def test_a_waiter_may_wait_for_ever():
