@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import inspect
 import locale
 import os
 import re
@@ -102,6 +104,15 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
             entry.lines = [line for line in entry.lines if line.startswith("E ")] or entry.lines
             entry.reprfuncargs = entry.reprlocals = None
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture(autouse=True)

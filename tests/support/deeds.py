@@ -23,7 +23,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._io import transaction_record
-from tests.support.transaction_models import dying_where
+from tests.support.parties import in_thread
+from tests.support.transaction_models import dying_where, survive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -98,6 +99,12 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, deed: str, *, is_answer_lost: bool
     ) as process:
         yield process
         assert process.is_dead, (deed, [deeds(*each) for each in process.sent])
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, deed: str, call: Callable[[], object]) -> None:
+    """Call in a thread of its own, in a process that dies at the first request that does this."""
+    with dying_at(monkeypatch, deed):
+        in_thread(lambda: survive(call))
 
 
 def from_deed(deed: str, times: float = float("inf")) -> Callable[[int, str, Mapping[str, Any]], bool]:

@@ -8,17 +8,21 @@ those made earlier, while one of these is open:
     with lost_requests("PutItem", times=2):                # never reaches the engine
     with doubled("UpdateItem"):                            # applied twice; the caller hears of the second only
     with count_requests() as counted: ...; counted.total
+    with intercepted(answer):                              # PynamoDB's requests, with all attempts of botocore
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from unittest import mock
 
 import botocore.endpoint
 from botocore.exceptions import ConnectionClosedError
@@ -278,6 +282,80 @@ def unanswered(
 
     with tapped(tap):
         yield sent
+
+
+@contextmanager
+def answered(operations: Collection[str], *answers: Any, always: bool = False) -> Iterator[list[Body]]:
+    """Give these answers to the next requests instead of the engine; a None lets one through. Yields what was sent.
+
+    Args:
+        operations: names of the requests that are hit.
+        answers: classes of exceptions for no answer at all, or DynamoDB's codes, alone or with reasons.
+        always: whether to begin again after the last.
+    """
+    left = itertools.cycle(answers) if always else iter(answers)
+    bodies: list[Body] = []
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if operation not in operations:
+            return forward()
+        bodies.append(_body(request))
+        answer = next(left, None)
+        if answer is None:
+            return forward()
+        return (None, answer(endpoint_url=request.url)) if isinstance(answer, type) else (_refusal(answer), None)
+
+    with tapped(tap):
+        yield bodies
+
+
+def _refusal(answer: Any) -> Any:
+    """Return a response with that code, and the reasons of a cancelled transaction."""
+    code, *reasons = answer if isinstance(answer, tuple) else (answer,)
+    parsed: dict[str, Any] = {
+        "Error": {"Code": code, "Message": "made up"},
+        "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}},
+    }
+    if reasons:
+        parsed["CancellationReasons"] = [{"Code": reason or "None"} for reason in reasons]
+    return SimpleNamespace(status_code=400, headers={}, content=b""), parsed
+
+
+@contextmanager
+def between_attempts(call: Callable[[], object]) -> Iterator[list[Any]]:
+    """Run a call once, when an attempt has failed and before anything else is sent; yields whether it was."""
+    calls: list[Any] = []
+
+    def tap(endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        answer = forward()
+        if answer[0] is None and not calls:
+            calls.append(call)
+            call()
+        return answer
+
+    with tapped(tap, outermost=True):
+        yield calls
+
+
+class Send(Protocol):
+    """Sends a request, or the one that is given in its place."""
+
+    def __call__(self, kwargs: dict[str, Any] = ..., /) -> Any: ...
+
+
+@contextmanager
+def intercepted(answer: Callable[[Send, str, dict[str, Any]], Any]) -> Iterator[None]:
+    """Let a function answer what PynamoDB's connections ask, before botocore makes its attempts.
+
+    It gets what sends the request, the operation, and its arguments.
+    """
+    original = Connection.dispatch
+
+    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+        return answer(lambda other=kwargs: original(connection, operation, other, *args), operation, kwargs)
+
+    with mock.patch.object(Connection, "dispatch", dispatch):
+        yield
 
 
 _ENDPOINT: Final[Any] = botocore.endpoint.Endpoint

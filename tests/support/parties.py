@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,12 @@ def abandoned(lock: Lock[Any]) -> Lock[Any]:
 
     in_thread(take)
     return lock
+
+
+def in_parallel(*calls: Callable[[], Any]) -> list[Any]:
+    """Run calls in threads of their own, all at once; return what they return, or raise the first error."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
 def in_thread(call: Callable[[], Any]) -> Any:

@@ -110,6 +110,13 @@ def participant(key: str = "p0", table: str = "", **more: Any) -> dict[str, Any]
     }
 
 
+def put_transaction(tx_id: str, state: str, /, **changes: Any) -> None:
+    """A transaction, its participant p0, and that purse of balance 1 with its mark."""
+    put(Transactions, header(tx_id, state, **changes))
+    put(Transactions, participants(tx_id, participant()))
+    put_marked(mark(tx_id, name_of(Transactions)))
+
+
 def save() -> None:
     purse = Purse.get("p0")
     purse.balance = 5

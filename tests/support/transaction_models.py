@@ -244,6 +244,16 @@ def marked_rows(model: type[Model], lock: str = "lock") -> list[dict[str, Any]]:
     return [row for row in rows_of(model) if "tx" in row.get(lock, {}).get("M", {})]
 
 
+def empty(*models: type[Model]) -> None:
+    """Delete all rows, whatever they carry."""
+    for model in models:
+        table = model._get_connection()
+        names = [each["AttributeName"] for each in model._get_schema()["key_schema"]]
+        for row in rows_of(model):
+            key = {name: row[name] for name in names}
+            table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": key})
+
+
 def locks_of_names() -> list[str]:
     """The names that have a holder or a waiter in `RowLocks`."""
     return [row["name"]["S"] for row in rows_of(RowLocks) if row["lock"]["M"].get("queue", {}).get("M")]

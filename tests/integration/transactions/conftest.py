@@ -1,4 +1,9 @@
-"""Fixtures for transactions: ``few``, by which five items make a long one; ``clock``, with tables in memory."""
+"""Fixtures for transactions. Every test has the tables of `Purse` and of `Transactions`.
+
+``database``  the engine that the test names, or the one in memory
+``few``       five items make a long transaction
+``clock``     virtual time, in memory
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,21 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+ENGINES = ("engine", "cheap", "concurrent_engine", "real_engine", "dynoxide")
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> Engine:
+    """The engine that the test names, or the one in memory."""
+    named = next((name for name in ENGINES if name in request.fixturenames), "memory")
+    engine: Engine = request.getfixturevalue(named)
+    return engine
+
+
+@pytest.fixture(autouse=True)
+def _purses(database: Engine) -> None:
+    database.bind(Purse, Transactions)
+
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +44,5 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def clock(memory: Engine) -> Iterator[VirtualClock]:
     """Virtual time, in a database with the items."""
-    memory.bind(Purse, Transactions)
     with VirtualClock() as clock:
         yield clock

@@ -26,13 +26,10 @@ from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.transaction_models import (
     Purse,
-    Robot,
     RowLocks,
     Seat,
     Sheet,
-    Transactions,
     locks_of_names,
-    make_long_from,
     rows_of,
     survive,
 )
@@ -52,8 +49,7 @@ def _nothing_left(caplog: pytest.LogCaptureFixture) -> Any:
     assert held_lock.holds_nothing()
 
 
-def bind(engine: Engine, **balances: int) -> None:
-    engine.bind(Purse, Robot, RowLocks, Transactions)
+def store(**balances: int) -> None:
     for key, balance in balances.items():
         Purse(key, balance=balance).save()
 
@@ -89,88 +85,70 @@ async def move(tx: AsyncTransaction, source: str, target: str, amount: int = 1, 
 # What a transaction does
 
 
-def test_a_transfer(engine: Engine) -> None:
-    bind(engine, a=10, b=0)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            await move(tx, "a", "b", 3)
-            assert not tx.is_committed
-        assert tx.is_committed
-
-    asyncio.run(main())
+async def test_a_transfer(engine: Engine) -> None:
+    store(a=10, b=0)
+    async with atransaction() as tx:
+        await move(tx, "a", "b", 3)
+        assert not tx.is_committed
+    assert tx.is_committed
     assert balances("a", "b") == [7, 3]
 
 
-def test_an_error_rolls_back(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+async def test_an_error_rolls_back() -> None:
+    store(a=10, b=0)
     told: list[str] = []
 
-    async def main() -> None:
+    with pytest.raises(ValueError):
         async with atransaction() as tx:
             tx.after_rollback(lambda: told.append(threading.current_thread().name))
             await move(tx, "a", "b", 3)
             raise ValueError
-
-    with pytest.raises(ValueError):
-        asyncio.run(main())
     assert balances("a", "b") == [10, 0]
     assert told == ["pynamo-locking-asyncio"]
 
 
-def test_each_method_does_what_its_namesake_does(memory: Engine) -> None:
-    bind(memory, a=1, b=2, c=3, d=4)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            a, b, c = [await tx.get(Purse, key) for key in "abc"]
-            assert await tx.get_or_none(Purse, "none") is None
-            await tx.update(a, [Purse.balance.add(10)])
-            assert a.balance == 11
-            await tx.delete(b)
-            await tx.touch(c)
-            await tx.check(Purse.get("d"))
-            saved = tx.savepoint()
-            await tx.save(Purse("e"))
-            saved.rollback()
-            assert (await tx.plan()).path == "native"
-            tx.after_commit(lambda: told.append(tx.id))
+async def test_each_method_does_what_its_namesake_does() -> None:
+    store(a=1, b=2, c=3, d=4)
 
     told: list[str] = []
-    asyncio.run(main())
+    async with atransaction() as tx:
+        a, b, c = [await tx.get(Purse, key) for key in "abc"]
+        assert await tx.get_or_none(Purse, "none") is None
+        await tx.update(a, [Purse.balance.add(10)])
+        assert a.balance == 11
+        await tx.delete(b)
+        await tx.touch(c)
+        await tx.check(Purse.get("d"))
+        saved = tx.savepoint()
+        await tx.save(Purse("e"))
+        saved.rollback()
+        assert (await tx.plan()).path == "native"
+        tx.after_commit(lambda: told.append(tx.id))
     assert [purse.purse_id for purse in stored_purses()] == ["a", "c", "d"]
     assert (Purse.get("a").balance, Purse.get("c").version, len(told)) == (11, 2, 1)
 
 
-def test_commit_and_rollback_by_hand(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            await move(tx, "a", "b")
-            await tx.rollback()
-        assert not tx.is_committed
-        async with atransaction() as tx:
-            await move(tx, "a", "b")
-            await tx.commit()
-            assert tx.is_committed
-            with pytest.raises(ConfigurationError, match="has ended"):
-                await tx.get(Purse, "a")
-
-    asyncio.run(main())
+async def test_commit_and_rollback_by_hand() -> None:
+    store(a=10, b=0)
+    async with atransaction() as tx:
+        await move(tx, "a", "b")
+        await tx.rollback()
+    assert not tx.is_committed
+    async with atransaction() as tx:
+        await move(tx, "a", "b")
+        await tx.commit()
+        assert tx.is_committed
+        with pytest.raises(ConfigurationError, match="has ended"):
+            await tx.get(Purse, "a")
     assert balances("a", "b") == [9, 1]
 
 
-def test_requests_are_those_of_a_plain_transaction(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+async def test_requests_are_those_of_a_plain_transaction() -> None:
+    store(a=10, b=0)
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            await move(tx, "a", "b", for_update=True)
-
-    asyncio.run(main())  # the first one makes the documents of the locks
+    await transfers_under_locks()  # the first one makes the documents of the locks
     with count_requests() as awaited:
-        asyncio.run(main())
+        await transfers_under_locks()
     with count_requests() as plain, transaction() as tx:
         for key, change in [("a", -1), ("b", 1)]:
             purse = tx.get(Purse, key, for_update=True)
@@ -179,21 +157,17 @@ def test_requests_are_those_of_a_plain_transaction(memory: Engine) -> None:
     assert awaited.by_operation == plain.by_operation
 
 
-def test_queries(memory: Engine) -> None:
-    bind(memory, a=1)
-
-    async def main() -> list[Purse]:
-        async with atransaction(isolation="read_committed") as tx:
-            return await tx.query(Purse, "a", filter_condition=Purse.balance == 1)
-
-    assert [purse.purse_id for purse in asyncio.run(main())] == ["a"]
+async def test_queries() -> None:
+    store(a=1)
+    async with atransaction(isolation="read_committed") as tx:
+        found = await tx.query(Purse, "a", filter_condition=Purse.balance == 1)
+    assert [purse.purse_id for purse in found] == ["a"]
 
 
 @pytest.mark.parametrize("for_update", [False, True])
-def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
-    bind(cheap, a=10, b=0)
-
-    async def main() -> None:
+async def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
+    store(a=10, b=0)
+    with count_requests() as requests:
         async with atransaction() as tx:
             found = await tx.get_all(Purse, ["b", "a", "b"], for_update=for_update)
             assert found[0] is found[2]
@@ -202,9 +176,6 @@ def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
                 assert bool(Purse.lock_state(purse.purse_id).entries) is for_update
                 purse.balance += change
                 await tx.save(purse)
-
-    with count_requests() as requests:
-        asyncio.run(main())
     assert balances("a", "b") == [6, 4]
     assert requests.by_operation["BatchGetItem"] == 1
 
@@ -212,30 +183,25 @@ def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
 # Locks
 
 
-def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) -> None:
+async def test_tasks_of_one_transaction_take_turns_and_share_its_locks(cheap: Engine) -> None:
     """A lock that a child task has acquired guards the write of the parent."""
-    bind(cheap, a=10, b=0, c=5)
-
-    async def main() -> None:
-        async with atransaction() as tx:
-            found = await asyncio.gather(*[tx.get(Purse, key, for_update=True) for key in "aba"])
-            assert found[0] is found[2]
-            found[0].balance -= 1
-            found[1].balance += 1
-            await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
-            await tx.get(Purse, "c", for_update=True)
-            assert not held_lock.holds_nothing()
-        assert held_lock.holds_nothing()
-
-    asyncio.run(main())
+    store(a=10, b=0, c=5)
+    async with atransaction() as tx:
+        found = await asyncio.gather(*[tx.get(Purse, key, for_update=True) for key in "aba"])
+        assert found[0] is found[2]
+        found[0].balance -= 1
+        found[1].balance += 1
+        await asyncio.gather(tx.save(found[0]), tx.save(found[1]))
+        await tx.get(Purse, "c", for_update=True)
+        assert not held_lock.holds_nothing()
+    assert held_lock.holds_nothing()
     assert balances("a", "b") == [9, 1]
     assert [Purse.lock_state(key).entries for key in "ab"] == [(), ()]
 
 
-def test_the_lock_of_an_absent_item(memory: Engine) -> None:
+async def test_the_lock_of_an_absent_item(memory: Engine) -> None:
     """Two tasks that want to create an item queue for its name, and the second finds the first one's."""
-    bind(memory)
-    memory.bind(Seat)
+    memory.bind(Seat, RowLocks)
 
     async def create(user: str) -> None:
         async with atransaction() as tx:
@@ -244,28 +210,25 @@ def test_the_lock_of_an_absent_item(memory: Engine) -> None:
             seat.users += user
             await tx.save(seat)
 
-    async def main() -> None:
-        await asyncio.gather(*map(create, "abc"))
-        async with atransaction() as tx, atransaction(join=True):
-            with pytest.raises(ConfigurationError, match=r"Meta\.lock_table"):
-                await tx.get_or_none(Purse, "none", for_update=True)
-            found = await tx.get_all(Seat, ["a", "none"], for_share=True)
-            assert [seat and sorted(seat.users) for seat in found] == [["a", "b", "c"], None]  # in the order of arrival
-            assert [entry.mode for entry in Seat.lock_state("a").holders] == ["shared"]
-            assert found[0] is not None
-            with pytest.raises(ConfigurationError, match="no upgrade"):
-                await tx.delete(found[0])
-
-    asyncio.run(main())
+    await asyncio.gather(*map(create, "abc"))
+    async with atransaction() as tx, atransaction(join=True):
+        with pytest.raises(ConfigurationError, match=r"Meta\.lock_table"):
+            await tx.get_or_none(Purse, "none", for_update=True)
+        found = await tx.get_all(Seat, ["a", "none"], for_share=True)
+        assert [seat and sorted(seat.users) for seat in found] == [["a", "b", "c"], None]  # in the order of arrival
+        assert [entry.mode for entry in Seat.lock_state("a").holders] == ["shared"]
+        assert found[0] is not None
+        with pytest.raises(ConfigurationError, match="no upgrade"):
+            await tx.delete(found[0])
     assert [Seat.lock_state("a").entries, *locks_of_names()] == [()]
 
 
 @pytest.mark.parametrize(
     ("count", "for_update"), [pytest.param(200, False, marks=pytest.mark.slow), (60, False), (40, True)]
 )
-def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
+async def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
     """All are committed or refused, the money is right, and 32 threads at most have made the requests."""
-    bind(cheap, **{f"k{i}": 100 for i in range(50)})
+    store(**{f"k{i}": 100 for i in range(50)})
     threads: list[int] = []
 
     @atransactional(attempts=100, wait=PATIENCE)
@@ -273,10 +236,7 @@ def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) 
         await move(tx, f"k{i % 50}", f"k{i * 7 % 49}", 1, for_update=for_update)
         threads.append(sum(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate()))
 
-    async def main() -> list[Any]:
-        return await asyncio.gather(*[transfer(i) for i in range(count)], return_exceptions=True)
-
-    assert asyncio.run(main()) == [None] * count
+    assert await asyncio.gather(*map(transfer, range(count)), return_exceptions=True) == [None] * count
     assert sum(purse.balance for purse in stored_purses()) == 5000
     assert 0 < max(threads) <= concurrency.MAX_THREADS
 
@@ -284,8 +244,8 @@ def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) 
 # Retries
 
 
-def test_a_conflict_is_retried(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+async def test_a_conflict_is_retried() -> None:
+    store(a=10, b=0)
     attempts: list[str] = []
 
     @atransactional()
@@ -296,13 +256,13 @@ def test_a_conflict_is_retried(memory: Engine) -> None:
             await Purse.amodify("a", change=lambda purse: setattr(purse, "balance", purse.balance + 1))
         return tx.id
 
-    assert asyncio.run(transfer(5)) == attempts[2]
+    assert await transfer(5) == attempts[2]
     assert len(set(attempts)) == 3
     assert balances("a", "b") == [7, 5]
 
 
-def test_the_last_attempt_raises(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+async def test_the_last_attempt_raises() -> None:
+    store(a=10, b=0)
 
     @atransactional(attempts=2)
     async def transfer(tx: AsyncTransaction) -> None:
@@ -310,11 +270,11 @@ def test_the_last_attempt_raises(memory: Engine) -> None:
         Purse.modify("a", change=lambda purse: setattr(purse, "note", tx.id))
 
     with pytest.raises(StaleVersion, match="gave up after attempt 2 of 2"):
-        asyncio.run(transfer())
+        await transfer()
 
 
-def test_inside_another_transaction(memory: Engine) -> None:
-    bind(memory, a=10, b=0)
+async def test_inside_another_transaction() -> None:
+    store(a=10, b=0)
 
     @atransactional(join=True)
     async def part(tx: AsyncTransaction) -> AsyncTransaction:
@@ -331,28 +291,25 @@ def test_inside_another_transaction(memory: Engine) -> None:
             purse.note = "joined"
             tx.save(purse)
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            assert await part() is tx
-            await asyncio.to_thread(plain)
-            with pytest.raises(ConfigurationError, match="join=True"):
-                await other()
-            with pytest.raises(ConfigurationError, match="join=True"):
-                async with atransaction():
-                    pass
-        assert current_transaction() is None
-        with transaction() as outer:
-            async with atransaction(join=True) as joined:
-                assert joined.id == outer.id
-                await move(joined, "a", "b")
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        assert await part() is tx
+        await asyncio.to_thread(plain)
+        with pytest.raises(ConfigurationError, match="join=True"):
+            await other()
+        with pytest.raises(ConfigurationError, match="join=True"):
+            async with atransaction():
+                pass
+    assert current_transaction() is None
+    with transaction() as outer:
+        async with atransaction(join=True) as joined:
+            assert joined.id == outer.id
+            await move(joined, "a", "b")
     assert balances("a", "b") == [8, 2]
     assert Purse.get("a").note == "joined"
 
 
-def test_what_is_no_coroutine_is_refused(memory: Engine) -> None:
-    bind(memory, a=1)
+async def test_what_is_no_coroutine_is_refused() -> None:
+    store(a=1)
     with pytest.raises(ConfigurationError, match="transactional"):
         atransactional()(lambda tx: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(ConfigurationError, match="at least one attempt"):
@@ -361,12 +318,9 @@ def test_what_is_no_coroutine_is_refused(memory: Engine) -> None:
     async def callback() -> None:
         raise AssertionError
 
-    async def main() -> None:
-        async with atransaction() as tx:
-            with pytest.raises(ConfigurationError, match="is a coroutine"):
-                tx.after_commit(callback)
-
-    asyncio.run(main())
+    async with atransaction() as tx:
+        with pytest.raises(ConfigurationError, match="is a coroutine"):
+            tx.after_commit(callback)
 
 
 # Cancelled
@@ -409,12 +363,11 @@ WORKS = [transfers, transfers_under_locks, transfers_again, moves_much]
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
 @pytest.mark.parametrize("work", WORKS)
 def test_cancelled_at_each_place(
-    memory: Engine, work: Callable[[], Coroutine[Any, Any, None]], how: str, monkeypatch: pytest.MonkeyPatch
+    work: Callable[[], Coroutine[Any, Any, None]], how: str, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No lock, no mark and no thread is left, and all of it is written or nothing."""
-    make_long_from(monkeypatch)
     monkeypatch.setattr("pynamo_locking._transactions.begin.backoff", lambda *_: 0.001)
-    bind(memory, a=1000, b=0, c=0, d=0, e=0, f=0)
+    store(a=1000, b=0, c=0, d=0, e=0, f=0)
 
     async def run(place: int) -> tuple[bool, int]:
         cancelled = Cancelled(work(), place, how)
@@ -435,31 +388,26 @@ def test_cancelled_at_each_place(
     assert 0 < committed < place
 
 
-def test_a_cancelled_reader_waits_for_no_transaction(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_reader_waits_for_no_transaction(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for the lease of the dead one; the cancellation ends that at the next pause."""
-    make_long_from(monkeypatch)
-    bind(memory, a=1, b=1, c=1, d=1, e=1)
+    store(a=1, b=1, c=1, d=1, e=1)
     key = leave_mark(monkeypatch)
 
     async def reads() -> None:
         async with atransaction(wait=3600) as tx:
             await tx.get(Purse, key)
 
-    async def main() -> None:
-        task = asyncio.ensure_future(reads())
-        while not concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0)
-        task.cancel()
-        [done], _ = await asyncio.wait([task], timeout=PATIENCE)
-        assert done.cancelled()
-
-    asyncio.run(main())
+    task = asyncio.ensure_future(reads())
+    while not concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
+        await asyncio.sleep(0)
+    task.cancel()
+    [done], _ = await asyncio.wait([task], timeout=PATIENCE)
+    assert done.cancelled()
 
 
-def test_cancelled_on_leaving_while_another_task_has_its_turn(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_on_leaving_while_another_task_has_its_turn(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block ends once the step of the other task has ended, which waits for no transaction any more."""
-    make_long_from(monkeypatch)
-    bind(memory, a=1, b=1, c=1, d=1, e=1, free=1)
+    store(a=1, b=1, c=1, d=1, e=1, free=1)
     key = leave_mark(monkeypatch)
     readers: list[asyncio.Future[Any]] = []
 
@@ -486,8 +434,8 @@ def test_cancelled_on_leaving_while_another_task_has_its_turn(memory: Engine, mo
     asyncio.run(cancels())
 
 
-def test_a_closed_loop_leaves_no_lock(memory: Engine) -> None:
-    bind(memory, a=1)
+def test_a_closed_loop_leaves_no_lock() -> None:
+    store(a=1)
     told: list[str] = []
 
     async def holds() -> None:
@@ -513,80 +461,65 @@ def test_a_closed_loop_leaves_no_lock(memory: Engine) -> None:
     del task
 
 
-def test_a_conflict_is_told(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_long_from(monkeypatch)
-    bind(memory, a=1, b=1, c=1, d=1, e=1)
+async def test_a_conflict_is_told(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(a=1, b=1, c=1, d=1, e=1)
     key = leave_mark(monkeypatch)
 
-    async def main() -> None:
+    with pytest.raises(TransactionConflict):
         async with atransaction(wait=0) as tx:
             await tx.get(Purse, key)
-
-    with pytest.raises(TransactionConflict):
-        asyncio.run(main())
 
 
 # The methods of models
 
 
-def test_the_methods_of_models(cheap: Engine) -> None:
-    bind(cheap, a=10)
-
-    async def main() -> None:
-        purse = await Purse.aget("a", consistent_read=True)
-        purse.balance = 11
-        await purse.asave(Purse.balance == 10)
-        other = await Purse.aget("a")
-        await other.aupdate([Purse.balance.add(1)])
-        with pytest.raises(StaleVersion):
-            await purse.asave()
-        await purse.arefresh(consistent_read=True)
-        assert purse.balance == 12
-        changed = await Purse.amodify("a", lambda stored: setattr(stored, "note", "changed"))
-        assert (changed.note, changed.version) == ("changed", 4)
-        assert [found.purse_id async for found in Purse.aquery("a", filter_condition=Purse.balance == 12)] == ["a"]
-        await changed.adelete()
-        with pytest.raises(Purse.DoesNotExist):
-            await Purse.aget("a")
-
-    asyncio.run(main())
+async def test_the_methods_of_models(cheap: Engine) -> None:
+    store(a=10)
+    purse = await Purse.aget("a", consistent_read=True)
+    purse.balance = 11
+    await purse.asave(Purse.balance == 10)
+    other = await Purse.aget("a")
+    await other.aupdate([Purse.balance.add(1)])
+    with pytest.raises(StaleVersion):
+        await purse.asave()
+    await purse.arefresh(consistent_read=True)
+    assert purse.balance == 12
+    changed = await Purse.amodify("a", lambda stored: setattr(stored, "note", "changed"))
+    assert (changed.note, changed.version) == ("changed", 4)
+    assert [found.purse_id async for found in Purse.aquery("a", filter_condition=Purse.balance == 12)] == ["a"]
+    await changed.adelete()
+    with pytest.raises(Purse.DoesNotExist):
+        await Purse.aget("a")
 
 
-def test_they_write_under_the_lock_of_the_task(memory: Engine) -> None:
-    bind(memory, a=10)
-
-    async def main() -> None:
-        async with Purse.locked("a") as lock:
-            lock.item.balance += 1
-            await lock.item.asave()
-
-    asyncio.run(main())
+async def test_they_write_under_the_lock_of_the_task() -> None:
+    store(a=10)
+    async with Purse.locked("a") as lock:
+        lock.item.balance += 1
+        await lock.item.asave()
     assert balances("a") == [11]
 
 
-def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
-    memory.bind(Sheet, Transactions)
+async def test_a_query_reads_no_more_than_twice_what_is_seen(memory: Engine) -> None:
+    memory.bind(Sheet)
     for number in range(40):
         Sheet("f", number).save()
 
-    async def main(count: int) -> list[int]:
-        seen: list[int] = []
-        async for sheet in Sheet.aquery("f", page_size=1):
-            seen.append(int(sheet.number))
-            if len(seen) == count:
-                break
-        return seen
-
     for count in (1, 3, 40):
+        seen: list[int] = []
         with count_requests() as requests:
-            assert asyncio.run(main(count)) == list(range(count))
+            async for sheet in Sheet.aquery("f", page_size=1):
+                seen.append(int(sheet.number))
+                if len(seen) == count:
+                    break
+        assert seen == list(range(count))
         assert requests.total <= 2 * count
 
 
 @pytest.mark.parametrize("how", ["begins", "ends", "again"])
-def test_a_cancelled_save_is_whole(memory: Engine, how: str) -> None:
+def test_a_cancelled_save_is_whole(how: str) -> None:
     """The task hears of its cancellation when the write has ended."""
-    bind(memory, a=0)
+    store(a=0)
 
     async def adds() -> None:
         purse = await Purse.aget("a", consistent_read=True)

@@ -22,7 +22,10 @@ from tests.support.transaction_models import Purse, Transactions, purses, rows_o
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.engines.engine import Engine
+
+@pytest.fixture(autouse=True)
+def _two_purses(_purses: None) -> None:
+    purses(2)
 
 
 def fail() -> None:
@@ -40,10 +43,8 @@ def balance(key: str = "p0") -> int:
 # Errors
 
 
-def test_a_callback_does_not_hide_that_the_outcome_is_unknown(memory: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_does_not_hide_that_the_outcome_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """The error of the commit is raised; that of the callback is logged; the others run, and locks are given back."""
-    memory.bind(Purse, Transactions)
-    purses(1)
     calls: list[int] = []
     with (
         pytest.raises(OutcomeUnknown),
@@ -60,10 +61,8 @@ def test_a_callback_does_not_hide_that_the_outcome_is_unknown(memory: Engine, ca
     assert "OutcomeUnknown" in record.message
 
 
-def test_locks_are_given_back_although_a_callback_fails(memory: Engine) -> None:
+def test_locks_are_given_back_although_a_callback_fails() -> None:
     """Also after a refusal."""
-    memory.bind(Purse, Transactions)
-    purses(2)
     with pytest.raises(StaleVersion), transaction() as tx:
         tx.get(Purse, "p0", for_update=True)
         add(tx, 1, "p1")
@@ -73,10 +72,8 @@ def test_locks_are_given_back_although_a_callback_fails(memory: Engine) -> None:
 
 
 @pytest.mark.parametrize("is_in_block", [False, True], ids=["refused at the commit", "in the block"])
-def test_a_function_is_run_again_although_a_callback_fails(memory: Engine, is_in_block: bool) -> None:
+def test_a_function_is_run_again_although_a_callback_fails(is_in_block: bool) -> None:
     """Its conflict is what counts, whether the commit has it or the function itself."""
-    memory.bind(Purse, Transactions)
-    purses(1)
     runs: list[int] = []
 
     @transactional()
@@ -95,26 +92,30 @@ def test_a_function_is_run_again_although_a_callback_fails(memory: Engine, is_in
     assert balance() == 101
 
 
-def test_a_callback_does_not_hide_the_error_of_the_block(memory: Engine) -> None:
+def test_a_callback_does_not_hide_the_error_of_the_block() -> None:
     """What the block raises comes out of it."""
-    memory.bind(Purse, Transactions)
     with pytest.raises(ZeroDivisionError), transaction() as tx:
         tx.after_rollback(fail)
         raise ZeroDivisionError
 
 
-def test_the_error_of_a_callback_is_raised_if_there_is_no_other(memory: Engine) -> None:
-    """After a rollback that was asked for, and after a commit, which stays."""
-    memory.bind(Purse, Transactions)
-    purses(1)
+@pytest.mark.core
+def test_the_error_of_a_callback_is_raised_if_there_is_no_other() -> None:
+    """After a rollback that was asked for, and after a commit, which stays: the others run, and locks are free."""
     tx = Transaction()
     tx.after_rollback(fail)
     with pytest.raises(KeyError, match="of the callback"):
         tx.rollback()
+    calls: list[int] = []
     with pytest.raises(KeyError, match="of the callback"), transaction() as tx:
+        tx.get(Purse, "p0", for_update=True)
         add(tx, 1)
         tx.after_commit(fail)
+        tx.after_commit(lambda: calls.append(1))
+        tx.after_rollback(lambda: calls.append(2))
+    assert calls == [1]
     assert balance() == 101
+    assert Purse.lock_state("p0").entries == ()
 
 
 # Transactions of their own
@@ -137,10 +138,8 @@ def in_function(*, join: bool) -> None:
 
 @pytest.mark.parametrize("join", [False, True])
 @pytest.mark.parametrize("begin", [in_block, in_function])
-def test_a_callback_can_begin_a_transaction(memory: Engine, begin: Callable[..., None], *, join: bool) -> None:
+def test_a_callback_can_begin_a_transaction(begin: Callable[..., None], *, join: bool) -> None:
     """The one that it is called by is over: it is not in the way, and cannot be joined."""
-    memory.bind(Purse, Transactions)
-    purses(1)
     with transaction() as tx:
         add(tx, 1)
         tx.after_commit(lambda: begin(join=join))
@@ -153,10 +152,8 @@ def test_a_callback_can_begin_a_transaction(memory: Engine, begin: Callable[...,
     assert current_transaction() is None
 
 
-def test_callbacks_of_a_function_can_begin_transactions(memory: Engine) -> None:
+def test_callbacks_of_a_function_can_begin_transactions() -> None:
     """Those of each attempt of `transactional`, and callbacks of those transactions in turn."""
-    memory.bind(Purse, Transactions)
-    purses(1)
     runs: list[int] = []
 
     @transactional()
@@ -179,10 +176,8 @@ def test_callbacks_of_a_function_can_begin_transactions(memory: Engine) -> None:
     assert balance() == 100 + 1 + 10_000 + 1000 + 100 + 10
 
 
-def test_a_transaction_that_was_ended_in_its_block_is_in_no_ones_way(memory: Engine) -> None:
+def test_a_transaction_that_was_ended_in_its_block_is_in_no_ones_way() -> None:
     """After commit() or rollback() the rest of the block can begin another one."""
-    memory.bind(Purse, Transactions)
-    purses(1)
     for end in (Transaction.commit, Transaction.rollback):
         with transaction() as tx:
             end(tx)
@@ -195,9 +190,8 @@ def test_a_transaction_that_was_ended_in_its_block_is_in_no_ones_way(memory: Eng
 
 
 @pytest.mark.parametrize("end", [Transaction.commit, Transaction.rollback])
-def test_a_callback_that_comes_too_late_is_refused(memory: Engine, end: Callable[[Transaction], None]) -> None:
+def test_a_callback_that_comes_too_late_is_refused(end: Callable[[Transaction], None]) -> None:
     """It would never be called; so in a callback."""
-    memory.bind(Purse, Transactions)
     tx = Transaction()
     late: list[Any] = []
 
@@ -223,15 +217,13 @@ def test_an_asynchronous_generator_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"read_only": True}, {"isolation": "snapshot"}])
-def test_a_transaction_that_only_reads_has_no_idempotency_key(memory: Engine, options: dict[str, Any]) -> None:
+def test_a_transaction_that_only_reads_has_no_idempotency_key(options: dict[str, Any]) -> None:
     """The key is a write; it is refused before there is any."""
-    memory.bind(Purse, Transactions)
     with pytest.raises(ConfigurationError, match="read only"):
         Transaction(Transactions, idempotency_key="k", **options)
     assert rows_of(Transactions) == []
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_coroutines_are_refused() -> None:
     """They would run after the commit."""
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking import (
@@ -26,25 +25,25 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import dying_at
-from tests.support.parties import held_elsewhere, in_thread
-from tests.support.transaction_helpers import add_fillers
+from tests.support.deeds import die_at
+from tests.support.faults import Send, intercepted
+from tests.support.parties import held_elsewhere, in_parallel, in_thread
+from tests.support.transaction_helpers import add_fillers, balance
 from tests.support.transaction_models import (
     Entry,
     Purse,
     Robot,
     RowLocks,
-    Transactions,
     make_long_from,
     marked_rows,
     purses,
     rows_of,
     stored,
-    survive,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from tests.engines.engine import Engine
 
@@ -123,75 +122,43 @@ PARTIES = [
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_what_was_read_has_changed(memory: Engine, party: Callable[[str], None], path: str) -> None:
+def test_what_was_read_has_changed(cheap: Engine, party: Callable[[str], None], path: str) -> None:
     """A change of an item after it was read makes the commit fail: written, or only read; nothing is written."""
-    memory.bind(Purse, Transactions)
-    assert_refused_after(party, "p0", path)
-
-
-def test_what_was_read_has_changed_on_a_real_engine(dynoxide: Engine, path: str) -> None:
-    """The same, one after the other."""
-    dynoxide.bind(Purse, Transactions)
-    for i, party in enumerate(PARTIES):
-        assert_refused_after(party, f"p{i}", path)
-
-
-def assert_refused_after(party: Callable[[str], None], key: str, path: str) -> None:
-    Purse(key, balance=100).save()
-    for writes in (True, False):
-        before = stored(Purse, key)
+    purses(1)
+    for expected, writes in ((101, True), (102, False)):
         with pytest.raises(StaleVersion) as caught, transaction() as tx:
-            item = tx.get(Purse, key)
-            in_thread(lambda: party(key))
+            item = tx.get(Purse, "p0")
+            in_thread(lambda: party("p0"))
             if writes:
                 tx.update(item, [Purse.balance.add(1000)])
             else:
                 tx.save(Purse("because"))
             add_fillers(tx, path)
-        assert caught.value.current.balance == item_balance(before) + 1, party
-        assert item_balance(stored(Purse, key)) == item_balance(before) + 1, party
+        assert caught.value.current.balance == expected
+        assert balance("p0") == expected
         assert stored(Purse, "because") is None
         assert stored(Purse, "filler0") is None
     assert marked_rows(Purse) == []
 
 
-def item_balance(image: dict[str, Any] | None) -> int:
-    assert image is not None, "the item whose balance is compared is not stored"
-    return int(image["balance"]["N"])
-
-
 @pytest.mark.parametrize("party", PARTIES)
-def test_others_notice_what_a_transaction_has_written(memory: Engine, party: Callable[[str], None], path: str) -> None:
+def test_others_notice_what_a_transaction_has_written(cheap: Engine, party: Callable[[str], None], path: str) -> None:
     """A copy that was read before a transaction wrote is refused afterwards; a fresh write counts on top."""
-    memory.bind(Purse, Transactions)
-    assert_noticed_by(party, "p0", path)
-
-
-def test_others_notice_what_a_transaction_has_written_on_a_real_engine(dynoxide: Engine, path: str) -> None:
-    """The same, one after the other."""
-    dynoxide.bind(Purse, Transactions)
-    for i, party in enumerate(PARTIES):
-        assert_noticed_by(party, f"p{i}", path)
-
-
-def assert_noticed_by(party: Callable[[str], None], key: str, path: str) -> None:
-    Purse(key, balance=100).save()
-    old = Purse.get(key, consistent_read=True)
+    purses(1)
+    old = Purse.get("p0", consistent_read=True)
     with transaction() as tx:
-        tx.update(tx.get(Purse, key), [Purse.balance.add(1000)])
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1000)])
         add_fillers(tx, path)
     old.balance += 1
-    with pytest.raises(StaleVersion):
-        old.save()
-    with pytest.raises(StaleVersion):
-        old.delete()
-    in_thread(lambda: party(key))
-    assert item_balance(stored(Purse, key)) == 1101, party
+    for write in (old.save, old.delete):
+        with pytest.raises(StaleVersion):
+            write()
+    in_thread(lambda: party("p0"))
+    assert balance("p0") == 1101
 
 
 def test_a_deleted_item_is_noticed(cheap: Engine, path: str) -> None:
     """An item that was deleted after it was read makes the commit fail, whatever the transaction does to it."""
-    cheap.bind(Purse, Transactions)
     operations: list[Callable[[Transaction, Purse], None]] = [
         lambda tx, item: tx.save(item),
         lambda tx, item: tx.update(item, [Purse.balance.add(1)]),
@@ -212,7 +179,6 @@ def test_a_deleted_item_is_noticed(cheap: Engine, path: str) -> None:
 
 def test_a_recreated_item_is_noticed(cheap: Engine, path: str) -> None:
     """An item that was deleted and created again with the same values and version is another one."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     for writes in (True, False):
         with pytest.raises(Conflict), transaction() as tx:
@@ -230,7 +196,6 @@ def test_a_recreated_item_is_noticed(cheap: Engine, path: str) -> None:
 
 def test_an_absent_item_that_appears(cheap: Engine, path: str) -> None:
     """That an item does not exist is relied upon; one that came and went is absent again."""
-    cheap.bind(Purse, Transactions)
     with pytest.raises(Conflict), transaction() as tx:
         assert tx.get_or_none(Purse, "a") is None
         in_thread(Purse("a").save)
@@ -277,28 +242,23 @@ def overlapping(isolation: str, first_path: str, second_path: str) -> list[type[
 
 def test_write_skew(cheap: Engine, path: str) -> None:
     """Two who read both items and write different ones: one fails when serializable, none with read_committed."""
-    cheap.bind(Purse, Transactions)
     for second in ("single", "native", "long"):
-        purses_again()
-        assert overlapping("serializable", path, second) == [None, StaleVersion], second
-        assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [100, -50]
-        purses_again()
-        assert overlapping("read_committed", path, second) == [None, None], second
-        assert [Purse.get(f"p{i}", consistent_read=True).balance for i in range(2)] == [-50, -50]
-
-
-def purses_again() -> None:
-    for i in range(2):
-        Purse(f"p{i}", balance=100).save(add_version_condition=False)
+        for isolation, results, left in (
+            ("serializable", [None, StaleVersion], [100, -50]),
+            ("read_committed", [None, None], [-50, -50]),
+        ):
+            for key in ("p0", "p1"):
+                Purse(key, balance=100).save(add_version_condition=False)
+            assert overlapping(isolation, path, second) == results, second
+            assert [balance("p0"), balance("p1")] == left
 
 
 def test_lost_update(cheap: Engine, path: str) -> None:
     """Two who write the same item: the second to commit fails, whatever the isolation."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     isolations = ("serializable", "read_committed", "read_uncommitted")
     for isolation, second in itertools.product(isolations, ("single", "native", "long")):
-        before = Purse.get("p0", consistent_read=True).balance
+        before = balance("p0")
         with pytest.raises(StaleVersion), transaction(isolation=isolation) as tx:
             item = tx.get(Purse, "p0")
 
@@ -311,12 +271,11 @@ def test_lost_update(cheap: Engine, path: str) -> None:
             item.balance += 1
             tx.save(item)
             add_fillers(tx, path, "one")
-        assert Purse.get("p0", consistent_read=True).balance == before + 10
+        assert balance("p0") == before + 10
 
 
 def test_a_read_only_transaction_sees_one_moment(cheap: Engine, path: str) -> None:
     """A transfer between its reads makes a read-only transaction fail; without one it sees the right total."""
-    cheap.bind(Purse, Transactions)
     purses(2)
 
     def transfer() -> None:
@@ -335,7 +294,7 @@ def test_a_read_only_transaction_sees_one_moment(cheap: Engine, path: str) -> No
 
 def test_guarded_queries_exclude_phantoms(cheap: Engine) -> None:
     """Two who count a partition and add to it cannot both commit."""
-    cheap.bind(Entry, Transactions)
+    cheap.bind(Entry)
 
     def add(number: int, between: Callable[[], None] = lambda: None) -> None:
         with transaction() as tx:
@@ -355,7 +314,7 @@ def test_guarded_queries_exclude_phantoms(cheap: Engine) -> None:
 @pytest.mark.parametrize("model", [Purse, Robot])
 def test_items_that_others_have_locked(cheap: Engine, model: type[Any], path: str) -> None:
     """A lock in the item keeps transactions out (ItemLocked), and nothing is written; one in another row does not."""
-    cheap.bind(Purse, Robot, RowLocks, Transactions)
+    cheap.bind(Robot, RowLocks)
     model("a").save()
     with held_elsewhere(model.locked("a")):
         expectation = pytest.raises(ItemLocked) if model is Purse else nullcontext()
@@ -369,7 +328,6 @@ def test_items_that_others_have_locked(cheap: Engine, model: type[Any], path: st
 
 def test_a_lock_that_is_only_read(cheap: Engine, path: str) -> None:
     """An item that others have locked may be read and checked."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     with held_elsewhere(Purse.locked("p0")), transaction() as tx:
         tx.get(Purse, "p0")
@@ -380,7 +338,7 @@ def test_a_lock_that_is_only_read(cheap: Engine, path: str) -> None:
 
 def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) -> None:
     """Inside its own lock a transaction writes the item, in the item or in another row; and not once it is lost."""
-    cheap.bind(Purse, Robot, RowLocks, Transactions)
+    cheap.bind(Robot, RowLocks)
     for model in (Purse, Robot):
         model("a").save()
         with model.locked("a") as lock:
@@ -401,10 +359,8 @@ def test_the_holder_of_a_lock_writes_in_a_transaction(cheap: Engine, path: str) 
         assert model.lock_state("a").entries == ()
 
 
-def test_a_long_commit_waits_for_a_lock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_commit_waits_for_a_lock(few: None) -> None:
     """A long transaction waits for the holder of an item's lock, and goes on when it is free."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(6)
     held, is_waiting = threading.Event(), threading.Event()
 
@@ -441,14 +397,13 @@ def test_another_party_comes_between_any_two_requests(
     statements: int,
 ) -> None:
     """Whenever another party writes during a long commit, both are applied, or the commit is not at all."""
-    memory.bind(Purse, Transactions)
     make_long_from(monkeypatch, statements=statements)
     results = set()
     for at in itertools.count():
         for i in range(6):
             Purse(f"p{i}", balance=100).save(add_version_condition=False)
         met: list[None] = []
-        results.add(commit_with(monkeypatch, at, lambda met=met: (met.append(None), again_if_stale(party, key))))  # type: ignore[misc]
+        results.add(commit_with(at, lambda met=met: (met.append(None), again_if_stale(party, key))))  # type: ignore[misc]
         if not met:  # all requests were sent before
             break
         is_committed = Purse.get("p1", consistent_read=True).balance == 1100
@@ -490,24 +445,23 @@ def in_other_thread(call: Callable[[], None]) -> None:
         raise errors[0]
 
 
-def commit_with(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[], None]) -> str:
+def commit_with(at: int, meanwhile: Callable[[], None]) -> str:
     """Commit a long transaction; before its request of that number another party does something."""
     tx = Transaction(workers=1)
     for i in range(6):
         tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
-    original, count, busy = Connection.dispatch, [0], [False]
+    count, busy = [0], [False]
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, _: str, __: Any) -> Any:
         if not busy[0]:
             count[0] += 1
             if count[0] == at + 1:
                 busy[0] = True
                 in_other_thread(meanwhile)
                 busy[0] = False
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with VirtualClock(), monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with VirtualClock(), intercepted(answer):
         try:
             tx.commit()
         except (StaleVersion, TransactionAborted) as error:
@@ -518,30 +472,9 @@ def commit_with(monkeypatch: pytest.MonkeyPatch, at: int, meanwhile: Callable[[]
 # Many at once
 
 
-def in_parallel(jobs: list[Callable[[], None]]) -> None:
-    """Run all at once; raise the first error."""
-    errors: list[BaseException] = []
-
-    def guarded(job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 @pytest.mark.parametrize("count", [2, 6], ids=["native", "long"])
-def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, few: None) -> None:
     """Threads that add to the same items by transactions and by plain updates: every addition counts, once."""
-    concurrent_engine.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(count)
     rounds = 4
 
@@ -558,16 +491,14 @@ def test_transfers_at_once_lose_nothing(concurrent_engine: Engine, count: int, m
         for i in range(rounds):
             Purse(f"p{i % count}").update([Purse.balance.add(10)], add_version_condition=False)
 
-    in_parallel([lambda: transact(1), lambda: transact(-1), update])
+    in_parallel(lambda: transact(1), lambda: transact(-1), update)
     total = sum(item.balance for item in Purse.scan(consistent_read=True))
     assert total == count * 100 + 2 * rounds * count + rounds * 10
     assert marked_rows(Purse) == []
 
 
-def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_are_right_while_transfers_go_on(few: None) -> None:
     """Read-only transactions beside transfers always see the same total."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(6)
     totals: list[int] = []
 
@@ -580,16 +511,22 @@ def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pyt
     def total(tx: Transaction) -> int:
         return int(sum(tx.get(Purse, f"p{i}").balance for i in range(6)))
 
-    in_parallel(
-        [
-            lambda: (move(5), move(7))[0],
-            lambda: totals.extend(total() for _ in range(4)),
-        ]
-    )
+    in_parallel(lambda: (move(5), move(7)), lambda: totals.extend(total() for _ in range(4)))
     assert set(totals) == {600}
 
 
 # Reads that a commit makes
+
+
+def refusing(operation: str, code: str) -> AbstractContextManager[None]:
+    """Let DynamoDB refuse all requests of one kind."""
+
+    def answer(send: Send, asked: str, _: Any) -> Any:
+        if asked == operation:
+            raise ClientError({"Error": {"Code": code, "Message": "not now"}}, asked)
+        return send()
+
+    return intercepted(answer)
 
 
 @pytest.mark.parametrize("operation", ["GetItem", "TransactGetItems"])
@@ -598,25 +535,17 @@ def test_totals_are_right_while_transfers_go_on(memory: Engine, monkeypatch: pyt
     [("ProvisionedThroughputExceededException", TransactionConflict), ("AccessDeniedException", TransactWriteError)],
 )
 def test_a_read_of_a_commit_fails_as_the_commit_does(
-    memory: Engine, operation: str, code: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+    operation: str, code: str, kind: type[Exception], few: None
 ) -> None:
     """Throttled reads make it a TransactionConflict, which can be tried again; a forbidden one a TransactWriteError."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(3)
-    tx, original = Transaction(workers=1), Connection.dispatch
+    tx = Transaction(workers=1)
     for i in range(3):
         tx.get(Purse, f"p{i}")  # validated before the decision
     for i in range(5):
         tx.save(Purse(f"n{i}"), add_version_condition=False)  # read, to be marked
 
-    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if asked == operation:
-            raise ClientError({"Error": {"Code": code, "Message": "not now"}}, asked)
-        return original(connection, asked, kwargs, *args)
-
-    with monkeypatch.context() as patch, VirtualClock(), pytest.raises(kind) as caught:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with refusing(operation, code), VirtualClock(), pytest.raises(kind) as caught:
         tx.commit()
     assert isinstance(caught.value, TransactWriteError)
     assert not isinstance(caught.value, GetError)
@@ -624,16 +553,9 @@ def test_a_read_of_a_commit_fails_as_the_commit_does(
     assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["p0", "p1", "p2"]
 
 
-def test_a_header_that_is_refused_is_no_abort(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_that_is_refused_is_no_abort(few: None) -> None:
     """What DynamoDB forbids is told, once: to run the transaction again would not help."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
-    original, runs = Connection.dispatch, list[None]()
-
-    def dispatch(connection: Connection, asked: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if asked == "PutItem":
-            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not allowed"}}, asked)
-        return original(connection, asked, kwargs, *args)
+    runs = list[None]()
 
     @transactional(wait=1)
     def create(tx: Transaction) -> None:
@@ -641,25 +563,22 @@ def test_a_header_that_is_refused_is_no_abort(memory: Engine, monkeypatch: pytes
         for i in range(5):
             tx.save(Purse(f"n{i}"))
 
-    with monkeypatch.context() as patch, pytest.raises(LockingError, match="AccessDeniedException") as caught:
-        patch.setattr(Connection, "dispatch", dispatch)
+    denied = "AccessDeniedException"
+    with refusing("PutItem", denied), pytest.raises(LockingError, match=denied) as caught:
         create()
     assert not isinstance(caught.value, Conflict)
     assert (len(runs), rows_of(Purse)) == (1, [])
 
 
-def test_an_item_that_a_commit_has_to_read_is_kept_by_another(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_a_commit_has_to_read_is_kept_by_another(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for; then the commit is a TransactionConflict, as everywhere."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(6)
     with VirtualClock():
         holder = Transaction(workers=1, lease=100)
         runtime.current.sleep(1)  # the holder is older, so that it is not wounded
         for i in range(6):
             holder.touch(holder.get(Purse, f"p{i}"))
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda: survive(holder.commit))
+        die_at(monkeypatch, "decision", holder.commit)
         [key] = [row["purse_id"]["S"] for row in marked_rows(Purse)][:1]
         tx = Transaction(wait=1, workers=1)
         tx.touch(Purse(key), add_version_condition=False)

@@ -28,8 +28,6 @@ from tests.support.transaction_models import (
     Purse,
     Robot,
     RowLocks,
-    Transactions,
-    make_long_from,
     marked_rows,
     purses,
     stored,
@@ -48,7 +46,6 @@ pytestmark = pytest.mark.core
 
 def test_savepoint(cheap: Engine, path: str) -> None:
     """Going back to a savepoint undoes what came after it, in the instances too, as often as one likes."""
-    cheap.bind(Purse, Transactions)
     purses(3)
     with transaction() as tx:
         first, second = tx.get(Purse, "p0"), tx.get(Purse, "p1")
@@ -73,7 +70,6 @@ def test_savepoint(cheap: Engine, path: str) -> None:
 
 def test_callbacks_and_locks(cheap: Engine) -> None:
     """After a commit the locks are given back first, then the callbacks run in their order; so after a rollback."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     calls: list[Any] = []
 
@@ -99,29 +95,8 @@ def test_callbacks_and_locks(cheap: Engine) -> None:
     ]
 
 
-def test_a_callback_that_fails_does_not_keep_the_others(memory: Engine) -> None:
-    """All callbacks run, the locks are free and the writes stay when one raises."""
-    memory.bind(Purse, Transactions)
-    purses(1)
-    calls: list[int] = []
-
-    def fail() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"), transaction() as tx:
-        item = tx.get(Purse, "p0", for_update=True)
-        tx.update(item, [Purse.balance.add(1)])
-        tx.after_commit(fail)
-        tx.after_commit(lambda: calls.append(1))
-        tx.after_rollback(lambda: calls.append(2))
-    assert calls == [1]
-    assert Purse.get("p0").balance == 101
-    assert Purse.lock_state("p0").entries == ()
-
-
 def test_explicit_end(cheap: Engine) -> None:
     """commit() and rollback() end a transaction; after that nothing can be done with it, and rollback does nothing."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     tx = Transaction()
     item = tx.get(Purse, "p0")
@@ -155,9 +130,8 @@ def test_explicit_end(cheap: Engine) -> None:
     assert Purse.get("p0").version == 2
 
 
-def test_ended_inside_its_block(memory: Engine) -> None:
+def test_ended_inside_its_block() -> None:
     """A transaction that was committed or rolled back inside its block is not committed again at its end."""
-    memory.bind(Purse, Transactions)
     with transaction() as tx:
         tx.save(Purse("a"))
         tx.commit()
@@ -170,7 +144,6 @@ def test_ended_inside_its_block(memory: Engine) -> None:
 
 def test_an_empty_transaction(engine: Engine) -> None:
     """One that does nothing makes no request."""
-    engine.bind(Purse, Transactions)
     with count_requests() as counted:
         with transaction() as tx:
             pass
@@ -184,7 +157,7 @@ def test_an_empty_transaction(engine: Engine) -> None:
 @pytest.mark.parametrize("model", [Purse, Robot])
 def test_for_update(engine: Engine, model: type[Any], path: str) -> None:
     """for_update holds the item's lock until the end, in the item and in a row of its own."""
-    engine.bind(Purse, Robot, RowLocks, Transactions)
+    engine.bind(Robot, RowLocks)
     model("a").save()
     name = model.total if model is Robot else model.balance
     with transaction() as tx:
@@ -203,7 +176,7 @@ def test_for_update(engine: Engine, model: type[Any], path: str) -> None:
 @pytest.mark.parametrize("model", [Purse, Robot])
 def test_for_update_and_delete(engine: Engine, model: type[Any], path: str) -> None:
     """An item that was locked for update can be deleted."""
-    engine.bind(Purse, Robot, RowLocks, Transactions)
+    engine.bind(Robot, RowLocks)
     model("a").save()
     with transaction() as tx:
         tx.delete(tx.get(model, "a", for_update=True))
@@ -211,9 +184,8 @@ def test_for_update_and_delete(engine: Engine, model: type[Any], path: str) -> N
     assert stored(model, "a") is None
 
 
-def test_for_update_waits_for_the_lock(memory: Engine) -> None:
+def test_for_update_waits_for_the_lock() -> None:
     """It waits until the deadline of the transaction, and leaves no entry behind."""
-    memory.bind(Purse, Transactions)
     purses(1)
     with VirtualClock(), held_elsewhere(Purse.locked("p0")):
         with pytest.raises(LockTimeout), transaction(wait=3) as tx:
@@ -223,7 +195,6 @@ def test_for_update_waits_for_the_lock(memory: Engine) -> None:
 
 def test_for_update_of_an_absent_item(cheap: Engine) -> None:
     """That an item is absent is relied upon with for_update as well."""
-    cheap.bind(Purse, Transactions)
     with pytest.raises(Conflict), transaction() as tx:
         with pytest.raises(Purse.DoesNotExist):
             tx.get(Purse, "a", for_update=True)
@@ -232,9 +203,8 @@ def test_for_update_of_an_absent_item(cheap: Engine) -> None:
     assert stored(Purse, "because there is no a") is None
 
 
-def test_for_update_inside_the_lock(memory: Engine, path: str) -> None:
+def test_for_update_inside_the_lock(path: str) -> None:
     """The holder of the lock can take it again in a transaction, and still holds it afterwards."""
-    memory.bind(Purse, Transactions)
     purses(1)
     with Purse.locked("p0"):
         with transaction() as tx:
@@ -248,7 +218,7 @@ def test_for_update_inside_the_lock(memory: Engine, path: str) -> None:
 
 def test_for_update_needs_a_lock(memory: Engine) -> None:
     """A model without a lock cannot be locked."""
-    memory.bind(Plain, Transactions)
+    memory.bind(Plain)
     with transaction() as tx, pytest.raises(ConfigurationError, match="no lock for for_update"):
         tx.get(Plain, "a", for_update=True)
 
@@ -256,9 +226,8 @@ def test_for_update_needs_a_lock(memory: Engine) -> None:
 # Nested, and functions
 
 
-def test_nested(memory: Engine) -> None:
+def test_nested() -> None:
     """Inside another one a transaction is refused, or joins it: then its block does not end it."""
-    memory.bind(Purse, Transactions)
     assert current_transaction() is None
     with transaction() as outer:
         assert current_transaction() is outer
@@ -281,7 +250,6 @@ def test_nested(memory: Engine) -> None:
 
 def test_transactional_tries_again(engine: Engine) -> None:
     """After a conflict the function runs again, with the age of the first attempt and an id of its own."""
-    engine.bind(Purse, Transactions)
     purses(1)
     seen: list[Transaction] = []
 
@@ -303,9 +271,8 @@ def test_transactional_tries_again(engine: Engine) -> None:
     assert current_transaction() is None
 
 
-def test_transactional_gives_up(memory: Engine) -> None:
+def test_transactional_gives_up() -> None:
     """After the last attempt its error is raised; a condition of the caller's own is not tried again."""
-    memory.bind(Purse, Transactions)
     purses(1)
     calls = []
 
@@ -341,9 +308,8 @@ def test_transactional_gives_up(memory: Engine) -> None:
     assert Purse.get("p0").version == 4
 
 
-def test_transactional_inside_another(memory: Engine) -> None:
+def test_transactional_inside_another() -> None:
     """Inside another transaction it is refused, or is a part of that."""
-    memory.bind(Purse, Transactions)
 
     @transactional(join=True)
     def joins(tx: Transaction) -> Transaction:
@@ -364,10 +330,8 @@ def test_transactional_inside_another(memory: Engine) -> None:
     assert joins().id != outer.id
 
 
-def test_all_attempts_have_one_deadline(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_attempts_have_one_deadline(few: None) -> None:
     """`wait` is not given anew to each attempt: what is left of it is, and then nothing."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(1)
     begun: list[float] = []
 
@@ -384,9 +348,8 @@ def test_all_attempts_have_one_deadline(memory: Engine, monkeypatch: pytest.Monk
     assert waited[0] >= 2 > waited[-1]  # a long commit waits for a lock for 2 s; the third has 1 s at most, and a pause
 
 
-def test_the_deadline(memory: Engine, path: str) -> None:
+def test_the_deadline(path: str) -> None:
     """A commit waits for the lock of another holder until its deadline at most, or refuses at once."""
-    memory.bind(Purse, Transactions)
     purses(1)
     with VirtualClock() as clock, held_elsewhere(Purse.locked("p0")):
         with pytest.raises(ItemLocked), transaction(wait=5) as tx:
@@ -397,7 +360,6 @@ def test_the_deadline(memory: Engine, path: str) -> None:
     assert marked_rows(Purse) == []
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_a_committed_transaction_is_not_run_again() -> None:
     """Although a callback after the commit fails with what is worth another attempt before it."""
     purses(1)
@@ -414,7 +376,6 @@ def test_a_committed_transaction_is_not_run_again() -> None:
     assert balance("p0") == 101
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_a_lock_that_is_lost_without_a_write_does_not_undo_a_commit() -> None:
     """What was read under it is checked by its write id; the commit says what it has done."""
     purses(2)

@@ -29,7 +29,7 @@ from pynamo_locking._transactions import commit
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import declare
-from tests.support.transaction_models import Plain, Purse, Transactions, make_long_from, purses
+from tests.support.transaction_models import Plain, Purse, Transactions, purses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,10 +43,9 @@ ROWS = [pytest.param({"record": True}, id="record"), pytest.param({"idempotency_
 
 
 @pytest.fixture(autouse=True)
-def _tables(request: pytest.FixtureRequest) -> Iterator[None]:
+def _tables(request: pytest.FixtureRequest, database: Engine) -> Iterator[None]:
     """The tables, and virtual time while requests get lost."""
-    engine: Engine = request.getfixturevalue("engine" if "engine" in request.fixturenames else "memory")
-    engine.bind(Purse, Plain, Transactions)
+    database.bind(Plain)
     if "clock" in request.fixturenames:
         yield
         return
@@ -85,8 +84,7 @@ def test_a_record_tells_of_a_small_transaction(memory: Engine) -> None:
     assert outcome(Transactions, tx.id) is None
 
 
-def test_a_key_tells_of_a_transaction_of_any_size(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_long_from(monkeypatch)
+def test_a_key_tells_of_a_transaction_of_any_size(engine: Engine, few: None) -> None:
     for number, count in enumerate((1, 6)):
         assert outcome(Transactions, idempotency_key=f"k{number}") is None
         with transaction(Transactions, idempotency_key=f"k{number}", record=True) as tx:
@@ -97,8 +95,7 @@ def test_a_key_tells_of_a_transaction_of_any_size(engine: Engine, monkeypatch: p
 
 
 @pytest.mark.parametrize("names", [{}, {"id": "i", "idempotency_key": "k"}])
-def test_one_name_is_asked_for(memory: Engine, names: dict[str, str]) -> None:
-    memory.bind(Transactions)
+def test_one_name_is_asked_for(names: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="name one of them"):
         outcome(Transactions, **names)
 
@@ -160,7 +157,6 @@ def test_a_row_that_has_expired_proves_nothing(
     memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], *, is_kept: bool
 ) -> None:
     """DynamoDB removes it after a day; then there is none although the transaction was applied."""
-    memory.bind(Plain)
     monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)
     with lost_responses("TransactWriteItems", times=99):
         error = unknown(created(1, **options))
@@ -203,7 +199,6 @@ def test_a_key_that_was_given_up_is_not_known(memory: Engine) -> None:
 
 def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: VirtualClock) -> None:
     """The transaction that had stored it long ago is not taken for one of now."""
-    memory.bind(Plain)
     created(1, idempotency_key="k").commit()
     for name in "ab":
         Plain.get(name).delete()
@@ -218,10 +213,9 @@ def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: V
 
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_long_transaction_is_settled_by_its_header(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+    engine: Engine, few: None, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
 ) -> None:
     """The header cannot be reached after the decision was sent; later it can."""
-    make_long_from(monkeypatch)
     monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     purses(6)
     tx = Transaction(Transactions)
@@ -243,17 +237,11 @@ def lost_requests_after(late: list[Any]) -> Any:
     return lost_requests("UpdateItem", times=99, where=lambda body: bool(late))
 
 
-def test_a_task_asks_too(memory: Engine) -> None:
-    async def work() -> str:
-        with lost_requests("TransactWriteItems", times=99):
-            try:
-                async with atransaction(Transactions, record=True) as tx:
-                    await tx.save(Plain("a"))
-            except OutcomeUnknown as error:
-                return await error.aresolve()
-        return ""
-
-    assert asyncio.run(work()) == "not applied"
+async def test_a_task_asks_too() -> None:
+    with lost_requests("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as unknown:
+        async with atransaction(Transactions, record=True) as tx:
+            await tx.save(Plain("a"))
+    assert await unknown.value.aresolve() == "not applied"
 
 
 def test_a_repeated_function_leaves_a_record(memory: Engine) -> None:
@@ -269,7 +257,6 @@ def test_a_repeated_function_leaves_a_record(memory: Engine) -> None:
 
 
 def test_the_rows_cannot_be_asked_for_what_writes_nothing(memory: Engine) -> None:
-    memory.bind(Plain, Transactions)
     with pytest.raises(ConfigurationError, match="a record is written"):
         Transaction(Transactions, read_only=True, record=True)
 
@@ -288,11 +275,10 @@ def test_times_that_cannot_work_are_refused_at_once(name: str, bad: Any) -> None
 
 
 def test_rows_are_kept_as_long_as_the_table_says(
-    memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    memory: Engine, clock: VirtualClock, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Headers, records, keys, and what helps to find marks."""
-    make_long_from(monkeypatch)
-    memory.bind(Patient, Plain)
+    memory.bind(Patient)
     monkeypatch.setattr(Purse.Meta, "transaction_table", Patient)
     with transaction(Patient, record=True, idempotency_key="k") as small:
         small.save(Plain("a"))
@@ -358,10 +344,9 @@ def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -
     assert caught.value.resolve() == "applied"
 
 
-def test_a_long_attempt_after_a_small_one(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_attempt_after_a_small_one(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its header says nothing of the small one; the key does."""
     monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
-    make_long_from(monkeypatch)
     purses(6)
     small = created(1, idempotency_key="k")
     with delayed("TransactWriteItems") as late:

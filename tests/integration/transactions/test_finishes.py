@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import LockingError, TransactionConflict, recover, sweep, transaction
 from pynamo_locking._core.lock_queue import WriteIntent
 from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus, row_of_participants
 from pynamo_locking._io import batch_requests, lock_record, transaction_record
 from tests.integration.transactions.test_statements import consumed
-from tests.support.faults import count_requests
+from tests.support.faults import Send, count_requests, intercepted
 from tests.support.parties import in_thread
+from tests.support.poisoned import name_of, put
 from tests.support.statements import BATCH, answering, denied, lost_half, throttled_in_part
 from tests.support.transaction_models import (
     Sheet,
@@ -45,18 +45,16 @@ def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sheets(clock: VirtualClock, memory: Engine) -> VirtualClock:
     """Sheets in memory, and virtual time."""
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     return clock
 
 
 def leave(count: int, state: TransactionStatus, *, name: str = "t", placeholders: int = 0, **header: Any) -> None:
     """Leave the rows of a transaction of so many items that are marked, of which the last are placeholders."""
     table = transaction_record.record_table_of(Transactions)
-    connection = Sheet._get_connection()
     for row in rows_of(Transactions):
         if row["id"]["S"].partition("#")[0] == name:
-            key = {"id": row["id"]}
-            table.connection.dispatch("DeleteItem", {"TableName": table.table, "Key": key})
+            Transactions._get_connection().delete_item(row["id"]["S"])
     Sheet("a", 10**6, body="old").save()
     template = existing(Sheet, "a", 10**6)
     Sheet("a", 10**6).delete(add_version_condition=False)
@@ -65,20 +63,14 @@ def leave(count: int, state: TransactionStatus, *, name: str = "t", placeholders
         key = {"pk": {"S": "a"}, "sk": {"N": str(i)}}
         is_new = i >= count - placeholders
         mark = WriteIntent(name, table.table, "save", is_new, {"b": {"S": "new"}, "v": {"N": "2"}})
-        row = {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_record.stored_mark(mark)}}}
-        connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": row})
-        named.append({"M": {"table": {"S": connection.table_name}, "key": {"M": key}, "lock": {"S": "lck"}}})
+        put(Sheet, {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_record.stored_mark(mark)}}})
+        named.append({"M": {"table": {"S": name_of(Sheet)}, "key": {"M": key}, "lock": {"S": "lck"}}})
     rows = range(0, count, 1000)
     for number, start in enumerate(rows):
         some = {"items": {"L": named[start : start + 1000]}}
         transaction_record.put_row(table, row_of_participants(name, number), some, expires=True)
-    lease_ms = 10_000
-    transaction_record.begin(
-        table,
-        TransactionRecord(
-            name, state, "0", "owner", **{"lease_ms": lease_ms, "items": count, "rows": len(rows), **header}
-        ),
-    )
+    facts = {"lease_ms": 10_000, "items": count, "rows": len(rows), **header}
+    transaction_record.begin(table, TransactionRecord(name, state, "0", "owner", **facts))
 
 
 def assert_settled(count: int, state: TransactionStatus, *, placeholders: int = 0) -> None:
@@ -133,7 +125,7 @@ def test_requests_and_units_elsewhere(
 def check_requests(
     engine: Engine, deed: str, state: TransactionStatus, count: int, watch: Callable[[], list[float]] = list
 ) -> list[float]:
-    engine.bind(Sheet, Transactions)
+    engine.bind(Sheet)
     placeholders = count // 10
     leave(count, state, placeholders=placeholders)
     act, few, reads = DEEDS[deed]
@@ -155,7 +147,7 @@ def test_without_statements_one_request_for_each_mark(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, deed: str
 ) -> None:
     """As for an engine that refuses them."""
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     make_long_from(monkeypatch, 100, statements=1)
     leave(30, TransactionStatus.COMMITTED)
     act, few, reads = DEEDS[deed]
@@ -211,13 +203,11 @@ def test_the_time_to_wait_is_one_for_all(sheets: VirtualClock) -> None:
 def test_marks_of_several_transactions(sheets: VirtualClock) -> None:
     """Each is judged by its own header."""
     leave(30, TransactionStatus.COMMITTED, name="t")
-    rows = {row["sk"]["N"]: row for row in rows_of(Sheet)}
-    table = Sheet._get_connection()
     leave(0, TransactionStatus.ABORTED, name="u", items=0, rows=0)
     for i in range(0, 30, 3):
-        row = rows[str(i)]
+        row = existing(Sheet, "a", i)
         row["lck"]["M"]["tx"]["M"]["id"] = {"S": "u"}
-        table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
+        put(Sheet, row)
     with transaction() as tx:
         found = tx.get_all(Sheet, [("a", i) for i in range(30)])
     assert [item and item.body for item in found] == (["old", "new", "new"] * 10)
@@ -268,34 +258,24 @@ def test_a_process_that_dies_in_the_middle(
 @pytest.mark.parametrize("deed", ["get_all", "query"])
 def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -> None:
     """Between any two requests a sweep completes the transaction, its header expires, and its items are changed."""
-    table = Transactions._get_connection()
 
     def complete() -> None:
         recover(Transactions, "t")
-        table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"id": {"S": "t"}}})
+        Transactions._get_connection().delete_item("t")
         for item in Sheet.query("a", consistent_read=True):
             item.update([Sheet.body.set("newer")])
 
     for before in range(5):
         leave(26, TransactionStatus.COMMITTED)
-        original, seen = Connection.dispatch, list[str]()
+        seen = list[str]()
 
-        def dispatch(
-            connection: Connection,
-            operation: str,
-            kwargs: Any,
-            *args: Any,
-            original: Any = original,
-            seen: list[str] = seen,
-            before: int = before,
-        ) -> Any:
+        def answer(send: Send, operation: str, _: Any, seen: list[str] = seen, before: int = before) -> Any:
             seen.append(operation)
             if len(seen) == before + 1:
                 in_thread(complete)
-            return original(connection, operation, kwargs, *args)
+            return send()
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Connection, "dispatch", dispatch)
+        with intercepted(answer):
             DEEDS[deed][0](26)
         if len(seen) <= before:
             complete()
@@ -305,24 +285,21 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
 def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
     """All the others are finished, the error names it, and the transaction is not finished."""
     leave(30, TransactionStatus.COMMITTED)
-    table = Sheet._get_connection()
     broken = existing(Sheet, "a", 3)
     broken["lck"]["M"]["queue"] = {"S": "broken"}
-    table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": broken})
+    put(Sheet, broken)
     with pytest.raises(LockingError):
         recover(Transactions, "t")
     assert [row["sk"]["N"] for row in marked_rows(Sheet, "lck")] == ["3"]
-    header = existing(Transactions, "t")
-    assert header["state"]["S"] == "committed"
+    assert existing(Transactions, "t")["state"]["S"] == "committed"
 
 
 def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
     """Nothing that is sent together may have it twice."""
     leave(30, TransactionStatus.COMMITTED)
     row = existing(Transactions, row_of_participants("t", 0))
-    table = Transactions._get_connection()
     row["content"]["M"]["items"]["L"] *= 2
-    table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
+    put(Transactions, row)
     recover(Transactions, "t")
     assert_settled(30, TransactionStatus.COMMITTED)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError
 
 from pynamo_locking import ConfigurationError, Transaction, outcome, transaction, transactional
 from pynamo_locking._core import dynamodb
-from tests.support.deeds import dying_at
+from tests.support.deeds import die_at
 from tests.support.faults import count_requests
-from tests.support.parties import in_thread
+from tests.support.parties import in_parallel
+from tests.support.statements import answering
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
     Blob,
@@ -27,11 +28,10 @@ from tests.support.transaction_models import (
     Transactions,
     marked_rows,
     purses,
-    survive,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
@@ -41,7 +41,6 @@ ISOLATIONS = ["serializable", "snapshot", "read_committed", "read_uncommitted"]
 
 def test_a_hundred_items_are_read_changed_and_committed_in_two_requests(concurrent_engine: Engine) -> None:
     """One BatchGetItem, one TransactWriteItems."""
-    concurrent_engine.bind(Purse, Transactions)
     keys = [f"p{i:02}" for i in range(100)]
     with transaction() as tx:
         for key in keys:
@@ -64,7 +63,6 @@ def test_it_costs_a_request_for_a_hundred_items_and_the_units_of_single_reads(
     dynoxide: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No unit more, absent or not; nothing for what was read before; and the plan is as after single reads."""
-    dynoxide.bind(Purse, Transactions)
     purses(9)
     for isolation, count in (("serializable", 105), ("snapshot", 20), ("read_committed", 20)):
         tx, single = Transaction(isolation=isolation), Transaction(isolation=isolation)
@@ -81,9 +79,8 @@ def test_it_costs_a_request_for_a_hundred_items_and_the_units_of_single_reads(
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_items_come_in_the_order_of_the_keys(memory: Engine, isolation: str) -> None:
+def test_items_come_in_the_order_of_the_keys(isolation: str) -> None:
     """Absent ones are None; the same key twice is one instance, the same as that of get; with the changes made."""
-    memory.bind(Purse, Transactions)
     purses(3)
     with transaction(isolation=isolation) as tx:
         second = tx.get(Purse, "p1")
@@ -103,7 +100,7 @@ def test_items_come_in_the_order_of_the_keys(memory: Engine, isolation: str) -> 
 
 def test_keys_of_every_kind(memory: Engine) -> None:
     """A range key stands in a tuple; numbers and bytes are keys; an item that has expired is absent."""
-    memory.bind(Sheet, Blob, Plain, RowLocks, Robot, Session, Transactions)
+    memory.bind(Sheet, Blob, Plain, RowLocks, Robot, Session)
     with transaction() as tx:
         for number in (1, 2.5):
             tx.save(Sheet("a", number, body=str(number)))
@@ -134,7 +131,7 @@ def test_keys_of_every_kind(memory: Engine) -> None:
 )
 def test_what_is_no_key_is_refused(memory: Engine, model: Any, keys: list[Any], told: str) -> None:
     """Before any request; and nothing is left in the transaction."""
-    memory.bind(Purse, Sheet, Transactions)
+    memory.bind(Sheet)
     tx = Transaction()
     with pytest.raises(ConfigurationError, match=told):
         tx.get_all(model, keys)
@@ -145,9 +142,8 @@ def test_what_is_no_key_is_refused(memory: Engine, model: Any, keys: list[Any], 
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
-def test_the_commit_checks_what_was_read(memory: Engine, isolation: str) -> None:
+def test_the_commit_checks_what_was_read(isolation: str) -> None:
     """Items and absences, as after get_or_none."""
-    memory.bind(Purse, Transactions)
     for changed in ("p0", "none"):
         purses(2)
         Purse("none").delete(add_version_condition=False)
@@ -164,60 +160,52 @@ def test_the_commit_checks_what_was_read(memory: Engine, isolation: str) -> None
 # What DynamoDB leaves out
 
 
-class Stingy:
-    """Answers so many keys of each BatchGetItem."""
+@contextmanager
+def stingy(monkeypatch: pytest.MonkeyPatch, most: Callable[[int], int]) -> Iterator[list[int]]:
+    """Answer so many keys of each BatchGetItem, by its number; yields how many were asked for."""
+    numbers = list[int]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: Callable[[int], int]) -> None:
-        self.asked: list[int] = []
-        original = Connection.dispatch
+    def answer(send: Any, kwargs: Any) -> Any:
+        [(table, asked)] = kwargs["RequestItems"].items()
+        keys = asked["Keys"]
+        numbers.append(len(keys))
+        served = most(len(numbers))
+        left = {table: {**asked, "Keys": keys[served:]}} if keys[served:] else {}
+        if not served:
+            return {"Responses": {}, "UnprocessedKeys": left}
+        return {**send({"RequestItems": {table: {**asked, "Keys": keys[:served]}}}), "UnprocessedKeys": left}
 
-        def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-            if operation != "BatchGetItem":
-                return original(connection, operation, kwargs, *args)
-            [(table, asked)] = kwargs["RequestItems"].items()
-            keys = asked["Keys"]
-            self.asked.append(len(keys))
-            served = most(len(self.asked))
-            left = {table: {**asked, "Keys": keys[served:]}} if keys[served:] else {}
-            if not served:
-                return {"Responses": {}, "UnprocessedKeys": left}
-            kwargs = {"RequestItems": {table: {**asked, "Keys": keys[:served]}}}
-            return {**original(connection, operation, kwargs, *args), "UnprocessedKeys": left}
-
-        monkeypatch.setattr(Connection, "dispatch", dispatch)
+    with answering(monkeypatch, answer, "BatchGetItem"):
+        yield numbers
 
 
 def test_keys_that_were_left_out_are_asked_for_again(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those, at once the first time, then after pauses; also when the time to wait is over, while some come."""
     purses(7)
     keys = [f"p{i}" for i in range(8)]
-    with monkeypatch.context() as patch, transaction(wait=30) as tx:
-        stingy = Stingy(patch, lambda request: 2 if request % 2 else 0)
+    with stingy(monkeypatch, lambda request: 2 if request % 2 else 0) as asked, transaction(wait=30) as tx:
         assert [item and item.purse_id for item in tx.get_all(Purse, keys)] == [*keys[:7], None]
-    assert stingy.asked == [8, 6, 6, 4, 4, 2, 2]
+    assert asked == [8, 6, 6, 4, 4, 2, 2]
     assert 0 < clock.elapsed < 10
-    stingy = Stingy(monkeypatch, lambda request: 3)
-    with transaction(wait=0) as tx:
+    with stingy(monkeypatch, lambda request: 3) as asked, transaction(wait=0) as tx:
         assert [item and item.purse_id for item in tx.get_all(Purse, keys)] == [*keys[:7], None]
-    assert stingy.asked == [8, 5, 2]
+    assert asked == [8, 5, 2]
 
 
 def test_an_engine_that_is_too_busy_until_the_end(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the error of a single read that was throttled, once `wait` is over; nothing takes part then."""
     purses(3)
-    stingy = Stingy(monkeypatch, lambda request: 1 if request == 1 else 0)
-    tx = Transaction(wait=5)
-    with pytest.raises(GetError, match=r"2 items of .*a retry is safe") as caught:
+    tx, few_keys = Transaction(wait=5), stingy(monkeypatch, lambda request: 1 if request == 1 else 0)
+    with few_keys as asked, pytest.raises(GetError, match=r"2 items of .*a retry is safe") as caught:
         tx.get_all(Purse, ["p0", "p1", "p2"])
     assert caught.value.cause_response_code == "ProvisionedThroughputExceededException"
     assert 5 <= clock.elapsed < 8
-    assert len(stingy.asked) < 30
+    assert len(asked) < 30
     assert tx.plan().path == "nothing"
 
 
-def test_more_than_sixteen_megabytes(memory: Engine) -> None:
+def test_more_than_sixteen_megabytes() -> None:
     """DynamoDB splits the answer, and nothing is missing."""
-    memory.bind(Purse, Transactions)
     for i in range(45):
         Purse(f"p{i}", note=f"{i:02}" + "x" * 390_000).save()
     with transaction(isolation="read_committed", wait=0) as tx:
@@ -238,8 +226,7 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
             tx.save(item)
         for i in range(2):
             tx.save(Purse(f"{prefix}new{i}", balance=1))
-        with dying_at(monkeypatch, f"finish {prefix}5" if is_committed else "decision"):
-            in_thread(lambda tx=tx: survive(tx.commit))  # type: ignore[misc]
+        die_at(monkeypatch, f"finish {prefix}5" if is_committed else "decision", tx.commit)
         assert marked_rows(Purse)
         assert (outcome(Transactions, tx.id) == "committed") is is_committed
         keys = [f"{prefix}{i}" for i in range(6)] + [f"{prefix}new{i}" for i in range(2)]
@@ -256,7 +243,6 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
 
 def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:
     """The write that follows knows its lock."""
-    engine.bind(Purse, Transactions)
     purses(2)
     with transaction() as tx:
         found = tx.get_all(Purse, ["p1", "p0", "p1"], for_update=True)
@@ -273,27 +259,18 @@ def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:
     assert Purse.get("p0").balance == 5
 
 
-def test_for_update_takes_the_locks_in_one_order(memory: Engine) -> None:
+def test_for_update_takes_the_locks_in_one_order() -> None:
     """Two that name the same items in different orders never wait for each other."""
-    memory.bind(Purse, Transactions)
     purses(2)
-    together, failures = threading.Barrier(2), list[Exception]()
+    together = threading.Barrier(2)
 
     def move(keys: list[str]) -> None:
-        try:
-            for _ in range(5):
-                together.wait(60)
-                with transaction(wait=20) as tx:
-                    for item in tx.get_all(Purse, keys, for_update=True):
-                        assert item is not None
-                        tx.update(item, [Purse.balance.add(1)])
-        except Exception as error:  # noqa: BLE001 - asserted below
-            failures.append(error)
+        for _ in range(5):
+            together.wait(60)
+            with transaction(wait=20) as tx:
+                for item in tx.get_all(Purse, keys, for_update=True):
+                    assert item is not None
+                    tx.update(item, [Purse.balance.add(1)])
 
-    threads = [threading.Thread(target=move, args=(keys,)) for keys in (["p0", "p1"], ["p1", "p0"])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_parallel(lambda: move(["p0", "p1"]), lambda: move(["p1", "p0"]))
     assert [Purse.get(key).balance for key in ("p0", "p1")] == [110, 110]

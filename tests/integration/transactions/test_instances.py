@@ -18,7 +18,7 @@ from tests.support.transaction_helpers import (
     tx_touch,
     tx_update,
 )
-from tests.support.transaction_models import Purse, Transactions, make_long_from, marked_rows, purses, stored
+from tests.support.transaction_models import Purse, marked_rows, purses, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 def test_instances_from_outside(engine: Engine, path: str) -> None:
     """An instance that was read before counts as what it was then: written if that is still so, refused if not."""
-    engine.bind(Purse, Transactions)
     good, old = purses(2)
     Purse.get("p1").update([Purse.balance.add(1)])
     good.balance = 1
@@ -49,7 +48,6 @@ def test_instances_from_outside(engine: Engine, path: str) -> None:
 
 def test_key_only_instances_without_a_version_condition(engine: Engine, path: str) -> None:
     """With add_version_condition=False an instance with nothing but a key is written over whatever is stored."""
-    engine.bind(Purse, Transactions)
     for write in WRITES:
         Purse("p0", balance=100, note="old").save(add_version_condition=False)
         version = Purse.get("p0", consistent_read=True).version
@@ -69,7 +67,6 @@ def test_key_only_instances_without_a_version_condition(engine: Engine, path: st
 
 def test_key_only_instances_with_a_version_condition(engine: Engine, path: str) -> None:
     """A new instance must not be stored yet: StaleVersion if it is, and nothing is written."""
-    engine.bind(Purse, Transactions)
     purses(1)
     before = stored(Purse, "p0")
     for write in WRITES:
@@ -84,7 +81,6 @@ def test_key_only_instances_with_a_version_condition(engine: Engine, path: str) 
 @pytest.mark.parametrize("write", WRITES)
 def test_conditions(engine: Engine, write: Callable[..., None], path: str) -> None:
     """A condition is on the item before the transaction; not met, it is a Conflict and nothing is written."""
-    engine.bind(Purse, Transactions)
     purses(2)
     with transaction() as tx:
         item = tx.get(Purse, "p0")
@@ -106,7 +102,6 @@ def test_conditions(engine: Engine, write: Callable[..., None], path: str) -> No
 
 def test_all_conditions_of_one_item_have_to_hold(cheap: Engine, path: str) -> None:
     """Conditions of several operations on one item are joined."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     with pytest.raises(Conflict), transaction() as tx:
         item = tx.get(Purse, "p0")
@@ -116,10 +111,8 @@ def test_all_conditions_of_one_item_have_to_hold(cheap: Engine, path: str) -> No
     assert Purse.get("p0").balance == 100
 
 
-def test_check(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check(engine: Engine, few: None) -> None:
     """check() makes an unwritten item, its version and a condition part of the commit, on every path."""
-    engine.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     good, old = purses(2)
     Purse.get("p1").touch()
     for size in (1, 6):
@@ -142,7 +135,6 @@ def test_check(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_check_alone(engine: Engine) -> None:
     """A transaction that only checks or reads makes transactional reads, and notices what has changed."""
-    engine.bind(Purse, Transactions)
     one, two = purses(2)
     with transaction() as tx:
         tx.check(one)
@@ -160,7 +152,6 @@ def test_a_check_alone(engine: Engine) -> None:
 
 def test_versions(engine: Engine, path: str) -> None:
     """Each written item has one version more, however often it was written; a read one stays."""
-    engine.bind(Purse, Transactions)
     purses(3)
     with transaction() as tx:
         a, b, c = (tx.get(Purse, f"p{i}") for i in range(3))
@@ -176,7 +167,6 @@ def test_versions(engine: Engine, path: str) -> None:
 
 def test_a_failed_commit_leaves_the_instances_usable(cheap: Engine, path: str) -> None:
     """After a Conflict the instances have their old version, and can be saved again."""
-    cheap.bind(Purse, Transactions)
     [item] = purses(1)
     item.balance = 1
     with pytest.raises(Conflict), transaction() as tx:
@@ -187,7 +177,6 @@ def test_a_failed_commit_leaves_the_instances_usable(cheap: Engine, path: str) -
     assert Purse.get("p0").balance == 1
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_what_is_read_after_an_unchecked_write_is_checked() -> None:
     """The value that was seen is the one that was written upon."""
     purses(1)
@@ -198,7 +187,6 @@ def test_what_is_read_after_an_unchecked_write_is_checked() -> None:
     assert balance("p0") == 1000
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_two_copies_of_one_item_are_not_both_saved() -> None:
     """The second would undo what was done to the first."""
     purses(1)
@@ -207,7 +195,6 @@ def test_two_copies_of_one_item_are_not_both_saved() -> None:
         tx.save(Purse.get("p0"))
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_a_check_leaves_the_instance_that_get_has_given() -> None:
     """Everybody who asks the transaction gets the same one."""
     purses(1)
@@ -217,11 +204,9 @@ def test_a_check_leaves_the_instance_that_get_has_given() -> None:
         assert tx.get(Purse, "p0") is mine
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 @pytest.mark.parametrize("long", [False, True])
-def test_a_save_stores_what_was_saved(monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
+def test_a_save_stores_what_was_saved(few: None, long: bool) -> None:
     """What is changed in the instance afterwards needs another save, also where the write is planned again."""
-    make_long_from(monkeypatch)
     purse = purses(1)[0]
     with transaction() as tx:
         purse.balance = 1
@@ -233,10 +218,8 @@ def test_a_save_stores_what_was_saved(monkeypatch: pytest.MonkeyPatch, long: boo
     assert balance("p0") == 1
 
 
-@pytest.mark.usefixtures("purses_and_entries")
-def test_a_failed_long_commit_teaches_no_instance_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_long_commit_teaches_no_instance_a_version(few: None) -> None:
     """An old instance that was to be saved whatever is stored is as old afterwards as it was."""
-    make_long_from(monkeypatch)
     old, stale = purses(2)
     for purse in (Purse.get("p0"), Purse.get("p1")):
         purse.update([Purse.balance.set(500)])
@@ -250,7 +233,6 @@ def test_a_failed_long_commit_teaches_no_instance_a_version(monkeypatch: pytest.
     assert balance("p0") == 500
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_an_instance_does_not_carry_out_what_was_rolled_back() -> None:
     """It shows the result of an update that has not happened: to save it is refused."""
     purses(1)
@@ -263,7 +245,6 @@ def test_an_instance_does_not_carry_out_what_was_rolled_back() -> None:
     assert balance("p0") == 100
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_an_item_without_a_version_is_known_to_exist(memory: Engine) -> None:
     """One that stock PynamoDB has written, and that is deleted meanwhile, is not created again."""
     memory.client().put_item(TableName=Purse.Meta.table_name, Item={"purse_id": {"S": "old"}, "balance": {"N": "1"}})

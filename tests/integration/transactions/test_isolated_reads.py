@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,6 @@ from tests.support.transaction_models import (
     Plain,
     Session,
     Sheet,
-    Transactions,
     marked_rows,
     survive,
 )
@@ -51,7 +49,7 @@ def change() -> None:
 
 def leave(engine: Engine, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Store sheets, and let a process that changes them die before its decision or after it."""
-    engine.bind(Sheet, Transactions)
+    engine.bind(Sheet)
     for number, body in BEFORE.items():
         Sheet("f", number, body=body).save()
     with dying_at(monkeypatch, step):
@@ -119,26 +117,23 @@ def test_a_query_goes_on_where_it_has_ended(cheap: Engine, monkeypatch: pytest.M
 
 def test_a_key_that_is_given_twice_is_read_once(memory: Engine) -> None:
     """However it is written: DynamoDB refuses a batch in which it is twice. Keys may be lists, as in PynamoDB."""
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     Sheet("f", 1).save()
     keys = [("f", 1), ["f", 1], ("f", 1.0), ("f", 2)]
     assert found(Sheet.batch_get, keys, isolation="read_committed") == {1: None}
     assert len(list(Sheet.batch_get(iter(keys), isolation="read_committed"))) == 1
 
 
-def test_tasks_query_with_an_isolation_too(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tasks_query_with_an_isolation_too(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an option of the query like any other."""
     leave(memory, monkeypatch, "finish f")
-
-    async def main() -> list[int]:
-        return [int(sheet.number) async for sheet in Sheet.aquery("f", isolation="read_committed")]
-
-    assert asyncio.run(main()) == sorted(AFTER)
+    found_by_task = Sheet.aquery("f", isolation="read_committed")
+    assert [int(sheet.number) async for sheet in found_by_task] == sorted(AFTER)
 
 
 def test_classes_and_times_are_judged_by_what_is_shown(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A placeholder has neither a class nor a time of expiry: both are in its mark."""
-    memory.bind(Animal, Session, Transactions)
+    memory.bind(Animal, Session)
     past = datetime.now(timezone.utc) - timedelta(minutes=1)
 
     def create() -> None:
@@ -166,7 +161,7 @@ def test_classes_and_times_are_judged_by_what_is_shown(memory: Engine, monkeypat
 
 def test_what_cannot_be_shown_is_refused(memory: Engine) -> None:
     """An index lags behind, a part of an item has no mark, an estimate counts no items, and there are two levels."""
-    memory.bind(Sheet, Transactions)
+    memory.bind(Sheet)
     level: Any = {"isolation": "read_committed"}
     with count_requests() as counted:
         for refused in (
@@ -189,7 +184,7 @@ def test_what_cannot_be_shown_is_refused(memory: Engine) -> None:
 
 def test_costs(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without marks those of consistent reads; for marks what `get` takes, those of a transaction together."""
-    memory.bind(Entry, Plain, Transactions)
+    memory.bind(Entry, Plain)
     with Entry.batch_write(unguarded=True) as batch:
         for i in range(150):
             batch.save(Entry("b", i))

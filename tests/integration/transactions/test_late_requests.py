@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
-from pynamodb.connection import Connection
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import (
@@ -26,7 +25,8 @@ from pynamo_locking._core.transactions import TransactionRecord, TransactionStat
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import deeds, dying_at
+from tests.support.deeds import deeds, die_at
+from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
 from tests.support.proxy import Fault, Proxy, nth
 from tests.support.transaction_models import (
@@ -34,6 +34,7 @@ from tests.support.transaction_models import (
     Transactions,
     dying_after,
     dying_where,
+    empty,
     ends_s,
     marked_rows,
     purses,
@@ -148,7 +149,6 @@ class _Slow:
 def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark that is not answered in time, a transaction that is aborted meanwhile, and then the mark arrives."""
     monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=6, request_timeout=1, max_clock_skew=0.5))
-    real_engine.bind(Purse, Transactions)
     tx = doomed(late, workers=2)
     with through_proxy(real_engine) as proxy:
         proxy.plan = _Slow()
@@ -164,34 +164,30 @@ def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, mo
 
 
 @contextmanager
-def late_marks(monkeypatch: pytest.MonkeyPatch, copies: int) -> Iterator[Callable[[], None]]:
+def late_marks(copies: int) -> Iterator[Callable[[], None]]:
     """Keep so many copies of the mark, and let the next ones through; yields what lets them arrive."""
-    kept: list[Any] = []
-    original = Connection.dispatch
+    kept: list[Send] = []
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if len(kept) < copies and _is_mark(operation, kwargs):
-            kept.append((connection, operation, kwargs))
+            kept.append(send)
             raise ConnectionClosedError(endpoint_url="memory")
-        return original(connection, operation, kwargs, *args)
+        return send()
 
     def arrive() -> None:
-        for connection, operation, kwargs in kept:
+        for send in kept:
             with suppress(ClientError):
-                original(connection, operation, kwargs)
+                send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         yield arrive
 
 
 @pytest.mark.parametrize("copies", [1, 2, MOST_COPIES])
-def test_a_second_copy_of_a_mark_is_swept(
-    clock: VirtualClock, late: str, copies: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_copy_of_a_mark_is_swept(clock: VirtualClock, late: str, copies: int) -> None:
     """The mark was sent again and applied, or given up; the copies that were not answered arrive after the abort."""
     tx = doomed(late)
-    with late_marks(monkeypatch, copies) as arrive, pytest.raises(Conflict):
+    with late_marks(copies) as arrive, pytest.raises(Conflict):
         tx.commit()
     assert marked_rows(Purse) == []
     arrive()
@@ -205,76 +201,52 @@ def test_a_second_copy_of_a_mark_is_swept(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_definite_answer_leaves_nothing_to_sweep(
-    clock: VirtualClock, times: int, late: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_definite_answer_leaves_nothing_to_sweep(clock: VirtualClock, times: int, late: str) -> None:
     """A lost answer to a mark that was applied, once it is seen, and refusals are answers: no sweep has to look."""
-    tx = doomed(late)
-    original, lost = Connection.dispatch, list[str]()
+    tx, lost = doomed(late), list[str]()
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if _is_mark(operation, kwargs) and len(lost) < times:
             lost.append(operation)
             if len(lost) == 1:
-                original(connection, operation, kwargs, *args)
+                send()
                 raise ConnectionClosedError(endpoint_url="memory")
             raise _refusal(operation)
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        with pytest.raises(Conflict):
-            tx.commit()
+    with intercepted(answer), pytest.raises(Conflict):
+        tx.commit()
     assert len(lost) == times
     assert sweep(Transactions, dry_run=True).examined == 0
 
 
-def test_a_mark_that_is_forbidden_leaves_nothing_to_sweep(
-    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DynamoDB has refused it for good, so no copy of it can arrive."""
-    tx, original = doomed(late), Connection.dispatch
+@pytest.mark.parametrize("lost", [0, 1], ids=["at once", "after an attempt without an answer"])
+def test_a_mark_that_is_forbidden(clock: VirtualClock, late: str, lost: int) -> None:
+    """The refusal is told, and not that other transactions were in the way: to run it again would not help.
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        if _is_mark(operation, kwargs):
-            raise _refusal(operation, "AccessDeniedException")
-        return original(connection, operation, kwargs, *args)
+    If DynamoDB has refused every copy for good, none can arrive.
+    """
+    tx, sent = doomed(late), list[str]()
 
-    with monkeypatch.context() as patch, pytest.raises(TransactWriteError) as caught:
-        patch.setattr(Connection, "dispatch", dispatch)
-        tx.commit()
-    assert caught.value.cause_response_code == "AccessDeniedException"
-    assert sweep(Transactions, dry_run=True).examined == 0
-
-
-def test_a_mark_that_is_forbidden_after_an_attempt_without_an_answer(
-    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The refusal is told, and not that other transactions were in the way: to run it again would not help."""
-    tx, original, lost = doomed(late), Connection.dispatch, list[str]()
-
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if not _is_mark(operation, kwargs):
-            return original(connection, operation, kwargs, *args)
-        lost.append(operation)
-        if len(lost) == 1:
+            return send()
+        sent.append(operation)
+        if len(sent) <= lost:
             raise ConnectionClosedError(endpoint_url="memory")
         raise _refusal(operation, "AccessDeniedException")
 
-    with monkeypatch.context() as patch, pytest.raises(TransactWriteError) as caught:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer), pytest.raises(TransactWriteError) as caught:
         tx.commit()
-    assert len(lost) > 1
+    assert len(sent) > lost
     assert not isinstance(caught.value, Conflict)
     assert caught.value.cause_response_code == "AccessDeniedException"
+    assert lost or sweep(Transactions, dry_run=True).examined == 0
 
 
 def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
-    error = {
-        "Error": {"Code": code, "Message": "for now"},
-        "ResponseMetadata": {"HTTPStatusCode": 400},
-    }
-    return ClientError(error, operation)  # type: ignore[arg-type]
+    error: Any = {"Error": {"Code": code, "Message": "for now"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    return ClientError(error, operation)
 
 
 # A second copy of a whole transaction
@@ -285,7 +257,6 @@ def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_second_copy_of_an_addition_is_not_applied(real_engine: Engine, count: int, action: Any, others: int) -> None:
     """What a proxy repeats unseen by the process counts once, also where one item is all of the transaction."""
-    real_engine.bind(Purse, Transactions)
     items = purses(count)
     with through_proxy(real_engine) as proxy:
         with transaction() as tx:
@@ -307,7 +278,7 @@ def test_a_late_mark_of_the_dead_is_swept_for_a_day(
 ) -> None:
     """No process knows of the mark that is on its way: sweeps look for it again until it cannot arrive any more."""
     tx = doomed(late)
-    with late_marks(monkeypatch, 1) as arrive, dying_next(monkeypatch):
+    with late_marks(1) as arrive, dying_next(monkeypatch):
         in_thread(lambda: survive(tx.commit))
     assert sweep(Transactions).aborted == 1
     assert sweep(Transactions).examined == 0
@@ -357,7 +328,7 @@ def test_a_death_during_an_abort_leaves_nothing_that_a_sweep_misses(
     done = {deed.partition(" ")[0] for each in process.sent for deed in deeds(*each)}
     assert done >= {"header", "row", "mark", "abort", "drop", "clean"}
     for k in range(count):
-        _start_over()
+        empty(Purse, Transactions)
         tx = doomed(late)
         with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost):
             in_thread(lambda tx=tx: _abort(tx))
@@ -378,13 +349,6 @@ def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch, *, is
         if not process.is_dead:
             return k
     raise AssertionError("it does not come to its end")
-
-
-def _start_over() -> None:
-    for model, name in ((Purse, "purse_id"), (Transactions, "id")):
-        connection = model._get_connection()
-        for row in rows_of(model):
-            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
 
 
 # A second event between look and abort
@@ -411,24 +375,20 @@ def test_who_renews_between_look_and_abort_lives(
     tx = Transaction(workers=1)
     for i in range(6):
         tx.touch(tx.get(Purse, f"p{i}"))
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(tx.commit))
+    die_at(monkeypatch, "decision", tx.commit)
     assert "p3" in {row["purse_id"]["S"] for row in marked_rows(Purse)}
-    header_table, states, original = record_table_of(Transactions), list[str | None](), Connection.dispatch
+    header_table, states = record_table_of(Transactions), list[str | None]()
     header = transaction_record.read(header_table, tx.id)
     assert header is not None
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "UpdateItem" and ":by" in kwargs.get("ExpressionAttributeValues", {}):
-            with monkeypatch.context() as undo:
-                undo.setattr(Connection, "dispatch", original)
-                if not states:
-                    transaction_record.renew(header_table, header, 1)
-                states.append(outcome(Transactions, tx.id))
-        return original(connection, operation, kwargs, *args)
+            if not states:
+                transaction_record.renew(header_table, header, 1)
+            states.append(outcome(Transactions, tx.id))
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         act(tx.id)
     assert states == ["pending"] * aborts
     assert outcome(Transactions, tx.id) == ("pending" if act is _swept else "aborted")
@@ -453,20 +413,17 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
     """The items of a dead transaction carry the marks of a later one, which is alive, when recover() completes it."""
     purses(6)
     for i in range(3):
-        Purse(f"p{i}").update(
-            [Purse.note.set("x" * 99)], add_version_condition=False
-        )  # larger: the same three are direct
+        # Larger, so the same three are direct.
+        Purse(f"p{i}").update([Purse.note.set("x" * 99)], add_version_condition=False)
     dead = _of_all(200)
-    with dying_at(monkeypatch, "end" if is_committed else "decision"):
-        in_thread(lambda: survive(dead.commit))
+    die_at(monkeypatch, "end" if is_committed else "decision", dead.commit)
     if not is_committed:
         transaction_record.abort(record_table_of(Transactions), dead.id, "asked")
         assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
     assert marked_rows(Purse) == []
     assert outcome(Transactions, dead.id) == ("committed" if is_committed else "aborted")
     alive = _of_all(300)
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(alive.commit))
+    die_at(monkeypatch, "decision", alive.commit)
     marked = marked_rows(Purse)
     assert sorted(row["purse_id"]["S"] for row in marked) == ["p3", "p4", "p5"]
     assert recover(Transactions, dead.id) == ("finished" if is_committed else "aborted")
@@ -479,25 +436,21 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
 # A doubt, and then a second event
 
 
-def test_a_mark_in_doubt_that_a_lock_refuses_is_swept(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_in_doubt_that_a_lock_refuses_is_swept(clock: VirtualClock) -> None:
     """No answer to a mark; then a lock refuses its second copy, which says nothing of the first one."""
-    tx = doomed("with a lock document")
-    held, kept, original = Purse.lock(LATE), list[Any](), Connection.dispatch
+    tx, held, kept = doomed("with a lock document"), Purse.lock(LATE), list[Send]()
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if not kept and _is_mark(operation, kwargs):
-            kept.append((connection, operation, kwargs))
+            kept.append(send)
             in_thread(held.acquire)
             raise ConnectionClosedError(endpoint_url="memory")
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        with pytest.raises(ItemLocked):
-            tx.commit()
+    with intercepted(answer), pytest.raises(ItemLocked):
+        tx.commit()
     held.release()
-    [(connection, operation, kwargs)] = kept
-    original(connection, operation, kwargs)
+    kept[0]()
     assert_swept()
 
 
@@ -507,28 +460,24 @@ def _conflict(operation: str) -> ClientError:
     return ClientError({"Error": error, "CancellationReasons": reasons}, operation)  # type: ignore[typeddict-unknown-key]
 
 
-def test_a_transaction_in_doubt_that_is_refused_for_now_is_applied_once(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_in_doubt_that_is_refused_for_now_is_applied_once(clock: VirtualClock) -> None:
     """Applied without an answer, then refused for another transaction's sake: the third copy is the same one."""
-    items, original, tokens = purses(2), Connection.dispatch, list[str]()
+    items, tokens = purses(2), list[str]()
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation != "TransactWriteItems":
-            return original(connection, operation, kwargs, *args)
+            return send()
         tokens.append(kwargs["ClientRequestToken"])
         if len(tokens) == 2:
             raise _conflict(operation)
-        answer = original(connection, operation, kwargs, *args)
+        answered = send()
         if len(tokens) == 1:
             raise ConnectionClosedError(endpoint_url="memory")
-        return answer
+        return answered
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        with transaction() as tx:
-            for item in items:
-                tx.update(item, [Purse.balance.add(5)], add_version_condition=False)
+    with intercepted(answer), transaction() as tx:
+        for item in items:
+            tx.update(item, [Purse.balance.add(5)], add_version_condition=False)
     assert tokens == tokens[:1] * 3
     assert [Purse.get(item.purse_id).balance for item in items] == [105, 105]
 
@@ -540,52 +489,40 @@ def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
     purses(6)
     other = _of_all(300)
     clock.jump(1)  # the older one would push the younger one aside
-    tx, original, kept = Transaction(wait=1), Connection.dispatch, list[Any]()
+    tx, kept = Transaction(wait=1), list[Send]()
     for i in (3, 4):
         tx.touch(tx.get(Purse, f"p{i}"))
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, _: Any) -> Any:
         if operation == "TransactWriteItems" and not kept:
-            kept.append((connection, operation, kwargs))
-            with dying_at(monkeypatch, "decision"):
-                in_thread(lambda: survive(other.commit))
+            kept.append(send)
+            die_at(monkeypatch, "decision", other.commit)
             raise ConnectionClosedError(endpoint_url="memory")
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        with pytest.raises(OutcomeUnknown):
-            tx.commit()
+    with intercepted(answer), pytest.raises(OutcomeUnknown):
+        tx.commit()
     assert recover(Transactions, other.id, force=True) == "aborted"
-    [(connection, operation, kwargs)] = kept
-    original(connection, operation, kwargs)
+    kept[0]()
     assert Purse.get("p3").version == 2
 
 
-def _lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unanswered(send: Send, operation: str, _: Any) -> Any:
     """All native transactions are applied, and none is answered."""
-    original = Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        answer = original(connection, operation, kwargs, *args)
-        if operation == "TransactWriteItems":
-            raise ConnectionClosedError(endpoint_url="memory")
-        return answer
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    answered = send()
+    if operation == "TransactWriteItems":
+        raise ConnectionClosedError(endpoint_url="memory")
+    return answered
 
 
-def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(clock: VirtualClock) -> None:
     """No answer at all, and then its idempotency key is there, with its own id: it was committed now."""
     [item] = purses(1)
     tx, calls = Transaction(idempotency_key="once"), list[str]()
     tx.after_commit(lambda: calls.append("committed"))
     item.balance = 7
     tx.save(item)
-    with monkeypatch.context() as patch:
-        _lose_answers(patch)
+    with intercepted(_unanswered):
         tx.commit()
     assert not tx.is_repeated
     assert calls == ["committed"]
@@ -593,7 +530,7 @@ def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(
     assert Purse.get("p0").version == 3
 
 
-def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock) -> None:
     """No answer to a transaction that deletes a locked item; then the lock is found to be gone: that is no loss."""
     purses(2)
     tx = Transaction()
@@ -601,8 +538,7 @@ def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch
     tx.touch(tx.get(Purse, "p1"))
     own = tx._members.locks[0]._handle.entry
     assert own is not None
-    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
-        _lose_answers(patch)
+    with intercepted(_unanswered), pytest.raises(OutcomeUnknown):
         tx.commit()
     assert stored(Purse, "p0") is None
     assert not own.lost.is_set()
@@ -611,10 +547,8 @@ def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock, monkeypatch
 def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
     """A renewal that was not answered arrives after the next one: a watcher must not take that for silence."""
     header_table = record_table_of(Transactions)
-    transaction_record.begin(header_table, TransactionRecord("t", TransactionStatus.PENDING, lease_ms=1000))
-    newer = transaction_record.renew(header_table, TransactionRecord("t", TransactionStatus.PENDING, lease_ms=5000), 2)
-    assert (
-        transaction_record.renew(header_table, TransactionRecord("t", TransactionStatus.PENDING, lease_ms=1000), 1)
-        == newer
-    )
+    short, long = (TransactionRecord("t", TransactionStatus.PENDING, lease_ms=lease_ms) for lease_ms in (1000, 5000))
+    transaction_record.begin(header_table, short)
+    newer = transaction_record.renew(header_table, long, 2)
+    assert transaction_record.renew(header_table, short, 1) == newer
     assert transaction_record.read(header_table, "t") == newer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,14 +23,13 @@ from pynamo_locking import (
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.models import APART
-from tests.support.parties import abandoned, in_thread
+from tests.support.parties import abandoned, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import (
     Purse,
     Robot,
     RowLocks,
     Seat,
-    Transactions,
     Visit,
     locks_of_names,
     purses,
@@ -45,8 +44,9 @@ if TYPE_CHECKING:
 HOMES = pytest.mark.parametrize("model", [Seat, Robot], ids=["in-the-item", "in-a-row"])
 
 
-def bind(engine: Engine) -> None:
-    engine.bind(Purse, Seat, Robot, RowLocks, Transactions)
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Seat, Robot, RowLocks)
 
 
 # Shared with other readers
@@ -55,7 +55,6 @@ def bind(engine: Engine) -> None:
 @HOMES
 def test_readers_share_an_item_and_keep_writers_out(engine: Engine, model: type[Any], path: str) -> None:
     """Two transactions read with for_share at once; who wants the item alone waits until both are over."""
-    bind(engine)
     model("a").save()
     with transaction() as tx:
         assert tx.get(model, "a", for_share=True) is tx.get_all(model, ["a"], for_share=True)[0]
@@ -74,7 +73,6 @@ def test_readers_share_an_item_and_keep_writers_out(engine: Engine, model: type[
 
 def test_a_writer_without_a_lock_is_refused_while_readers_share(cheap: Engine) -> None:
     """The lock is in the item, so DynamoDB refuses its writes, those of other transactions too."""
-    bind(cheap)
     Seat("a", users="x").save()
     with transaction() as tx:
         tx.get(Seat, "a", for_share=True)
@@ -91,9 +89,8 @@ def test_a_writer_without_a_lock_is_refused_while_readers_share(cheap: Engine) -
 
 @HOMES
 @pytest.mark.parametrize("does", ["save", "update", "delete", "touch"])
-def test_there_is_no_upgrade(memory: Engine, model: type[Any], does: str) -> None:
+def test_there_is_no_upgrade(model: type[Any], does: str) -> None:
     """Who shares an item and wants to write it is refused at once, whether others share it or not."""
-    bind(memory)
     model("a").save()
     with transaction() as tx:
         item = tx.get(model, "a", for_share=True)
@@ -110,9 +107,8 @@ def test_there_is_no_upgrade(memory: Engine, model: type[Any], does: str) -> Non
 
 
 @HOMES
-def test_who_has_an_item_alone_shares_it_for_nothing(memory: Engine, model: type[Any]) -> None:
+def test_who_has_an_item_alone_shares_it_for_nothing(model: type[Any]) -> None:
     """The other way round costs no request, and leaves the right to write."""
-    bind(memory)
     model("a").save()
     with transaction() as tx:
         item = tx.get(model, "a", for_update=True)
@@ -129,9 +125,8 @@ def test_who_has_an_item_alone_shares_it_for_nothing(memory: Engine, model: type
 
 @HOMES
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_write_before_for_share_is_refused_too(memory: Engine, model: type[Any], exists: bool) -> None:
+def test_a_write_before_for_share_is_refused_too(model: type[Any], exists: bool) -> None:
     """It would be written under a shared lock, of the item or of its name."""
-    bind(memory)
     if exists:
         model("a").save()
     with pytest.raises(ConfigurationError, match="no upgrade"), transaction() as tx:
@@ -141,9 +136,8 @@ def test_a_write_before_for_share_is_refused_too(memory: Engine, model: type[Any
     assert [item.version for item in model.scan()] == [1] * exists
 
 
-def test_what_is_asked_for_with_for_share_is_checked_under_a_lock_alone_too(memory: Engine) -> None:
+def test_what_is_asked_for_with_for_share_is_checked_under_a_lock_alone_too() -> None:
     """The transaction, or its caller, has the item alone already; a lock that is lost protects nothing."""
-    bind(memory)
     for key in ("own", "outer"):
         Seat(key).save()
         tx = Transaction(isolation="read_committed")
@@ -165,9 +159,8 @@ def test_what_is_asked_for_with_for_share_is_checked_under_a_lock_alone_too(memo
     assert rows_of(Purse) == []
 
 
-def test_both_at_once_are_refused(memory: Engine) -> None:
+def test_both_at_once_are_refused() -> None:
     """No request tells which of the two was meant."""
-    bind(memory)
     with transaction() as tx, count_requests() as counted:
         for read in (tx.get, tx.get_or_none, lambda model, key, **how: tx.get_all(model, [key], **how)):
             with pytest.raises(ConfigurationError, match="exclude each other"):
@@ -175,16 +168,19 @@ def test_both_at_once_are_refused(memory: Engine) -> None:
     assert counted.total == 0
 
 
-@pytest.mark.parametrize("isolation", ["serializable", "snapshot", "read_committed", "read_uncommitted"])
-def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) -> None:
-    """Under every isolation: a lock can be lost, and a writer that comes then is noticed."""
-    bind(cheap)
-    Seat("a").save()
-    tx = Transaction(isolation=isolation)
-    tx.get(Seat, "a", for_share=True)
+def break_and_write() -> None:
     for entry in Seat.lock_state("a").entries:
         Seat.break_lock("a", ticket=entry.ticket)
     in_thread(Seat.get("a").save)
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot", "read_committed", "read_uncommitted"])
+def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) -> None:
+    """Under every isolation: a lock can be lost, and a writer that comes then is noticed."""
+    Seat("a").save()
+    tx = Transaction(isolation=isolation)
+    tx.get(Seat, "a", for_share=True)
+    break_and_write()
     if isolation != "snapshot":
         tx.save(Purse("rests on it"))
     with pytest.raises(StaleVersion):
@@ -193,23 +189,17 @@ def test_what_is_shared_is_checked_at_the_commit(cheap: Engine, isolation: str) 
 
 
 @pytest.mark.parametrize("before", ["nothing", "for_update"])
-def test_what_a_task_shares_is_checked_at_the_commit_too(memory: Engine, before: str) -> None:
+async def test_what_a_task_shares_is_checked_at_the_commit_too(before: str) -> None:
     """Its locks are awaited, and its reads take place in a thread."""
-    bind(memory)
     Seat("a").save()
 
-    async def main() -> None:
+    with pytest.raises(StaleVersion):
         async with atransaction(isolation="read_committed") as tx:
             if before != "nothing":
                 await tx.get(Seat, "a", for_update=True)
             await tx.get(Seat, "a", for_share=True)
-            for entry in Seat.lock_state("a").entries:
-                Seat.break_lock("a", ticket=entry.ticket)
-            in_thread(Seat.get("a").save)
+            break_and_write()
             await tx.save(Purse("rests on it"))
-
-    with pytest.raises(StaleVersion):
-        asyncio.run(main())
 
 
 # Items that do not exist
@@ -224,37 +214,29 @@ def test_two_creators_of_an_absent_item_queue(
 
     A plain save does not wait for the lock of a name.
     """
-    bind(engine)
     monkeypatch.setattr(model.Meta, "lock_settings", APART)
-    found, holders, errors = list[Any](), list[int](), list[BaseException]()
 
-    def second() -> None:
-        try:
-            with transaction(wait=20) as other:
-                found.append(other.get_or_none(model, "a", for_update=True))
-                holders.append(len(model.lock_state("a").holders))
-                other.save(found[0] or model("a"))
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            errors.append(error)
+    def second() -> tuple[Any, int]:
+        with transaction(wait=20) as other:
+            found = other.get_or_none(model, "a", for_update=True)
+            holders = len(model.lock_state("a").holders)
+            other.save(found or model("a"))
+        return found, holders
 
-    thread = threading.Thread(target=second)
-    try:
-        with transaction() as tx:
-            assert tx.get_or_none(model, "a", for_update=True) is None
-            thread.start()
-            until(lambda: len(state_of_absent(model).entries) == 2, "the second one")
-            assert stored(model, "a") is None
-            if end == "commit":
-                tx.save(model("a"))
-            elif end == "outside":
-                in_thread(model("a").save)
-            if end != "commit":
-                tx.rollback()
-    finally:
-        thread.join()
-    assert errors == []
-    assert [each is None for each in found] == [end == "rollback"]
-    assert holders == [0 if end == "rollback" and model is Seat else 1]
+    with ThreadPoolExecutor(1) as pool, transaction() as tx:
+        assert tx.get_or_none(model, "a", for_update=True) is None
+        future = pool.submit(second)
+        until(lambda: len(state_of_absent(model).entries) == 2, "the second one")
+        assert stored(model, "a") is None
+        if end == "commit":
+            tx.save(model("a"))
+        elif end == "outside":
+            in_thread(model("a").save)
+        if end != "commit":
+            tx.rollback()
+    found, holders = future.result()
+    assert (found is None) is (end == "rollback")
+    assert holders == (0 if end == "rollback" and model is Seat else 1)
     assert model.get("a", consistent_read=True).version == (1 if end == "rollback" else 2)
     assert model.lock_state("a").entries == ()
     assert locks_of_names() == []
@@ -268,7 +250,6 @@ def state_of_absent(model: type[Any]) -> Any:
 @HOMES
 def test_readers_share_that_an_item_is_absent(cheap: Engine, model: type[Any]) -> None:
     """Two may rely on it at once; who wants to create it waits, and neither of them may do it."""
-    bind(cheap)
     other = Transaction()
     with transaction() as tx:
         assert tx.get_or_none(model, "a", for_share=True) is None
@@ -284,33 +265,28 @@ def test_readers_share_that_an_item_is_absent(cheap: Engine, model: type[Any]) -
 
 def test_who_waits_for_an_item_that_is_deleted_gets_its_name(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is deleted with the item; the waiter then has the absent item alone, and may create it."""
-    bind(cheap)
     monkeypatch.setattr(Seat.Meta, "lock_settings", APART)
     Seat("a", users="old").save()
-    found = list[Any]()
 
-    def second() -> None:
+    def second() -> tuple[Any, int]:
         with transaction(wait=20) as other:
-            found.append(other.get_or_none(Seat, "a", for_update=True))
-            found.append(len(state_of_absent(Seat).holders))
+            found = other.get_or_none(Seat, "a", for_update=True)
+            holders = len(state_of_absent(Seat).holders)
             other.save(Seat("a", users="new"))
+        return found, holders
 
-    thread = threading.Thread(target=second)
-    try:
-        with transaction() as tx:
-            tx.delete(tx.get(Seat, "a", for_update=True))
-            thread.start()
-            until(lambda: len(Seat.lock_state("a").entries) == 2, "the waiter")
-    finally:
-        thread.join()
-    assert found == [None, 1]
+    with ThreadPoolExecutor(1) as pool, transaction() as tx:
+        tx.delete(tx.get(Seat, "a", for_update=True))
+        future = pool.submit(second)
+        until(lambda: len(Seat.lock_state("a").entries) == 2, "the waiter")
+    assert future.result() == (None, 1)
     assert Seat.get("a", consistent_read=True).users == "new"
     assert locks_of_names() == []
 
 
 def test_an_expired_item_is_locked_by_its_name(memory: Engine) -> None:
     """DynamoDB has not removed it yet. The way into its queue and out again is paid twice, and leaves nothing."""
-    memory.bind(Visit, RowLocks, Transactions)
+    memory.bind(Visit)
     Visit("a", expires_at=datetime.now(timezone.utc) - timedelta(minutes=1)).save()
     tx = Transaction()
     assert tx.get_or_none(Visit, "a", for_update=True) is None
@@ -331,7 +307,6 @@ def test_an_expired_item_is_locked_by_its_name(memory: Engine) -> None:
 
 def test_many_creators_make_one_item(concurrent_engine: Engine) -> None:
     """Each adds its name to what the one before it has left, and none is refused."""
-    bind(concurrent_engine)
     attempts = list[str]()
 
     @transactional()
@@ -341,17 +316,12 @@ def test_many_creators_make_one_item(concurrent_engine: Engine) -> None:
         seat.users += name
         tx.save(seat)
 
-    threads = [threading.Thread(target=join, args=(name,)) for name in "abcdef"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_parallel(*[partial(join, name) for name in "abcdef"])
     assert sorted(Seat.get("a", consistent_read=True).users) == sorted(attempts) == list("abcdef")
 
 
 def test_nothing_is_left_of_an_item_that_was_not_created(cheap: Engine, path: str) -> None:
     """After a rollback, an error and a refused commit; and its name is free."""
-    bind(cheap)
     purses(1)
     for is_refused in (False, True):
         with pytest.raises(StaleVersion if is_refused else ZeroDivisionError), transaction() as tx:
@@ -366,9 +336,8 @@ def test_nothing_is_left_of_an_item_that_was_not_created(cheap: Engine, path: st
         assert locks_of_names() == []
 
 
-def test_the_name_of_a_dead_creator_is_free_after_its_lease(memory: Engine) -> None:
+def test_the_name_of_a_dead_creator_is_free_after_its_lease() -> None:
     """Its item was never written, so there is nothing to sweep: the next creator evicts its entry."""
-    bind(memory)
     with VirtualClock() as clock:
         abandoned(RowLocks.locked(f"{Seat.Meta.table_name}/a", lease=8))
         with transaction(wait=30) as tx:
@@ -379,9 +348,8 @@ def test_the_name_of_a_dead_creator_is_free_after_its_lease(memory: Engine) -> N
     assert locks_of_names() == []
 
 
-def test_what_cannot_be_locked_is_refused(memory: Engine) -> None:
+def test_what_cannot_be_locked_is_refused() -> None:
     """The lock of a purse would be in the purse, and no table is named for its name."""
-    bind(memory)
     purses(1)
     for how in ("for_update", "for_share"):
         with transaction() as tx:
@@ -407,9 +375,8 @@ def test_what_cannot_be_locked_is_refused(memory: Engine) -> None:
     [(Seat, True, (2, 1)), (Robot, True, (2, 1)), (Robot, False, (2, 1)), (Seat, False, (4, 1))],
 )
 @pytest.mark.parametrize("how", ["for_update", "for_share"])
-def test_costs(memory: Engine, model: type[Any], how: str, exists: bool, expected: tuple[int, int]) -> None:
+def test_costs(model: type[Any], how: str, exists: bool, expected: tuple[int, int]) -> None:
     """Writes and reads of one item: to enter the queue and to leave it; 2 refused ones of an absent item."""
-    bind(memory)
     if exists:
         model("a").save()
 

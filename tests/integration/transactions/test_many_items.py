@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import LockSettings, StaleVersion, Transaction, outcome, transaction
 from pynamo_locking._core import transactions
@@ -32,6 +31,7 @@ from tests.support.transaction_models import (
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
+    from tests.support.transaction_models import Process
 
 pytestmark = pytest.mark.alone
 
@@ -72,7 +72,6 @@ def raise_all(tx: Transaction, keys: list[str]) -> None:
 @pytest.mark.parametrize("count", SIZES)
 def test_inserts(concurrent_engine: Engine, count: int) -> None:
     """Header, names, 99 placeholders at once, the decision, finishes by 25, the header: 1,000 in 51 requests."""
-    concurrent_engine.bind(Purse, Transactions)
     tx = begin()
     for i in range(count):
         tx.save(Purse(f"n{i}", balance=1))
@@ -88,7 +87,7 @@ def test_inserts(concurrent_engine: Engine, count: int) -> None:
 
 def test_what_is_in_the_way_of_one_placeholder(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An expired item is deleted, placeholders of a dead transaction are dropped, and all are created in the end."""
-    memory.bind(Session, Transactions)
+    memory.bind(Session)
     make_long_from(monkeypatch, 6)
     keys = [f"s{i:02}" for i in range(12)]
     dead = _saving(keys[:8])
@@ -128,7 +127,6 @@ def mixed(tx: Transaction, there: list[str]) -> None:
 @pytest.mark.parametrize("count", [130, *(pytest.param(count, marks=pytest.mark.slow) for count in (50, 250, 1000))])
 def test_a_plan_is_what_is_sent(dynoxide: Engine, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the request: marks, placeholders, checks before the decision, and finishes."""
-    dynoxide.bind(Purse, Transactions)
     there = fill(count, "x" * 850)
     tx = begin()
     mixed(tx, there)
@@ -145,7 +143,6 @@ def test_rows_of_changes(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> N
 
     The requests: header, names, rows, marks together, decision, finishes, header, rows.
     """
-    dynoxide.bind(Purse, Transactions)
     for i in range(14):
         Purse(f"p{i:05}", note="x" * 300_000).save()
     tx = begin()
@@ -163,7 +160,6 @@ def test_rows_of_changes(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_new_items_do_not_spill(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new item has nothing stored beside its mark; and large placeholders share a request as far as 4 MB go."""
-    dynoxide.bind(Purse, Transactions)
     tx = begin()
     for i in range(26):
         tx.save(Purse(f"n{i:02}", note="y" * 300_000))
@@ -174,9 +170,8 @@ def test_new_items_do_not_spill(dynoxide: Engine, monkeypatch: pytest.MonkeyPatc
     assert len(rows_of(Purse)) == 26
 
 
-def test_names_fill_rows(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_fill_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """No row of names exceeds what it may hold: so 9,000 short keys do not make one of more than 400 KB."""
-    memory.bind(Purse, Transactions)
     monkeypatch.setattr(transactions, "ROW_BYTES", 2000)
     monkeypatch.setattr(transactions, "SPILL_BYTES", 10_000)
     monkeypatch.setattr("pynamo_locking._transactions.prepare.SPILL_BYTES", 600)
@@ -201,7 +196,6 @@ def test_names_fill_rows(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("count", [9_000, 20_000])
 def test_thousands(memory: Engine, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     """All or none of them; in requests, time and memory an item as a thousand."""
-    memory.bind(Purse, Transactions)
     keys = fill(count)
     tx = begin()
     raise_all(tx, keys)
@@ -220,9 +214,8 @@ def test_thousands(memory: Engine, count: int, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["updates", "inserts"])
-def test_an_abort_drops_what_was_begun(memory: Engine, monkeypatch: pytest.MonkeyPatch, *, is_new: bool) -> None:
+def test_an_abort_drops_what_was_begun(monkeypatch: pytest.MonkeyPatch, *, is_new: bool) -> None:
     """The first item is not the one that was read: no mark but those of its batch is dropped."""
-    memory.bind(Purse, Transactions)
     keys = fill(1 if is_new else 150)
     tx = Transaction(lease=3600, wait=3600, workers=1)
     if is_new:
@@ -232,19 +225,17 @@ def test_an_abort_drops_what_was_begun(memory: Engine, monkeypatch: pytest.Monke
         raise_all(tx, keys)
     first = tx.plan().staged[0]
     Purse(sorted(keys)[first] if not is_new else f"n{first:05}", balance=9).save(add_version_condition=False)
-    dropped = _drops(monkeypatch)
-    with pytest.raises(StaleVersion):
+    with dying_after(monkeypatch, None) as process, pytest.raises(StaleVersion):
         tx.commit()
-    assert [len(each) for each in dropped] == ([] if is_new else [24])
+    assert [len(each) for each in _drops(process)] == ([] if is_new else [24])
     assert marked_rows(Purse) == []
     assert outcome(Transactions, tx.id) == "aborted"
 
 
-def _drops(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """Note the requests that drop marks: the statements of each, or the one write."""
-    dropped, original = list[list[Any]](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+def _drops(process: Process) -> list[list[Any]]:
+    """The requests that drop marks: the statements of each, or the one write."""
+    dropped = list[list[Any]]()
+    for _, kwargs in process.sent:
         statements = [
             each
             for each in kwargs.get("Statements", [])
@@ -252,7 +243,4 @@ def _drops(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
         ]
         is_drop = "#tx.#id = :id" in kwargs.get("ConditionExpression", "")
         dropped.extend([statements] if statements else [[kwargs]] if is_drop else [])
-        return original(connection, operation, kwargs, *args)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
     return dropped

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import contextmanager, suppress
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -24,12 +25,15 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
-from tests.support.deeds import deeds, dying_at
+from tests.support.deeds import deeds, die_at, dying_at
+from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
+from tests.support.poisoned import put
 from tests.support.transaction_models import (
     Purse,
     Transactions,
     dying_after,
+    empty,
     existing,
     make_long_from,
     marked_rows,
@@ -40,7 +44,7 @@ from tests.support.transaction_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
@@ -83,11 +87,7 @@ class Left(NamedTuple):
 
 def start_over() -> None:
     """Store what the transaction finds."""
-    for model in (Purse, Transactions):
-        connection = model._get_connection()
-        for row in rows_of(model):
-            name = "purse_id" if model is Purse else "id"
-            connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {name: row[name]}})
+    empty(Purse, Transactions)
     for key in (*OLD, *GONE):
         Purse(key, balance=100).save()
 
@@ -122,10 +122,8 @@ def balances(*, is_committed: bool) -> dict[str, int]:
 def read_one_by_one(**options: Any) -> dict[str, int]:
     found = {}
     for key in KEYS:
-        try:
-            found[key] = int(Purse.get(key, consistent_read=True, **options).balance)
-        except Purse.DoesNotExist:
-            continue
+        with suppress(Purse.DoesNotExist):
+            found[key] = int(Purse.get(key, **(options or {"consistent_read": True})).balance)
     return found
 
 
@@ -196,11 +194,9 @@ def test_projections_do_not_show_placeholders(clock: VirtualClock, monkeypatch: 
     for k in steps():
         left = leave(monkeypatch, k)
         for key in NEW:
-            try:
+            with suppress(Purse.DoesNotExist):
                 assert Purse.get(key, consistent_read=True, attributes_to_get=["balance"]).balance == 200
                 assert left.is_committed
-            except Purse.DoesNotExist:
-                continue
 
 
 def test_read_committed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,18 +204,8 @@ def test_read_committed(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) ->
     for k in steps():
         left = leave(monkeypatch, k)
         before = clock.elapsed
-        assert read_one_by_one_isolated("read_committed") == balances(is_committed=left.is_committed)
+        assert read_one_by_one(isolation="read_committed") == balances(is_committed=left.is_committed)
         assert clock.elapsed == before
-
-
-def read_one_by_one_isolated(isolation: str) -> dict[str, int]:
-    found = {}
-    for key in KEYS:
-        try:
-            found[key] = int(Purse.get(key, isolation=isolation).balance)
-        except Purse.DoesNotExist:
-            continue
-    return found
 
 
 def test_read_uncommitted(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,11 +213,8 @@ def test_read_uncommitted(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
     for k in steps():
         left = leave(monkeypatch, k)
         marked = {row["purse_id"]["S"] for row in marked_rows(Purse)}
-        found, old, new = (
-            read_one_by_one_isolated("read_uncommitted"),
-            balances(is_committed=False),
-            balances(is_committed=True),
-        )
+        found = read_one_by_one(isolation="read_uncommitted")
+        old, new = balances(is_committed=False), balances(is_committed=True)
         for key in KEYS:
             if key in marked:
                 assert found.get(key) == new.get(key), (k, key)
@@ -260,12 +243,10 @@ def test_transactions_read_what_is_committed(clock: VirtualClock, monkeypatch: p
 
 
 def single_save(key: str) -> None:
-    item = Purse(key, balance=1)
-    try:
+    item = Purse(key)
+    with suppress(Purse.DoesNotExist):
         item = Purse.get(key, consistent_read=True)
-        item.balance = 1
-    except Purse.DoesNotExist:
-        pass
+    item.balance = 1
     item.save()
 
 
@@ -335,18 +316,8 @@ def in_long_transaction(key: str) -> None:
 
 
 WRITERS = [
-    single_save,
-    blind_save,
-    single_update,
-    single_delete,
-    native,
-    locked,
-    edited,
-    batched,
-    modified,
-    in_transaction,
-    in_blind_transaction,
-    in_long_transaction,
+    *(single_save, blind_save, single_update, single_delete, native, locked, edited, batched, modified),
+    *(in_transaction, in_blind_transaction, in_long_transaction),
 ]
 
 
@@ -440,8 +411,7 @@ def test_a_mark_that_leaves_no_room_for_an_entry_is_resolved(
     with Purse.locked(OLD[0]):  # makes the document
         pass
     tx = write_all()
-    with dying_at(monkeypatch, "decision"):
-        in_thread_surviving(tx.commit)
+    die_at(monkeypatch, "decision", tx.commit)
     row = stored(Purse, OLD[0]) or {}
     room = LARGEST_ITEM - item_size(row) - len("note")
     Purse._get_connection().put_item(OLD[0], attributes=row | {"note": {"S": "n" * room}})
@@ -508,31 +478,21 @@ def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: i
 def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction whose beats move is counted as pending, and not touched."""
     left = leave(monkeypatch, "decision")
-    connection = Transactions._get_connection()
-    stop = False
+    header = existing(Transactions, left.tx.id)
+    stop = threading.Event()
 
     def renew() -> None:
         for beat in range(1, 30):
-            if stop:
+            if stop.is_set():
                 return
-            until = clock.time_ms() + 10_000
-            connection.connection.dispatch(
-                "UpdateItem",
-                {
-                    "TableName": connection.table_name,
-                    "Key": {"id": {"S": left.tx.id}},
-                    "UpdateExpression": "SET beat = :b, until_ms = :u",
-                    "ExpressionAttributeValues": {":b": {"N": str(beat)}, ":u": {"N": str(until)}},
-                },
-            )
+            until_ms = clock.time_ms() + 10_000
+            put(Transactions, {**header, "beat": {"N": str(beat)}, "until_ms": {"N": str(until_ms)}})
             clock.sleep(2)
-
-    import threading
 
     thread = threading.Thread(target=renew)
     thread.start()
     report = sweep(Transactions)
-    stop = True
+    stop.set()
     clock.jump(2)
     thread.join()
     assert (report.examined, report.pending, report.aborted) == (1, 1, 0)
@@ -545,8 +505,8 @@ def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, mon
         start_over()
         tx = write_all()
         Purse.get(GONE[2]).touch()  # makes it fail
-        with dying_after(monkeypatch, k) as process:
-            in_thread(lambda tx=tx: survive_conflict(tx))
+        with dying_after(monkeypatch, k) as process, suppress(Conflict):
+            in_thread_surviving(tx.commit)
         result = recover(Transactions, tx.id)
         assert result in (None, "aborted")
         assert marked_rows(Purse) == []
@@ -558,23 +518,22 @@ def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, mon
     assert done >= {"header", "row", "mark", "abort", "drop", "clean"}
 
 
-def survive_conflict(tx: Transaction) -> None:
-    with suppress(Conflict):
-        survive(tx.commit)
-
-
 # Wound-wait
 
 
-@contextmanager
-def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Left:
     """A transaction with all its marks, not decided. One that began before is older, one that begins now is younger."""
     clock.jump(0.01)
     left = leave(monkeypatch, "decision")
     clock.jump(0.01)
     assert left.state == "pending"
     assert marked_rows(Purse)
-    yield left
+    return left
+
+
+def aborted_by(left: Left) -> dict[str, Any]:
+    assert outcome(Transactions, left.tx.id) == "aborted"
+    return existing(Transactions, left.tx.id)["by"]
 
 
 def write_marked(tx: Transaction) -> None:
@@ -584,29 +543,23 @@ def write_marked(tx: Transaction) -> None:
 
 def test_an_older_transaction_wounds(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older one aborts the pending one after the grace, long before the lease; it hears "wounded"."""
-    older = Transaction()
-    with pending(clock, monkeypatch) as left:
-        write_marked(older)
-        before = clock.elapsed
-        older.commit()
-        assert clock.elapsed - before < 5
-    assert outcome(Transactions, left.tx.id) == "aborted"
-    [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == left.tx.id]
-    assert header["by"] == {"S": "wounded"}
+    older, left = Transaction(), pending(clock, monkeypatch)
+    write_marked(older)
+    before = clock.elapsed
+    older.commit()
+    assert clock.elapsed - before < 5
+    assert aborted_by(left) == {"S": "wounded"}
 
 
 def test_a_younger_transaction_waits(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A younger one waits until the lease of the pending one is over; a plain write as well."""
     for write in (lambda: commit(Transaction()), lambda: single_update(NEW[0]) or single_update(OLD[0])):
-        with pending(clock, monkeypatch) as left:
-            before = clock.elapsed
-            write()
-            for row in marked_rows(Purse):
-                single_update(row["purse_id"]["S"])
-            assert clock.elapsed - before >= 9
-        assert outcome(Transactions, left.tx.id) == "aborted"
-        [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == left.tx.id]
-        assert header["by"] == {"S": "expired"}
+        left, before = pending(clock, monkeypatch), clock.elapsed
+        write()
+        for row in marked_rows(Purse):
+            single_update(row["purse_id"]["S"])
+        assert clock.elapsed - before >= 9
+        assert aborted_by(left) == {"S": "expired"}
 
 
 def test_later_attempts_read_with_the_age_of_the_first(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -617,8 +570,8 @@ def test_later_attempts_read_with_the_age_of_the_first(clock: VirtualClock, monk
     def twice(tx: Transaction) -> None:
         attempts.append(clock.elapsed)
         if len(attempts) == 1:
-            with pending(clock, monkeypatch):
-                raise TransactionConflict("made up")
+            pending(clock, monkeypatch)
+            raise TransactionConflict("made up")
         monkeypatch.setattr("pynamo_locking._core.dynamodb.MOST_ACTIONS", 100)  # so many of them may be absent
         for key in KEYS:
             tx.get_or_none(Purse, key)
@@ -633,23 +586,20 @@ def commit(tx: Transaction) -> None:
     tx.commit()
 
 
-def test_the_wounded_one_hears_of_it(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wounded_one_hears_of_it(clock: VirtualClock) -> None:
     """A transaction that was aborted by recover(force=True) before its decision gets TransactionAborted, by "asked"."""
     start_over()
     tx = write_all()
     forced: list[str | None] = []
-    original = Transactions._get_connection().connection.__class__.dispatch
 
-    def dispatch(connection: Any, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "TransactWriteItems" and not forced and "state" in str(kwargs):
             forced.append(None)
             forced[0] = in_thread(lambda: recover(Transactions, tx.id, force=True))
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Transactions._get_connection().connection.__class__, "dispatch", dispatch)
-        with pytest.raises(TransactionAborted) as caught:
-            tx.commit()
+    with intercepted(answer), pytest.raises(TransactionAborted) as caught:
+        tx.commit()
     assert caught.value.by == "asked"
     assert forced == ["aborted"]
     assert isinstance(caught.value, LockingError)
@@ -659,7 +609,6 @@ def test_the_wounded_one_hears_of_it(clock: VirtualClock, monkeypatch: pytest.Mo
 
 def test_real_engines_hide_placeholders(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """On every engine a pending transaction is invisible, and recover() completes it."""
-    engine.bind(Purse, Transactions)
     for at in (f"mark {GONE[0]}", f"mark {NEW[-1]}", "decision", f"finish {GONE[-1]}"):
         left = leave(monkeypatch, at)
         before = balances(is_committed=False)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def test_models_of_all_sorts(concurrent_engine: Engine, path: str) -> None:
     """Renamed attributes, range keys, number and binary keys, discriminators: created, updated, deleted."""
-    concurrent_engine.bind(Sheet, Blob, Animal, Purse, Robot, RowLocks, Transactions)
+    concurrent_engine.bind(Sheet, Blob, Animal, Robot, RowLocks)
     makers: list[Callable[[int], Any]] = [
         lambda i: Sheet("f", i, body="b"),
         lambda i: Blob(bytes([i, 255]), data=b"d"),
@@ -82,7 +82,7 @@ def test_models_of_all_sorts(concurrent_engine: Engine, path: str) -> None:
 
 def test_several_models_in_one(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long transaction of several tables is one: all or none of them change."""
-    concurrent_engine.bind(Purse, Sheet, Plain, Robot, RowLocks, Transactions)
+    concurrent_engine.bind(Sheet, Plain, Robot, RowLocks)
     make_long_from(monkeypatch, 6)
 
     def fill(tx: Transaction, *, fails: bool) -> None:
@@ -103,7 +103,7 @@ def test_several_models_in_one(concurrent_engine: Engine, monkeypatch: pytest.Mo
 
 def test_models_without_a_place_for_a_mark(engine: Engine) -> None:
     """Up to 99 of their items can be part of a long transaction; more are refused before anything is written."""
-    engine.bind(Plain, Purse, Transactions)
+    engine.bind(Plain)
 
     def fill(tx: Transaction, plain: int) -> None:
         for i in range(plain):
@@ -122,7 +122,7 @@ def test_models_without_a_place_for_a_mark(engine: Engine) -> None:
 
 def test_items_that_expire(cheap: Engine, path: str) -> None:
     """An expired item counts as absent: it is not read, and one that is made in its place has nothing of it."""
-    cheap.bind(Session, Purse, Transactions)
+    cheap.bind(Session)
     with VirtualClock() as clock:
         for i in range(6):
             Session(f"s{i}", user="old", note="old", expires_at=timedelta(seconds=10)).save()
@@ -142,7 +142,7 @@ def test_items_that_expire(cheap: Engine, path: str) -> None:
 
 def test_items_that_do_not_expire_yet(cheap: Engine, path: str) -> None:
     """Living items of a model whose items expire are updated and deleted as all others."""
-    cheap.bind(Session, Purse, Transactions)
+    cheap.bind(Session)
     count = {"single": 1, "native": 2, "long": 6}[path]
     for i in range(count):
         Session(f"s{i}", user="u", expires_at=timedelta(days=2)).save()
@@ -172,7 +172,6 @@ def add_undeclared(key: str) -> None:
 @pytest.mark.parametrize("outside", [False, True], ids=["read", "unread"])
 def test_undeclared_attributes_survive(engine: Engine, path: str, *, outside: bool) -> None:
     """Attributes that a lockable model does not declare survive saves and updates, on every path."""
-    engine.bind(Purse, Transactions)
     count = {"single": 1, "native": 3, "long": 7}[path]
     purses(count)
     for i in range(count):
@@ -195,10 +194,8 @@ def test_undeclared_attributes_survive(engine: Engine, path: str, *, outside: bo
 # Large items
 
 
-def test_large_items(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_items(cheap: Engine, few: None) -> None:
     """Items too large for their mark beside them are staged by rows of their own, which are gone afterwards."""
-    cheap.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     for text in ("a", "b"):
         with transaction() as tx:
             for i in range(6):
@@ -213,7 +210,6 @@ def test_large_items(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_than_a_native_transaction_holds(cheap: Engine) -> None:
     """Few items of more than 4 MB together take the long path."""
-    cheap.bind(Purse, Transactions)
     with transaction() as tx:
         for i in range(14):
             tx.save(Purse(f"big{i}", note="x" * 300_000))
@@ -223,12 +219,8 @@ def test_more_than_a_native_transaction_holds(cheap: Engine) -> None:
 
 
 @pytest.mark.parametrize(("size", "fits"), [(395_000, True), (408_000, True), (409_500, False)])
-def test_items_at_the_limit_of_dynamodb(
-    cheap: Engine, size: int, monkeypatch: pytest.MonkeyPatch, *, fits: bool
-) -> None:
+def test_items_at_the_limit_of_dynamodb(cheap: Engine, size: int, few: None, *, fits: bool) -> None:
     """Staged items of almost 400 KB are stored, or refused before anything is written."""
-    cheap.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     with Expecting(None if fits else ConfigurationError), transaction() as tx:
         for i in range(6):
             tx.save(Purse(f"big{i}", note="x" * size))
@@ -238,7 +230,6 @@ def test_items_at_the_limit_of_dynamodb(
 
 def test_items_that_are_too_large_are_refused(cheap: Engine, path: str) -> None:
     """An item that DynamoDB would refuse is refused before anything is written, on every path."""
-    cheap.bind(Purse, Transactions)
     with pytest.raises((ConfigurationError, TransactWriteError, PutError)), transaction() as tx:
         add_fillers(tx, path)
         tx.save(Purse("big", note="x" * 420_000))
@@ -248,7 +239,6 @@ def test_items_that_are_too_large_are_refused(cheap: Engine, path: str) -> None:
 
 def test_real_numbers(cheap: Engine) -> None:
     """250 items without any lowered limit: all are written, once, and the header says finished."""
-    cheap.bind(Purse, Transactions)
     with transaction() as tx:
         for i in range(250):
             tx.save(Purse(f"p{i}", balance=i))
@@ -258,11 +248,9 @@ def test_real_numbers(cheap: Engine) -> None:
     assert {row["version"]["N"] for row in rows_of(Purse)} == {"1"}
 
 
-@pytest.mark.usefixtures("purses_and_entries")
-def test_items_that_expire_soon_get_no_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_expire_soon_get_no_mark(memory: Engine, few: None) -> None:
     """DynamoDB could delete one together with a mark that is decided: too many of them are refused, unwritten."""
     memory.bind(Session)
-    make_long_from(monkeypatch)
     for i in range(6):
         Session(f"s{i}", user="before", expires_at=timedelta(hours=1)).save()
     with pytest.raises(ConfigurationError, match="expire"), transaction(Transactions) as tx:

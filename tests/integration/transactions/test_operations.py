@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking import Conflict, StaleVersion, transaction
 from tests.support.transaction_helpers import add_fillers
-from tests.support.transaction_models import Purse, Transactions, make_long_from, marked_rows, purses, stored
+from tests.support.transaction_models import Purse, make_long_from, marked_rows, purses, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,24 +132,21 @@ def test_two_operations_are_as_if_one_after_the_other(
     concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every pair of operations leaves the item that it leaves when each is done by itself, on every path."""
-    concurrent_engine.bind(Purse, Transactions)
     make_long_from(monkeypatch, 50)
     assert run_all(PAIRS, 1, 40, 1000) == {}
     assert marked_rows(Purse) == []
 
 
-def test_three_operations_are_as_if_one_after_the_other(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_operations_are_as_if_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every three operations leave the item that they leave when each is done by itself, on every path."""
-    memory.bind(Purse, Transactions)
     make_long_from(monkeypatch, 50)
     assert run_all(TRIPLES, 1, 40, 150) == {}
     assert marked_rows(Purse) == []
 
 
 @pytest.mark.parametrize("names", PAIRS, ids="-".join)
-def test_an_instance_can_be_used_after_the_commit(memory: Engine, names: tuple[str, str], path: str) -> None:
+def test_an_instance_can_be_used_after_the_commit(names: tuple[str, str], path: str) -> None:
     """After any two operations the instance is the stored item, and a save of it is accepted."""
-    memory.bind(Purse, Transactions)
     prepare("a", exists=True)
     with transaction() as tx:
         item = apply(tx, "a", names)
@@ -170,7 +167,6 @@ def test_an_instance_can_be_used_after_the_commit(memory: Engine, names: tuple[s
 
 def test_an_instance_that_lacks_the_result_says_refresh(cheap: Engine, path: str) -> None:
     """An instance from outside that was updated unread has not the result, so its save is refused until refresh()."""
-    cheap.bind(Purse, Transactions)
     [item] = purses(1)
     with transaction() as tx:
         tx.update(item, [Purse.balance.add(5)])
@@ -186,7 +182,6 @@ def test_an_instance_that_lacks_the_result_says_refresh(cheap: Engine, path: str
 
 def test_a_transaction_reads_what_it_has_written(engine: Engine) -> None:
     """get() returns the same instance with what was done to it: saved, updated, deleted, created again."""
-    engine.bind(Purse, Transactions)
     purses(1)
     with transaction() as tx:
         item = tx.get(Purse, "p0")
@@ -208,7 +203,6 @@ def test_a_transaction_reads_what_it_has_written(engine: Engine) -> None:
 
 def test_an_item_is_deleted_and_made_again_by_another_instance(cheap: Engine, path: str) -> None:
     """A deleted item can be created anew in the same transaction."""
-    cheap.bind(Purse, Transactions)
     purses(1, note="old")
     with transaction() as tx:
         tx.delete(tx.get(Purse, "p0"))
@@ -219,9 +213,8 @@ def test_an_item_is_deleted_and_made_again_by_another_instance(cheap: Engine, pa
     assert (found.balance, found.note) == (1, None)
 
 
-def test_updates_of_an_absent_item_store_no_defaults(memory: Engine, path: str) -> None:
+def test_updates_of_an_absent_item_store_no_defaults(path: str) -> None:
     """Two updates that create an item store what they set, and no defaults of the model, as by themselves."""
-    memory.bind(Purse, Transactions)
     with transaction() as tx:
         item = Purse("a")
         tx.update(item, [Purse.note.set("1")])
@@ -232,16 +225,14 @@ def test_updates_of_an_absent_item_store_no_defaults(memory: Engine, path: str) 
 
 def test_touch_of_an_absent_item(cheap: Engine, path: str) -> None:
     """touch() of an item that does not exist is refused, as by `Model.touch`, and makes none."""
-    cheap.bind(Purse, Transactions)
     with pytest.raises(Conflict), transaction() as tx:
         tx.touch(Purse("absent"))
         add_fillers(tx, path)
     assert stored(Purse, "absent") is None
 
 
-def test_only_one_of_two_copies_can_be_written(memory: Engine) -> None:
+def test_only_one_of_two_copies_can_be_written() -> None:
     """Another copy of the same version is taken instead; one of another version is refused at once."""
-    memory.bind(Purse, Transactions)
     purses(1)
     with transaction() as tx:
         tx.get(Purse, "p0")
@@ -254,9 +245,8 @@ def test_only_one_of_two_copies_can_be_written(memory: Engine) -> None:
     assert Purse.get("p0").balance == 3
 
 
-def test_a_save_of_what_was_read_leaves_alone_what_it_does_not_change(memory: Engine, path: str) -> None:
+def test_a_save_of_what_was_read_leaves_alone_what_it_does_not_change(path: str) -> None:
     """A change by a program that knows no versions survives, on every path."""
-    memory.bind(Purse, Transactions)
     prepare("a", exists=True)
     with transaction() as tx:
         item = tx.get(Purse, "a")
@@ -267,9 +257,8 @@ def test_a_save_of_what_was_read_leaves_alone_what_it_does_not_change(memory: En
     assert values("a") == {"balance": {"N": "50"}, "note": {"S": "by hand"}}
 
 
-def test_a_save_of_any_stored_item_sets_every_attribute(memory: Engine, path: str) -> None:
+def test_a_save_of_any_stored_item_sets_every_attribute(path: str) -> None:
     """Without a version check the item as it was read is no base for what has to be set."""
-    memory.bind(Purse, Transactions)
     prepare("a", exists=True)
     with transaction(isolation="read_committed") as tx:
         item = tx.get(Purse, "a")

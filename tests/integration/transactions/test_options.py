@@ -14,7 +14,7 @@ from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.models import declare
 from tests.support.transaction_helpers import WRITES, add_fillers
-from tests.support.transaction_models import Plain, Purse, Transactions, make_long_from, purses, stored
+from tests.support.transaction_models import Plain, Purse, Transactions, purses, stored
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("options", [{"read_only": True}, {"isolation": "snapshot"}])
 def test_read_only(engine: Engine, options: dict[str, Any]) -> None:
     """Nothing can be written, everything that is read is checked."""
-    engine.bind(Purse, Transactions)
     purses(2)
     with transaction(**options) as tx:
         item = tx.get(Purse, "p0")
@@ -41,7 +40,6 @@ def test_read_only(engine: Engine, options: dict[str, Any]) -> None:
 
 def test_read_committed_checks_only_what_it_writes(engine: Engine) -> None:
     """What is only read may change; what is written may not."""
-    engine.bind(Purse, Transactions)
     purses(3)
     with transaction(isolation="read_committed") as tx:
         seen, written = tx.get(Purse, "p0"), tx.get(Purse, "p1")
@@ -58,7 +56,6 @@ def test_read_committed_checks_only_what_it_writes(engine: Engine) -> None:
 
 def test_check_counts_whatever_the_isolation(cheap: Engine) -> None:
     """An item given to check() is checked with read_committed too."""
-    cheap.bind(Purse, Transactions)
     purses(2)
     with pytest.raises(StaleVersion), transaction(isolation="read_committed") as tx:
         tx.check(tx.get(Purse, "p0"))
@@ -68,7 +65,7 @@ def test_check_counts_whatever_the_isolation(cheap: Engine) -> None:
 
 def test_bad_options(memory: Engine) -> None:
     """Every option that cannot work is refused at once, with what is wrong."""
-    memory.bind(Purse, Plain, Transactions)
+    memory.bind(Plain)
     bad: list[tuple[dict[str, Any], str]] = [
         ({"isolation": "chaos"}, "isolation must be one of serializable, snapshot"),
         ({"table": Purse}, "subclass of TransactionTable"),
@@ -101,7 +98,7 @@ def test_models_that_cannot_take_part(memory: Engine) -> None:
     """A model without a version, or of plain PynamoDB, is refused at once."""
     from tests.support.models import Account
 
-    memory.bind(Account, Transactions)
+    memory.bind(Account)
     with transaction() as tx:
         for call in (
             lambda: tx.get(Unversioned, "a"),  # type: ignore[type-var]
@@ -120,7 +117,6 @@ def test_models_that_cannot_take_part(memory: Engine) -> None:
 
 def test_actions_that_do_not_fit(engine: Engine) -> None:
     """An action that the item cannot take is refused: at once if the item was read, else at the commit."""
-    engine.bind(Purse, Transactions)
     purses(1, note="text")
     with transaction() as tx:
         item = tx.get(Purse, "p0")
@@ -132,10 +128,8 @@ def test_actions_that_do_not_fit(engine: Engine) -> None:
     assert stored(Purse, "other") is None
 
 
-def test_no_table_of_transactions(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_table_of_transactions(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long transactions and idempotency keys need a table, and say so before anything is written."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     monkeypatch.delattr(Purse.Meta, "transaction_table")
     items = purses(6)
 
@@ -162,7 +156,6 @@ def test_no_table_of_transactions(memory: Engine, monkeypatch: pytest.MonkeyPatc
 
 def test_idempotency_key(engine: Engine, path: str) -> None:
     """A second transaction with the same key writes nothing, and says so; another key writes."""
-    engine.bind(Purse, Transactions)
     purses(1)
     repeated = []
     for key in ("k", "k", "other"):
@@ -176,7 +169,6 @@ def test_idempotency_key(engine: Engine, path: str) -> None:
 
 def test_idempotency_key_where_items_have_changed(engine: Engine, path: str) -> None:
     """A repetition by an old copy, whose version does not fit any more, is a repetition all the same."""
-    engine.bind(Purse, Transactions)
     purses(1)
     copies = [Purse.get("p0", consistent_read=True) for _ in range(2)]
     for expected, copy in zip((False, True), copies, strict=True):
@@ -192,7 +184,6 @@ def test_idempotency_key_where_the_answer_was_lost(engine: Engine, path: str) ->
     """When the answer of the first one is lost for good, the second one finds that it was committed."""
     if engine.is_moto:
         pytest.skip("moto ignores ClientRequestToken")
-    engine.bind(Purse, Transactions)
     purses(1)
     results = []
     for _ in range(3):
@@ -208,9 +199,8 @@ def test_idempotency_key_where_the_answer_was_lost(engine: Engine, path: str) ->
     assert Purse.get("p0", consistent_read=True).balance == 101
 
 
-def test_an_idempotency_key_lives_for_a_day(memory: Engine) -> None:
+def test_an_idempotency_key_lives_for_a_day() -> None:
     """After a day the key is free again, also while DynamoDB still keeps its row, and a conflict is no repetition."""
-    memory.bind(Purse, Transactions)
     with VirtualClock() as clock:
         [old] = purses(1)
         with transaction(idempotency_key="k") as tx:
@@ -228,7 +218,6 @@ def test_an_idempotency_key_lives_for_a_day(memory: Engine) -> None:
 
 def test_an_idempotency_key_of_nothing(cheap: Engine) -> None:
     """A transaction with a key and without writes is committed, once."""
-    cheap.bind(Purse, Transactions)
     purses(1)
     repeated = []
     for _ in range(2):

@@ -17,7 +17,9 @@ from pynamodb.connection import Connection
 
 from pynamo_locking import ConfigurationError, LockLost, Transaction, TransactionConflict, recover
 from pynamo_locking._core import transactions
+from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
+from tests.support.poisoned import put
 from tests.support.transaction_models import (
     Plain,
     Purse,
@@ -60,9 +62,7 @@ def _locked_before(model: Any) -> None:
 
 def _unversioned(model: Any) -> None:
     """Stored by PynamoDB, or before the model had a version."""
-    connection = model._get_connection()
-    item = {str(model._hash_keyname): {"S": KEY}, "legacy": {"S": "kept"}}
-    connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": item})
+    put(model, {str(model._hash_keyname): {"S": KEY}, "legacy": {"S": "kept"}})
 
 
 BEFORE: list[Callable[[Any], None]] = [_absent, _versioned, _locked_before, _unversioned]
@@ -220,7 +220,7 @@ def test_each_place_gives_what_the_native_path_gives(
     memory: Engine, reads: int, does: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the item is known and whatever is stored, the long path does to it what the native path does."""
-    memory.bind(Purse, Plain, Transactions)
+    memory.bind(Plain)
     purses(3, prefix="r")
     different = []
     cases = [*itertools.product((Purse, Plain), BEFORE, KNOWN, (False, True))]
@@ -244,7 +244,6 @@ def test_each_place_gives_what_the_native_path_gives(
 @pytest.mark.parametrize("does", [_save, _update, _delete])
 def test_what_is_not_read_is_written_whatever_is_stored(engine: Engine, does: Any) -> None:
     """More than 100 actions, 60 of them reads, and an item that exists and is written without a version check."""
-    engine.bind(Purse, Transactions)
     Purse(KEY, balance=1).save()
     with Purse.batch_write(unguarded=True) as batch:
         for i in range(60):
@@ -264,10 +263,9 @@ def test_what_is_not_read_is_written_whatever_is_stored(engine: Engine, does: An
 @pytest.mark.parametrize("place", [PLACES[0], PLACES[3]], ids=lambda place: place.name)
 @pytest.mark.parametrize("does", [_save, _update, _delete, _touch])
 def test_a_placeholder_is_made_only_where_readers_know_of_it(
-    memory: Engine, place: _Place, does: Any, monkeypatch: pytest.MonkeyPatch
+    place: _Place, does: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written without a check, and deleted meanwhile: without `Meta.transaction_table` its readers would see one."""
-    memory.bind(Purse, Transactions)
     purses(3, prefix="r")
     place.force(monkeypatch)
     Purse(KEY).save()
@@ -285,12 +283,11 @@ def test_a_placeholder_is_made_only_where_readers_know_of_it(
     assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["r0", "r1", "r2"]
 
 
-def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written without being read: DynamoDB could delete it together with what the transaction has decided."""
-    memory.bind(Purse, Session, Transactions)
+    memory.bind(Session)
     soon = datetime.now(timezone.utc) + timedelta(hours=1)
     Session(KEY, user="u", expires_at=soon).save()
-    make_long_from(monkeypatch)
     monkeypatch.setattr(
         transactions, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
     )
@@ -303,14 +300,14 @@ def test_an_item_that_expires_soon_gets_no_mark(memory: Engine, monkeypatch: pyt
     assert stored(Session, KEY)["user"] == {"S": "u"}  # type: ignore[index]
 
 
-def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(
+    memory: Engine, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taken for a new one, and found by its mark: it is stored without a version, by a program that knows of none."""
-    memory.bind(Session, Transactions)
+    memory.bind(Session)
     soon = str(int((datetime.now(timezone.utc) + timedelta(hours=1)).timestamp()))
     image = {"session_id": {"S": KEY}, "user": {"S": "u"}, "expires_at": {"N": soon}}
-    connection = Session._get_connection()
-    connection.connection.dispatch("PutItem", {"TableName": connection.table_name, "Item": image})
-    make_long_from(monkeypatch)
+    put(Session, image)
     monkeypatch.setattr(
         transactions, "_direct", lambda members, writes, *_: [i for i in writes if i > len(members) - 3]
     )
@@ -324,10 +321,9 @@ def test_an_item_that_turns_out_to_expire_soon_gets_no_mark(memory: Engine, monk
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
-    memory: Engine, place: _Place, monkeypatch: pytest.MonkeyPatch
+    place: _Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A locked item is deleted, and its lock with it: a renewal after the decision finds none, and that is no loss."""
-    memory.bind(Purse, Transactions)
     purses(3, prefix="r")
     Purse(KEY).save()
     place.force(monkeypatch)
@@ -340,8 +336,8 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
     own, original, missing = tx._members.locks[0]._handle.entry, Connection.dispatch, list[int]()
     assert own is not None
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        answer = original(connection, operation, kwargs, *args)
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
+        answered = send()
         with monkeypatch.context() as undo:
             undo.setattr(Connection, "dispatch", original)
             if operation == "TransactWriteItems" and "committed" in str(kwargs):
@@ -350,10 +346,9 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
                 missing.append(len(missing))
             with suppress(LockLost):
                 own.renew()
-        return answer
+        return answered
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         tx.commit()
     assert missing
     assert not own.lost.is_set()
@@ -364,16 +359,14 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
     memory: Engine, place: _Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decision is never answered, and the transaction aborted: a lock that is gone then, others have removed."""
-    memory.bind(Purse, Transactions)
     purses(3, prefix="r")
     Purse(KEY).save()
     place.force(monkeypatch)
-    original = Connection.dispatch
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "TransactWriteItems" and tx.id == kwargs["ClientRequestToken"]:
             raise ConnectionClosedError(endpoint_url="memory")
-        return original(connection, operation, kwargs, *args)
+        return send()
 
     with suppress(LockLost), Purse.locked(KEY) as lock:
         tx = Transaction(workers=1)
@@ -382,11 +375,9 @@ def test_a_lock_is_lost_again_after_its_delete_was_given_up(
             tx.get(Purse, f"r{i}")
         for i in range(5):
             tx.save(Purse(f"n{i}"))
-        with monkeypatch.context() as patch, pytest.raises(TransactionConflict, match="was given up"):
-            patch.setattr(Connection, "dispatch", dispatch)
+        with intercepted(answer), pytest.raises(TransactionConflict, match="was given up"):
             tx.commit()
-        table = Purse._get_connection()
-        table.connection.dispatch("DeleteItem", {"TableName": table.table_name, "Key": {"purse_id": {"S": KEY}}})
+        Purse._get_connection().delete_item(KEY)
         with pytest.raises(LockLost):
             lock.renew()
         assert lock._handle.entry is not None

@@ -8,7 +8,7 @@ import pytest
 
 from pynamo_locking import Transaction, transaction
 from tests.support.transaction_helpers import units
-from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
+from tests.support.transaction_models import Purse, purses
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -19,10 +19,10 @@ KINDS = ["insert", "update", "save", "delete", "mixed"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 3, 9], ids=["single", "native", "long"])
-def test_a_plan_costs_what_it_says(dynoxide: Engine, kind: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_costs_what_it_says(
+    dynoxide: Engine, kind: str, count: int, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """plan() predicts the path and the requests, for every path and operation."""
-    dynoxide.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     if kind != "insert":
         purses(count, note="x" * 700)
     tx = Transaction()
@@ -47,7 +47,6 @@ def test_a_plan_costs_what_it_says(dynoxide: Engine, kind: str, count: int, monk
 
 def test_a_plan_of_one_addition_costs_what_it_says(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a version check it needs a token, for twice the units; a value that is set, or a check, needs none."""
-    dynoxide.bind(Purse, Transactions)
     [item] = purses(1)
     for action, is_blind, path in (
         (Purse.balance.add(1), True, "native"),
@@ -65,7 +64,6 @@ def test_a_plan_of_one_addition_costs_what_it_says(dynoxide: Engine, monkeypatch
 
 def test_one_addition_under_its_lock_costs_one_unit(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock counts the write, and so refuses a second copy; and the instance is what is stored then."""
-    dynoxide.bind(Purse, Transactions)
     purses(1)
     with Purse.locked("p0") as lock:
         tx = Transaction()
@@ -76,10 +74,8 @@ def test_one_addition_under_its_lock_costs_one_unit(dynoxide: Engine, monkeypatc
     assert Purse.get("p0").balance == 101
 
 
-def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for reads alone, and for many reads beside many writes."""
-    dynoxide.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     purses(9, note="x" * 700)
     for reads, writes in ((1, 0), (9, 0), (1, 2), (7, 2), (1, 6)):
         tx = Transaction()
@@ -92,10 +88,8 @@ def test_a_plan_of_reads_costs_what_it_says(dynoxide: Engine, monkeypatch: pytes
         assert plan.requests == requests, (reads, writes, plan)
 
 
-def test_progress(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress(few: None) -> None:
     """on_progress counts up to the number of all, and ends there."""
-    memory.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     calls: list[tuple[int, int]] = []
     with transaction(on_progress=lambda done, of: calls.append((done, of))) as tx:
         for i in range(10):

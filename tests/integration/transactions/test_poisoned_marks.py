@@ -56,6 +56,7 @@ from tests.support.poisoned import (
     participants,
     put,
     put_marked,
+    put_transaction,
     read_committed,
     read_uncommitted,
     recover_one,
@@ -94,7 +95,7 @@ if TYPE_CHECKING:
 def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
     """Virtual time, a database, and long transactions of few items."""
     make_long_from(monkeypatch)
-    memory.bind(Purse, Session, Transactions, Foreign)
+    memory.bind(Session, Foreign)
     with VirtualClock() as clock:
         yield clock
 
@@ -149,9 +150,7 @@ def test_a_mark_that_names_a_table_of_any_kind(
 
 def test_an_item_whose_model_declares_no_table(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older program does not know the table: it says so, and the table's own recovery completes the item."""
-    put(Transactions, header("T", "committed"))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "committed")
     with monkeypatch.context() as patch:
         patch.delattr(Purse.Meta, "transaction_table")
         with dying_after(patch, None) as process, pytest.raises(LockingError, match="no table of transactions"):
@@ -176,7 +175,7 @@ def test_only_items_of_models_that_declare_the_table_are_marked(
 @pytest.mark.parametrize("operation", ["UpdateItem", "TransactWriteItems"])
 def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> None:
     """If an earlier copy of it may still be applied, it does not say that nothing was written."""
-    cheap.bind(Purse, Transactions, Foreign)
+    cheap.bind(Foreign)
     purses(1)
     foreign = mark("T", name_of(Foreign))
 
@@ -192,10 +191,9 @@ def test_a_write_of_which_nothing_is_known(cheap: Engine, operation: str) -> Non
         update() if operation == "UpdateItem" else native()
 
 
-def test_on_an_engine(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_an_engine(concurrent_engine: Engine, few: None) -> None:
     """The same where conditions are evaluated by others: the header of the other table stays pending."""
-    concurrent_engine.bind(Purse, Transactions, Foreign)
-    make_long_from(monkeypatch)
+    concurrent_engine.bind(Foreign)
     put(Foreign, header("T", "pending"))
     put_marked(mark("T", name_of(Foreign)))
     before = rows_of(Foreign)
@@ -210,9 +208,7 @@ def test_on_an_engine(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch
 
 def put_victim() -> None:
     """A committed transaction of another writer, whose item has to become 6."""
-    put(Transactions, header("V", "committed"))
-    put(Transactions, participants("V", participant("p0")))
-    put_marked(mark("V", name_of(Transactions)))
+    put_transaction("V", "committed")
 
 
 @pytest.mark.parametrize(
@@ -329,7 +325,7 @@ def test_a_header_that_promises_many_rows(clock: VirtualClock, monkeypatch: pyte
 
 def test_a_guard_that_names_items_of_another_hash_key(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are looked for under its own."""
-    memory.bind(Entry, Transactions)
+    memory.bind(Entry)
     with transaction() as tx:
         tx.save(Entry("b", 1))
     [guard] = [row for row in rows_of(Transactions) if row["id"]["S"].startswith("guard#")]
@@ -354,9 +350,7 @@ def test_a_pending_header_whose_beat_is_no_number(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], beat: dict[str, Any] | None
 ) -> None:
     """It cannot be renewed, so it is aborted when its lease is over, and all get through."""
-    put(Transactions, header("T", "pending", beat=beat))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "pending", beat=beat)
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS) as process:
         if operation in (save, delete, edit, native_check):
@@ -371,7 +365,6 @@ def test_a_pending_header_whose_beat_is_no_number(
 
 def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     """The condition of the abort is understood by other engines."""
-    real_engine.bind(Purse, Transactions)
     for beat, state in ((None, "aborted"), ({"S": "0"}, "aborted"), ({"N": "0"}, "aborted"), ({"N": "7"}, "pending")):
         put(Transactions, header("T", "pending", beat=beat))
         header_table = record_table_of(Transactions)
@@ -381,13 +374,18 @@ def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     assert sweep(Transactions).aborted == 1
 
 
+def put_spilled() -> None:
+    """A purse with the mark of a committed transaction, whose row of changes is gone."""
+    put(Transactions, header("T", "committed"))
+    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+
+
 @pytest.mark.parametrize("operation", [each for each in RESOLVING if each not in SHOWING])
 def test_a_committed_transaction_whose_changes_are_gone(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]
 ) -> None:
     """It is tried some times, with pauses, and not for longer than allowed; the error names all that it is about."""
-    put(Transactions, header("T", "committed"))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    put_spilled()
     before, began, recovered = stored(Purse, "p0"), clock.elapsed, list[events.TransactionRecovered]()
     with (
         dying_after(monkeypatch, MOST_REQUESTS) as process,
@@ -405,9 +403,8 @@ def test_a_committed_transaction_whose_changes_are_gone(
 
 def test_a_committed_transaction_whose_changes_are_gone_is_not_finished(clock: VirtualClock) -> None:
     """Nor by those who complete it: as that of a finished one its mark would be dropped, and the values lost."""
-    put(Transactions, header("T", "committed"))
+    put_spilled()
     put(Transactions, participants("T", participant(spill={"S": "T!00000"})))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
     before = stored(Purse, "p0")
     assert "T!00000" in sweep(Transactions).failed["T"]
     with pytest.raises(LockingError, match="T!00000"):
@@ -424,8 +421,7 @@ def test_the_deadline_of_what_cannot_be_finished(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, wait: float
 ) -> None:
     """No operation passes its own, nor takes all of a long one."""
-    put(Transactions, header("T", "committed"))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    put_spilled()
     for begin in (lambda: Purse.locked("p0", wait=wait).acquire(), lambda: transaction(wait=wait)):
         began = clock.elapsed
         with dying_after(monkeypatch, MOST_REQUESTS), pytest.raises(LockingError):
@@ -437,8 +433,7 @@ def test_the_deadline_of_what_cannot_be_finished(
 
 def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The item was finished by another process between the two looks: nothing is wrong, and there is no pause."""
-    put(Transactions, header("T", "committed"))
-    put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
+    put_spilled()
     image = existing(Purse, "p0")
     original = transaction_record.get_row
 
@@ -451,6 +446,17 @@ def test_changes_that_are_gone_since_all_is_finished(clock: VirtualClock, monkey
     with transaction() as tx:
         assert tx.get(Purse, "p0").balance == 6
     assert clock.elapsed == began
+
+
+def put_lock(queue: dict[str, Any], next_ticket: int) -> None:
+    """Give the purse p0 a lock document."""
+    content = {
+        "since": {"N": "1"},
+        "next": {"L": [{"N": str(next_ticket)}]},
+        "evicted": {"M": {}},
+        "queue": {"M": queue},
+    }
+    put(Purse, {**existing(Purse, "p0"), "lock": {"M": content}})
 
 
 def _entries(count: int) -> dict[str, Any]:
@@ -476,11 +482,8 @@ def test_a_lock_that_gives_out_no_tickets(
 ) -> None:
     """It is not taken, and the error says what to do. Nothing of the caller is left."""
     queue = _entries(entries) if has_tickets else _without_tickets(_entries(entries))
-    document = {"since": {"N": "1"}, "next": {"L": [{"N": str(next_ticket)}]}, "evicted": {"M": {}}}
     purses(1)
-    image = existing(Purse, "p0")
-    document |= {"queue": {"M": queue}}
-    put(Purse, {**image, "lock": {"M": document}})
+    put_lock(queue, next_ticket)
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
         operation()
@@ -526,9 +529,7 @@ def test_a_sweep_goes_on_past_bad_rows(clock: VirtualClock, monkeypatch: pytest.
     for rows, _ in BAD.values():
         for row in rows:
             put(Transactions, row)
-    put(Transactions, header("T", "committed"))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "committed")
     with dying_after(monkeypatch, None) as process:
         report = sweep(Transactions, segments=segments)
     assert report.failed.keys() == BAD.keys()
@@ -560,9 +561,8 @@ def test_an_item_whose_lock_is_broken(clock: VirtualClock) -> None:
     assert f"{name_of(Purse)}/p0 is broken" in sweep(Transactions).failed["T"]
 
 
-def test_an_interrupt_ends_a_sweep(memory: Engine) -> None:
+def test_an_interrupt_ends_a_sweep() -> None:
     """Although it watches a transaction that is alive, and has others before it."""
-    memory.bind(Transactions)
     for i in range(5):
         put(Transactions, header(f"T{i}", "pending", until_ms={"N": "9999999999999"}, lease_ms={"N": "30000"}))
     looks = list[str]()
@@ -617,11 +617,8 @@ def poisoned_header(tx_id: str, clock: VirtualClock, since_s: float) -> dict[str
 
 def put_held(**facts: Any) -> None:
     """A purse whose lock has a holder that is not alive."""
-    document = {"since": {"N": "1"}, "next": {"L": [{"N": "2"}]}, "evicted": {"M": {}}}
-    document |= {"queue": {"M": {"e0": entry(**facts)}}}
     purses(1)
-    image = existing(Purse, "p0")
-    put(Purse, {**image, "lock": {"M": document}})
+    put_lock({"e0": entry(**facts)}, 2)
 
 
 @pytest.mark.parametrize("longest", [None, 7200])
@@ -705,9 +702,7 @@ def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
 def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It watches for a day and 5 %, where the stored end is of no use."""
     monkeypatch.setattr(recovery, "_LOOK_AGAIN_S", 3600.0)
-    put(Transactions, header("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)}))
-    put(Transactions, participants("T", participant()))
-    put_marked(mark("T", name_of(Transactions)))
+    put_transaction("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)})
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS):
         assert recover(Transactions, "T") == "aborted"
@@ -743,16 +738,14 @@ def test_asynchronous_locks(
     memory: Engine, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], Coroutine[Any, Any, None]], poison: str
 ) -> None:
     """They take the same steps: an error, few requests, and no other table."""
-    memory.bind(Purse, Transactions, Foreign)
+    memory.bind(Foreign)
     put(Transactions, header("T", "committed"))
     put(Foreign, header("T", "pending"))
     forged = mark("T", name_of(Foreign if poison == "another table" else Transactions), spill={"S": "T!00000"})
     forged["M"]["intent"]["M"]["op"] = {"S": "save"}
     put_marked(forged)
     if poison == "no tickets":
-        document = {"since": {"N": "1"}, "next": {"L": [{"N": "0"}]}, "evicted": {"M": {}}}
-        image = existing(Purse, "p0")
-        put(Purse, {**image, "lock": {"M": {**document, "queue": {"M": _without_tickets(_entries(150))}}}})
+        put_lock(_without_tickets(_entries(150)), 0)
     with dying_after(monkeypatch, MOST_REQUESTS) as process, pytest.raises(LockingError) as caught:
         asyncio.run(operation())
     assert f"{name_of(Purse)}/p0" in str(caught.value)

@@ -9,12 +9,17 @@ import pytest
 from pynamo_locking import ConfigurationError, StaleVersion, Transaction, transaction
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import Expecting, units
-from tests.support.transaction_models import Entry, Purse, Sheet, Transactions
+from tests.support.transaction_models import Entry, Purse, Sheet
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.core
+
+
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Entry)
 
 
 def fill_entries() -> None:
@@ -25,7 +30,6 @@ def fill_entries() -> None:
 
 def test_query_sees_own_writes(engine: Engine) -> None:
     """A query shows what is stored with what the transaction has done: created, changed, deleted."""
-    engine.bind(Entry, Transactions)
     fill_entries()
     with transaction() as tx:
         tx.save(Entry("b", 10, amount=10))
@@ -51,7 +55,6 @@ def test_a_limited_query_reads_what_it_returns(
     cheap: Engine, monkeypatch: pytest.MonkeyPatch, count: int, backwards: bool
 ) -> None:
     """Rows after the last row of the result are no part of the transaction, and may change; rows before it may not."""
-    cheap.bind(Entry, Transactions)
     with Entry.batch_write(unguarded=True) as batch:
         for i in range(count):
             batch.save(Entry("b", i, amount=i % 10, version=1))
@@ -79,7 +82,6 @@ def test_a_limited_query_reads_what_it_returns(
 
 def test_guarded_queries_notice_what_appears(engine: Engine) -> None:
     """To create or delete an item of the hash key makes the query's transaction fail; to update one does not."""
-    engine.bind(Entry, Transactions)
     fill_entries()
 
     def create() -> None:
@@ -103,7 +105,7 @@ def test_guarded_queries_notice_what_appears(engine: Engine) -> None:
 
 def test_queries_that_promise_too_much_are_refused(memory: Engine) -> None:
     """Without guards only weaker isolations query; an index never."""
-    memory.bind(Sheet, Entry, Transactions)
+    memory.bind(Sheet)
     Sheet("f", 1).save()
     with transaction() as tx:
         with pytest.raises(ConfigurationError, match="guard_queries"):
@@ -117,7 +119,6 @@ def test_queries_that_promise_too_much_are_refused(memory: Engine) -> None:
         assert tx.query(Sheet, "f", filter_condition=Sheet.body == "x") == [sheet]
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_a_query_after_an_insert_is_guarded() -> None:
     """The guard row was counted without a check by the insert; the query relies on it."""
     Entry("l", 1).save()
@@ -129,7 +130,6 @@ def test_a_query_after_an_insert_is_guarded() -> None:
     assert Entry.count("l") == 2
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 @pytest.mark.parametrize("option", ["attributes_to_get", "last_evaluated_key", "index_name"])
 def test_queries_read_whole_items(option: str) -> None:
     """A part of an item would be taken for all of it by the next save."""
@@ -137,7 +137,6 @@ def test_queries_read_whole_items(option: str) -> None:
         tx.query(Entry, "l", **{option: ["amount"]})
 
 
-@pytest.mark.usefixtures("purses_and_entries")
 def test_an_upsert_without_a_check_counts_in_the_guard() -> None:
     """It may create the item, which a query has to notice."""
     row = Entry("l", 1)

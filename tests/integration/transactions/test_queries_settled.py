@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from tests.support.interval_models import unapplied
 from tests.support.models import meta
-from tests.support.transaction_models import Entry, Transactions, rows_of
+from tests.support.transaction_models import Entry, Transactions, dying_after, rows_of
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -26,6 +25,11 @@ class Named(VersionedMixin, Model):
     box = UnicodeAttribute(hash_key=True)
     name = UnicodeAttribute(range_key=True)
     version = VersionAttribute()
+
+
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Entry)
 
 
 def create(*numbers: int) -> None:
@@ -43,9 +47,8 @@ def total() -> float:
 
 
 @pytest.mark.parametrize("between", [0, 3, 12])
-def test_a_query_waits_for_what_its_guard_names(memory: Engine, monkeypatch: pytest.MonkeyPatch, between: int) -> None:
+def test_a_query_waits_for_what_its_guard_names(monkeypatch: pytest.MonkeyPatch, between: int) -> None:
     """The guard shows a transaction whose items no query finds; however many others there were since."""
-    memory.bind(Entry, Transactions)
     with unapplied(monkeypatch, Entry) as sent:
         create(1, 2)
         assert rows_of(Entry) == []
@@ -56,9 +59,8 @@ def test_a_query_waits_for_what_its_guard_names(memory: Engine, monkeypatch: pyt
     assert sent.count("TransactGetItems") >= 2
 
 
-def test_a_guard_does_not_grow(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was settled is named no more; without anything named, a query is one request less."""
-    memory.bind(Entry, Transactions)
     with transaction() as tx:
         assert tx.query(Entry, "b") == []
     for i in range(40):
@@ -69,9 +71,8 @@ def test_a_guard_does_not_grow(memory: Engine, monkeypatch: pytest.MonkeyPatch) 
     assert total() == 40
 
 
-def test_what_is_taken_back_is_not_counted(memory: Engine) -> None:
+def test_what_is_taken_back_is_not_counted() -> None:
     """A savepoint takes the guard back as well."""
-    memory.bind(Entry, Transactions)
     with transaction() as tx:
         before = tx.savepoint()
         tx.save(Entry("b", 1))
@@ -79,9 +80,8 @@ def test_what_is_taken_back_is_not_counted(memory: Engine) -> None:
     assert rows_of(Entry) == rows_of(Transactions) == []
 
 
-def test_a_query_waits_after_a_savepoint_was_rolled_back(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_waits_after_a_savepoint_was_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the transaction is named in the guard as if there had been no savepoint."""
-    memory.bind(Entry, Transactions)
     with unapplied(monkeypatch, Entry), transaction() as tx:
         tx.save(Entry("b", 1, amount=1))
         before = tx.savepoint()
@@ -94,7 +94,7 @@ def test_a_query_waits_after_a_savepoint_was_rolled_back(memory: Engine, monkeyp
 
 def test_a_guard_stays_smaller_than_an_item_may_be(memory: Engine) -> None:
     """Long keys are settled and removed after fewer transactions than short ones."""
-    memory.bind(Named, Transactions)
+    memory.bind(Named)
     for round_ in range(6):
         with transaction() as tx:
             for i in range(90):
@@ -102,21 +102,13 @@ def test_a_guard_stays_smaller_than_an_item_may_be(memory: Engine) -> None:
     assert len(list(Named.query("b"))) == 540
 
 
-def test_each_guard_settles_what_it_names_itself(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_guard_settles_what_it_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if one transaction is named in the guards of two hash keys: that it was settled for one says nothing."""
-    memory.bind(Entry, Transactions)
     with transaction() as tx:
         for book in "bc":
             tx.save(Entry(book, 1))
-    asked, dispatch = set[str](), Connection.dispatch
-
-    def listen(self: Connection, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        if operation == "TransactGetItems":
-            asked.update(each["Get"]["Key"].get("book", {"S": ""})["S"] for each in kwargs["TransactItems"])
-        return dispatch(self, operation, kwargs, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", listen)
-    with transaction() as tx:
+    with dying_after(monkeypatch, None) as process, transaction() as tx:
         for book in "bc":
             tx.query(Entry, book)
-            assert book in asked
+            reads = [kwargs["TransactItems"] for operation, kwargs in process.sent if operation == "TransactGetItems"]
+            assert book in [get["Get"]["Key"].get("book", {"S": ""})["S"] for read in reads for get in read]

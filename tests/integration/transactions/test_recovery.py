@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
-from pynamodb.connection import Connection
 
 from pynamo_locking import (
     ConfigurationError,
@@ -26,15 +25,15 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import client
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import deeds, dying_at, from_deed
-from tests.support.faults import Answer, Forward, count_requests, tapped
+from tests.support.deeds import deeds, die_at, from_deed
+from tests.support.faults import Answer, Forward, Send, count_requests, intercepted, tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     STATEMENTS,
-    Plain,
     Purse,
     Transactions,
     dying_after,
+    empty,
     ends_s,
     make_long_from,
     marked_rows,
@@ -61,19 +60,16 @@ DEEDS = [*BEFORE_DECISION, "decision", *AFTER_DECISION]
 
 
 @pytest.fixture(params=sorted({1, STATEMENTS}), ids=lambda statements: f"batches of {statements}")
-def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
+def clock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
     """Virtual time, a database, and long transactions of few items, by statements and without."""
     make_long_from(monkeypatch, statements=request.param)
-    memory.bind(Purse, Plain, Transactions)
     with VirtualClock() as clock:
         yield clock
 
 
 def begin(**options: Any) -> Transaction:
     """Store what is needed, and fill a long transaction."""
-    for model, name in ((Purse, "purse_id"), (Transactions, "id")):
-        for row in rows_of(model):
-            model._get_connection().delete_item(*model._serialize_keys(row[name]["S"]))
+    empty(Purse, Transactions)
     for key in (*OLD, *GONE):
         Purse(key, balance=100).save()
     tx = Transaction(workers=1, **options)
@@ -124,36 +120,30 @@ def hit_in_http(deed: str, *, is_delivered: bool) -> Iterator[list[str]]:
 
 
 @contextmanager
-def hit(
-    monkeypatch: pytest.MonkeyPatch, which: Callable[[int, str, Any], bool], *, is_delivered: bool
-) -> Iterator[list[tuple[str, Any]]]:
+def hit(which: Callable[[int, str, Any], bool], *, is_delivered: bool) -> Iterator[list[tuple[str, Any]]]:
     """Lose requests, or their answers, with all attempts of botocore; yield those that are hit."""
     count, lost = itertools.count(), list[tuple[str, Any]]()
-    original = Connection.dispatch
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if not which(next(count), operation, kwargs):
-            return original(connection, operation, kwargs, *args)
+            return send()
         lost.append((operation, kwargs))
         if is_delivered:
             with suppress(ClientError):  # a refusal is an answer as well
-                original(connection, operation, kwargs, *args)
+                send()
         raise ConnectionClosedError(endpoint_url="memory")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         yield lost
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("deed", DEEDS)
-def test_one_request_is_lost(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, times: int, *, is_delivered: bool
-) -> None:
+def test_one_request_is_lost(clock: VirtualClock, deed: str, times: int, *, is_delivered: bool) -> None:
     """Whichever request is lost, or its answer, the commit succeeds, is applied once, and nothing is left."""
     tx = begin()
-    with hit(monkeypatch, from_deed(deed, times), is_delivered=is_delivered) as lost:
+    with hit(from_deed(deed, times), is_delivered=is_delivered) as lost:
         try:
             tx.commit()
         except Conflict:
@@ -181,13 +171,11 @@ def test_one_attempt_is_lost(clock: VirtualClock, deed: str, *, is_delivered: bo
     assert marked_rows(Purse) == []
 
 
-def test_one_request_is_lost_on_real_engines(real_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_is_lost_on_real_engines(real_engine: Engine, few: None) -> None:
     """The same on the engines that know tokens: the placeholder, the decision and a finish lose their answer."""
-    real_engine.bind(Purse, Plain, Transactions)
-    make_long_from(monkeypatch)
     for deed in ("header", "mark old1", "mark new4", "decision", "finish gone0", "end"):
         tx = begin()
-        with hit(monkeypatch, from_deed(deed, 1), is_delivered=True):
+        with hit(from_deed(deed, 1), is_delivered=True):
             tx.commit()
         assert found() == AFTER
         assert outcome(Transactions, tx.id) == "finished"
@@ -198,11 +186,11 @@ def test_one_request_is_lost_on_real_engines(real_engine: Engine, monkeypatch: p
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
 @pytest.mark.parametrize("deed", DEEDS)
-def test_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str, *, is_delivered: bool) -> None:
+def test_silence(clock: VirtualClock, deed: str, *, is_delivered: bool) -> None:
     """No answer at all from some request on: what the commit says is true, whatever it says."""
     tx = begin()
     said = "committed"
-    with hit(monkeypatch, from_deed(deed), is_delivered=is_delivered):
+    with hit(from_deed(deed), is_delivered=is_delivered):
         try:
             tx.commit()
         except OutcomeUnknown:
@@ -219,18 +207,13 @@ def test_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, deed: str
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
-def test_the_header_cannot_be_reached(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_delivered: bool
-) -> None:
+def test_the_header_cannot_be_reached(clock: VirtualClock, *, is_delivered: bool) -> None:
     """OutcomeUnknown names the transaction; outcome() tells later; rollback callbacks have run; all or nothing."""
     tx = begin()
     calls: list[str] = []
     tx.after_commit(lambda: calls.append("commit"))
     tx.after_rollback(lambda: calls.append("rollback"))
-    with (
-        hit(monkeypatch, from_deed("decision"), is_delivered=is_delivered),
-        pytest.raises(OutcomeUnknown) as caught,
-    ):
+    with hit(from_deed("decision"), is_delivered=is_delivered), pytest.raises(OutcomeUnknown) as caught:
         tx.commit()
     assert caught.value.write_id == tx.id
     assert calls == ["rollback"]
@@ -239,54 +222,44 @@ def test_the_header_cannot_be_reached(
     assert found() == (AFTER if is_delivered else BEFORE)
 
 
-def test_the_decision_is_refused_after_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decision is never answered and the header can be reached: it is aborted, and said to be safe to repeat."""
+@pytest.mark.parametrize("is_delivered", [True, False], ids=["answers lost", "not sent"])
+def test_the_decision_is_never_answered(clock: VirtualClock, *, is_delivered: bool) -> None:
+    """The header can be reached: the commit succeeds, or is aborted, and said to be safe to repeat."""
     tx = begin()
-    with hit(monkeypatch, is_decision, is_delivered=False), pytest.raises(Conflict):
+    ends = nullcontext() if is_delivered else pytest.raises(Conflict)
+    with hit(is_decision, is_delivered=is_delivered), ends:
         tx.commit()
-    assert outcome(Transactions, tx.id) == "aborted"
-    assert found() == BEFORE
+    assert outcome(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
+    assert found() == (AFTER if is_delivered else BEFORE)
     assert marked_rows(Purse) == []
-
-
-def test_the_decision_got_through_in_silence(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decision is applied and never answered, and the header can be reached: the commit succeeds."""
-    tx = begin()
-    with hit(monkeypatch, is_decision, is_delivered=True):
-        tx.commit()
-    assert outcome(Transactions, tx.id) == "finished"
-    assert found() == AFTER
 
 
 # Leases
 
 
 @contextmanager
-def slow(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, seconds: float) -> Iterator[list[float]]:
+def slow(memory: Engine, clock: VirtualClock, seconds: float) -> Iterator[list[float]]:
     """Every request takes so long; yields what was left of the header's lease after each."""
     left: list[float] = []
-    original = Connection.dispatch
-    connection = Transactions._get_connection()
 
-    def dispatch(asked: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        answer = original(asked, operation, kwargs, *args)
+    def answer(send: Send, _: str, __: Any) -> Any:
+        answered = send()
         clock.sleep(seconds)
         left.extend(
             (int(header["until_ms"]["N"]) - clock.time_ms()) / 1000
-            for header in original(connection.connection, "Scan", {"TableName": connection.table_name})["Items"]
+            for header in memory.client().scan(TableName=Transactions.Meta.table_name)["Items"]
             if header.get("state") == {"S": "pending"}
         )
-        return answer
+        return answered
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         yield left
 
 
-def test_a_slow_commit_renews_its_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_commit_renews_its_lease(memory: Engine, clock: VirtualClock) -> None:
     """A commit whose marks take much longer than its lease stays alive, and succeeds."""
     tx = begin(lease=3)
-    with slow(monkeypatch, clock, 0.7) as left:
+    with slow(memory, clock, 0.7) as left:
         tx.commit()
     assert 0.7 * len(left) > 2 * 3
     assert min(left) > 0
@@ -317,17 +290,16 @@ def test_large_changes_are_removed_at_the_end(clock: VirtualClock, monkeypatch: 
         with pytest.raises(StaleVersion):
             tx.commit()
     else:
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda: survive(tx.commit))
+        die_at(monkeypatch, "decision", tx.commit)
         recover(Transactions, tx.id)
     left = [row["id"]["S"] for row in rows_of(Transactions) if "expires_s" not in row]
     assert left == [], f"the transaction is {end}, and nothing will ever remove these rows"
 
 
-def test_many_spilled_rows_renew_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_spilled_rows_renew_the_lease(memory: Engine, clock: VirtualClock) -> None:
     """Large items are written into rows of their own before the first mark: the lease is renewed meanwhile."""
     tx = begin_large()
-    with slow(monkeypatch, clock, 0.7) as left:
+    with slow(memory, clock, 0.7) as left:
         tx.commit()
     assert min(left) > 0
     assert {item.note for item in Purse.scan(consistent_read=True)} == {"y" * 200_000}
@@ -336,8 +308,7 @@ def test_many_spilled_rows_renew_the_lease(clock: VirtualClock, monkeypatch: pyt
 def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that waits for a dead transaction renews its own lease while it waits."""
     tx = begin()
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(tx.commit))
+    die_at(monkeypatch, "decision", tx.commit)
     marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
     other = Transaction(lease=3, workers=1)
     for key in [*marked, "x1", "x2", "x3"]:
@@ -349,32 +320,22 @@ def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: p
     assert {found()[key][0] for key in marked} == {5}
 
 
-def test_a_pause_longer_than_the_lease(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("deed", [*BEFORE_DECISION[1:], "decision"])
+def test_a_pause_longer_than_the_lease(clock: VirtualClock, deed: str) -> None:
     """A process that was asleep before its decision finds itself aborted by those who came meanwhile."""
-    for deed in (*BEFORE_DECISION[1:], "decision"):
-        tx = begin()
-        original, is_hit = Connection.dispatch, from_deed(deed, 1)
+    tx, is_hit = begin(), from_deed(deed, 1)
 
-        def dispatch(
-            connection: Connection,
-            operation: str,
-            kwargs: dict[str, Any],
-            *args: Any,
-            original: Any = original,
-            is_hit: Any = is_hit,
-        ) -> Any:
-            if is_hit(0, operation, kwargs):
-                clock.jump(60)
-                in_thread(lambda: sweep(Transactions))
-            return original(connection, operation, kwargs, *args)
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
+        if is_hit(0, operation, kwargs):
+            clock.jump(60)
+            in_thread(lambda: sweep(Transactions))
+        return send()
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Connection, "dispatch", dispatch)
-            with pytest.raises(TransactionAborted) as caught:
-                tx.commit()
-        assert caught.value.by == "expired"
-        assert found() == BEFORE
-        assert marked_rows(Purse) == []
+    with intercepted(answer), pytest.raises(TransactionAborted) as caught:
+        tx.commit()
+    assert caught.value.by == "expired"
+    assert found() == BEFORE
+    assert marked_rows(Purse) == []
 
 
 # Headers and their rows
@@ -383,10 +344,7 @@ def test_a_pause_longer_than_the_lease(clock: VirtualClock, monkeypatch: pytest.
 def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header gets its time to live with its final state, and not before; rows of participants always have one."""
     seen = set()
-    process: Any = None
     for k in itertools.count():
-        if process is not None and not process.is_dead:
-            break
         tx = begin()
         with dying_after(monkeypatch, k) as process:
             in_thread(lambda tx=tx: survive(tx.commit))
@@ -406,6 +364,8 @@ def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.Monk
             [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
             ttl = ends_s(header) - clock.time_ms() / 1000
             assert 86_000 < ttl < 90_000
+        if not process.is_dead:
+            break
     assert seen == {"pending", "committed", "finished"}
 
 
@@ -425,10 +385,9 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "finished"),
     ):
         tx = begin()
-        with dying_at(monkeypatch, deed) if deed else nullcontext():
-            in_thread(lambda tx=tx: survive(tx.commit))
+        die_at(monkeypatch, deed, tx.commit) if deed else tx.commit()
         assert outcome(Transactions, tx.id) == state
-    with hit(monkeypatch, lambda *_: True, is_delivered=False):
+    with hit(lambda *_: True, is_delivered=False):
         for call in (lambda: outcome(Transactions, tx.id), lambda: recover(Transactions, tx.id)):
             with pytest.raises(LockingError, match="no response"):
                 call()
@@ -451,8 +410,7 @@ def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.M
     """Without force a pending transaction is given its whole lease; by force none of it."""
     for force in (False, True):
         tx = begin(lease=20)
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda tx=tx: survive(tx.commit))
+        die_at(monkeypatch, "decision", tx.commit)
         before = clock.elapsed
         assert recover(Transactions, tx.id, force=force) == "aborted"
         assert (clock.elapsed - before >= 19) is not force
@@ -476,8 +434,7 @@ def leave_several(monkeypatch: pytest.MonkeyPatch) -> dict[str, Transaction]:
         tx = left[name] = Transaction(workers=1)
         for i in range(8):
             tx.update(tx.get(Purse, f"{name}{i}"), [Purse.balance.add(1)])
-        with dying_at(monkeypatch, deed) if deed else nullcontext():
-            in_thread(lambda tx=tx: survive(tx.commit))
+        die_at(monkeypatch, deed, tx.commit) if deed else tx.commit()
     return left
 
 
@@ -509,7 +466,7 @@ def test_a_sweep_that_cannot_complete_one(clock: VirtualClock, monkeypatch: pyte
     def is_finish(_: int, operation: str, kwargs: Any) -> bool:
         return any(deed.startswith("finish committed") for deed in deeds(operation, kwargs))
 
-    with hit(monkeypatch, is_finish, is_delivered=False):
+    with hit(is_finish, is_delivered=False):
         report = sweep(Transactions)
     assert report.failed is not None
     assert set(report.failed) == {left["committed"].id}
@@ -518,7 +475,7 @@ def test_a_sweep_that_cannot_complete_one(clock: VirtualClock, monkeypatch: pyte
     assert marked_rows(Purse) == []
 
 
-def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock) -> None:
     """A process that dies while it takes its own marks off: the next sweep takes off the rest, and placeholders."""
     tx = begin()
     Purse.get(GONE[1]).touch()  # makes it fail, after it has marked others
@@ -528,18 +485,16 @@ def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock, monkeyp
             survive(tx.commit)
 
     is_abort = []
-    original = Connection.dispatch
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if is_abort:
             raise ConnectionClosedError(endpoint_url="memory")
-        answer = original(connection, operation, kwargs, *args)
+        answered = send()
         if operation == "UpdateItem" and "aborted" in str(kwargs):
             is_abort.append(True)
-        return answer
+        return answered
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         in_thread(commit)
     assert outcome(Transactions, tx.id) == "aborted"
     assert marked_rows(Purse)
@@ -550,10 +505,8 @@ def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock, monkeyp
 def test_stale_marks_without_a_header_are_dropped(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark whose header is gone, as of a late copy after the TTL, is dropped by the first request that meets it."""
     tx = begin()
-    with dying_at(monkeypatch, "decision"):
-        in_thread(lambda: survive(tx.commit))
-    connection = Transactions._get_connection()
-    connection.connection.dispatch("DeleteItem", {"TableName": connection.table_name, "Key": {"id": {"S": tx.id}}})
+    die_at(monkeypatch, "decision", tx.commit)
+    Transactions._get_connection().delete_item(tx.id)
     marked = [row["purse_id"]["S"] for row in marked_rows(Purse)]
     assert marked
     before = clock.elapsed
@@ -619,10 +572,8 @@ def _silence_after_the_decision():
 
 
 @pytest.mark.parametrize("others", [1, 9])
-def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, monkeypatch, others):
+def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(few, others):
     """No answer said that it was committed, the idempotency key did: what was saved can be saved again."""
-    make_long_from(monkeypatch)
-    memory.bind(Purse, Transactions)
     purse = purses(1)[0]
     with _silence_after_the_decision(), Transaction(idempotency_key="once", table=Transactions) as tx:
         purse.balance = 1
@@ -636,10 +587,8 @@ def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(memory, m
     assert Purse.get("p0", consistent_read=True).balance == 2
 
 
-@pytest.mark.usefixtures("purses_and_entries")
-def test_an_interrupt_after_the_decision_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_after_the_decision_is_told(few: None) -> None:
     """And what has to follow a commit follows it."""
-    make_long_from(monkeypatch)
     done: list[str] = []
 
     def stop(finished: int, _: int) -> None:

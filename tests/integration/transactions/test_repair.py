@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from pynamodb.connection import Connection
 
 from pynamo_locking import (
     ConfigurationError,
@@ -23,10 +22,11 @@ from pynamo_locking import (
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.client import Refused
 from tests.integration.whole.test_broken_rows import broken
+from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
 from tests.support.shell import Shell, prepared
-from tests.support.transaction_models import Plain, Purse, Transactions, marked_rows, rows_of, stored
+from tests.support.transaction_models import Purse, Transactions, marked_rows, rows_of, stored
 
 if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock
@@ -56,27 +56,23 @@ def is_readable() -> bool:
 
 
 @pytest.mark.parametrize("is_delivered", [False, True])
-def test_a_commit_without_an_answer(
-    clock: VirtualClock, few: None, monkeypatch: pytest.MonkeyPatch, *, is_delivered: bool
-) -> None:
+def test_a_commit_without_an_answer(clock: VirtualClock, few: None, *, is_delivered: bool) -> None:
     """A header that breaks just then tells its process as little as silence does."""
-    tx, original = Transaction(workers=1), Connection.dispatch
+    tx = Transaction(workers=1)
     for i in range(6):
         tx.save(Purse(f"new{i}"))
 
-    def dispatch(connection: Connection, operation: str, kwargs: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation != "TransactWriteItems" or "committed" not in str(kwargs):
-            return original(connection, operation, kwargs)
+            return send()
         if is_delivered:
-            original(connection, operation, kwargs)
+            send()
         [row] = [row for row in rows_of(Transactions) if "priority" in row]
         put(Transactions, {**row, "beat": PART})
         raise ReadTimeoutError(endpoint_url="")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        with pytest.raises(OutcomeUnknown) as caught:
-            tx.commit()
+    with intercepted(answer), pytest.raises(OutcomeUnknown) as caught:
+        tx.commit()
     assert caught.value.write_id == tx.id
     assert Transactions.repair(tx.id)
     assert recover(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
@@ -231,7 +227,6 @@ def test_participants(clock: VirtualClock) -> None:
 
 def test_conditions_of_each_engine(concurrent_engine: Engine) -> None:
     """What was read is compared as each engine compares."""
-    concurrent_engine.bind(Purse, Plain, Transactions)
     store("pending", state={"NULL": True}, beat={"NS": ["1", "2"]}, lease_ms=PART, by={"M": {}})
     assert "state is" in sweep(Transactions).failed["T"]
     assert Transactions.repair("T")
@@ -246,9 +241,8 @@ def shell(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return prepared(memory, capsys, monkeypatch)
 
 
-def test_the_command(memory: Engine, shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_command(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
     """It asks, leaves a trace, and says what became of the transaction."""
-    memory.bind(Purse, Plain, Transactions)
     table = ("--table", name_of(Transactions))
     store("pending", beat=PART)
     code, out, _ = shell.run("tx", "list", *table, "--json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Rate)
+
+
 def fill() -> None:
     with transaction() as tx:
         for i in range(4):
@@ -31,7 +35,6 @@ def rates(tx: Transaction, *conditions: Any, at_most: int = 10) -> list[tuple[st
 
 def test_a_scan_sees_own_writes(engine: Engine) -> None:
     """It shows what is stored with what the transaction has done: created, changed, deleted."""
-    engine.bind(Rate, Transactions)
     fill()
     with transaction() as tx:
         tx.save(Rate("x", 9, price=9))
@@ -61,7 +64,6 @@ def change() -> None:
 @pytest.mark.parametrize("does", [create, delete, change])
 def test_a_scan_notices_what_appears_and_changes(engine: Engine, does: Callable[[], None]) -> None:
     """What is created or deleted anywhere in the table is noticed, and a change of what was found."""
-    engine.bind(Rate, Purse, Transactions)
     fill()
     with pytest.raises(StaleVersion), transaction() as tx:
         assert len(tx.scan(Rate, at_most=5)) == 4
@@ -72,7 +74,6 @@ def test_a_scan_notices_what_appears_and_changes(engine: Engine, does: Callable[
 
 def test_queries_of_a_guarded_table_share_its_guard(cheap: Engine) -> None:
     """A query notices what appears under another hash key as well: there is one row for all."""
-    cheap.bind(Rate, Purse, Transactions)
     fill()
     for does in (change, create):
         with Expecting(StaleVersion if does is create else None), transaction() as tx:
@@ -82,9 +83,8 @@ def test_queries_of_a_guarded_table_share_its_guard(cheap: Engine) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_scan_finishes_what_a_dead_process_has_left(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_finishes_what_a_dead_process_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its items are committed, and some of them still placeholders."""
-    memory.bind(Rate, Transactions)
     with dying_at(monkeypatch, "finish f"):
         assert not survive(fill_many)
     with transaction() as tx:
@@ -99,7 +99,7 @@ def fill_many() -> None:
 
 def test_a_scan_that_promises_too_much_is_refused(memory: Engine) -> None:
     """Without a guard of the table only weaker isolations scan; and none without a bound."""
-    memory.bind(Rate, Entry, Purse, Transactions)
+    memory.bind(Entry)
     fill()
     with transaction() as tx:
         for model in (Entry, Purse):
@@ -116,21 +116,15 @@ def test_a_scan_that_promises_too_much_is_refused(memory: Engine) -> None:
         assert [purse.purse_id for purse in tx.scan(Purse, at_most=1)] == ["p"]
 
 
-def test_tasks_scan_too(memory: Engine) -> None:
+async def test_tasks_scan_too() -> None:
     """With the same arguments."""
-    memory.bind(Rate, Transactions)
     fill()
-
-    async def main() -> int:
-        async with atransaction() as tx:
-            return len(await tx.scan(Rate, Rate.price > 1, at_most=4))
-
-    assert asyncio.run(main()) == 2
+    async with atransaction() as tx:
+        assert len(await tx.scan(Rate, Rate.price > 1, at_most=4)) == 2
 
 
-def test_costs(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scan reads one row beyond its bound at most; the guard is read once, and what it names."""
-    memory.bind(Rate, Transactions)
     with transaction() as tx:
         tx.scan(Rate, at_most=1)
     with Rate.batch_write(unguarded=True) as batch:

@@ -14,9 +14,7 @@ from tests.support.transaction_models import (
     Purse,
     RowLocks,
     Seat,
-    Transactions,
     locks_of_names,
-    make_long_from,
     purses,
     rows_of,
     survive,
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 def test_seed_001_no_contention_an_item_inserted_to_acquire_the_lock(engine: Engine) -> None:
     """A transient item: who locks it has its key alone, and a rollback leaves nothing of it."""
-    engine.bind(Seat, RowLocks, Transactions)
+    engine.bind(Seat, RowLocks)
     tx, other = Transaction(), Transaction(wait=20)
     assert tx.get_or_none(Seat, "a", for_update=True) is None
     found: list[Any] = []
@@ -45,7 +43,6 @@ def test_seed_001_no_contention_an_item_inserted_to_acquire_the_lock(engine: Eng
 
 def test_seed_001_isolation_read_locks(engine: Engine) -> None:
     """A read transaction that is coded like a write and rolled back: no process writes what it reads meanwhile."""
-    engine.bind(Purse, Transactions)
     purses(2)
     reader = Transaction()
     total = sum(purse.balance for purse in reader.get_all(Purse, ["p0", "p1"], for_share=True) if purse is not None)
@@ -65,10 +62,8 @@ def test_seed_001_isolation_read_locks(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_seed_001_isolation_levels(cheap: Engine, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
+def test_seed_001_isolation_levels(cheap: Engine, few: None, monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
     """Items of a transaction that is not committed: as they were, or as it will leave them; by every read."""
-    cheap.bind(Purse, Transactions)
-    make_long_from(monkeypatch)
     names = [purse.purse_id for purse in purses(8)]
 
     def spend() -> None:

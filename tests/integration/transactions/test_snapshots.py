@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
 from pynamo_locking._core.transactions import TransactionStatus
@@ -14,15 +13,14 @@ from pynamo_locking._io import runtime, transaction_record
 from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.testing import VirtualClock
-from tests.support.deeds import dying_at
-from tests.support.parties import in_thread
+from tests.support.deeds import die_at
+from tests.support.faults import Send, intercepted
 from tests.support.transaction_models import (
     Purse,
     Transactions,
     make_long_from,
     marked_rows,
     purses,
-    survive,
 )
 
 if TYPE_CHECKING:
@@ -67,16 +65,14 @@ def commit(monkeypatch: pytest.MonkeyPatch, tx: Transaction, *, meanwhile: Calla
 def watched(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None] = lambda _: None) -> Iterator[list[Any]]:
     """Note all requests; call before each transactional read, with its number."""
     sent: list[tuple[str, Any]] = []
-    original = Connection.dispatch
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "TransactGetItems":
             before(sum(operation == "TransactGetItems" for operation, _ in sent))
         sent.append((operation, kwargs))
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer), monkeypatch.context() as patch:
         patch.setattr(runtime.current, "sleep", lambda _: pytest.fail("it waits"))
         yield sent
 
@@ -105,7 +101,6 @@ def test_a_snapshot_neither_waits_nor_wounds(
     cheap: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """It sees what is committed beside the marks, by reads alone; the older writer and the younger one commit."""
-    cheap.bind(Purse, Transactions)
     purses(5)
     reader, keys = Transaction(**options), ["p0", "p1", "new4"]
 
@@ -124,9 +119,8 @@ def test_a_snapshot_neither_waits_nor_wounds(
         assert seen(tx, [*OLD, "new0", "new4"]) == dict.fromkeys([*OLD, "new0", "new4"], 200)
 
 
-def test_a_snapshot_costs_a_read_for_each_mark(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_costs_a_read_for_each_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """An item beside a mark is read with its header; the header takes a place in the read at the commit."""
-    memory.bind(Purse, Transactions)
     purses(5)
 
     def look() -> None:
@@ -141,9 +135,8 @@ def test_a_snapshot_costs_a_read_for_each_mark(memory: Engine, monkeypatch: pyte
     commit(monkeypatch, write_all(), meanwhile=look)
 
 
-def test_who_only_reads_does_not_wait_at_the_commit(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_only_reads_does_not_wait_at_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that could have written, and has only read, looks past marks that came after its reads."""
-    memory.bind(Purse, Transactions)
     purses(5)
     tx, keys = Transaction(), ["p0", "new4", "p1"]
     assert seen(tx, keys) == before(keys)
@@ -156,9 +149,8 @@ def test_who_only_reads_does_not_wait_at_the_commit(memory: Engine, monkeypatch:
     commit(monkeypatch, write_all(), meanwhile=look)
 
 
-def test_a_writer_waits_still(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_waits_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may write must not look past a mark: neither in its reads nor at the commit."""
-    memory.bind(Purse, Transactions)
     purses(5)
     checked = Transaction(wait=0)
     checked.get(Purse, "p0")
@@ -179,9 +171,8 @@ def test_a_writer_waits_still(memory: Engine, monkeypatch: pytest.MonkeyPatch) -
     commit(monkeypatch, write_all(), meanwhile=look)
 
 
-def test_more_items_than_fit_into_one_read(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_items_than_fit_into_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers push items into the next read, none of which is larger than DynamoDB allows; absent ones come first."""
-    memory.bind(Purse, Transactions)
     purses(5)
     keys = [*OLD, "new4", "no such"]
 
@@ -203,9 +194,8 @@ def _key(get: Any) -> str:
     return str(next(iter(get["Get"]["Key"].values()))["S"])
 
 
-def test_marks_of_several_transactions(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_of_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each header is read together with the items that lead to it, however many there are."""
-    memory.bind(Purse, Transactions)
     purses(5)
     purses(5, "q")
     keys = ["p0", "q0", "p1", "q1"]
@@ -221,9 +211,8 @@ def test_marks_of_several_transactions(memory: Engine, monkeypatch: pytest.Monke
     commit(monkeypatch, write_all(), meanwhile=lambda: commit(monkeypatch, other, meanwhile=look))
 
 
-def test_too_many_placeholders_are_waited_for(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_placeholders_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Absent items are checked by one read, which has to have room for the headers; those that do not fit wait."""
-    memory.bind(Purse, Transactions)
     purses(5)
     placeholders: list[str] = []
 
@@ -241,9 +230,8 @@ def test_too_many_placeholders_are_waited_for(memory: Engine, monkeypatch: pytes
     assert len(placeholders) == 2
 
 
-def test_items_that_marks_have_made_too_large(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_marks_have_made_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items that fitted into one read without their marks are read in two."""
-    memory.bind(Purse, Transactions)
     large = [Purse(f"l{i:02}", note="a" * 180_000) for i in range(21)]
     for purse in large:
         purse.save()
@@ -266,9 +254,8 @@ def test_items_that_marks_have_made_too_large(memory: Engine, monkeypatch: pytes
 # Whose order is fixed before the decision
 
 
-def test_a_snapshot_does_not_look_past_early_checks(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_does_not_look_past_early_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """One checks its reads and then decides. Who sees what it read changed, and its writes not yet, fits nowhere."""
-    memory.bind(Purse, Transactions)
     purses(8)
     writer = Transaction(workers=1)
     read = [writer.get(Purse, f"p{i}") for i in range(3, 8)]
@@ -297,8 +284,7 @@ class Left:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         purses(5)
         tx = write_all()
-        with dying_at(monkeypatch, "decision"):
-            in_thread(lambda: survive(tx.commit))
+        die_at(monkeypatch, "decision", tx.commit)
         self.id = tx.id
         self.header_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
@@ -314,9 +300,8 @@ class Left:
 
 
 @pytest.fixture
-def left(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+def left(monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
     """A transaction that is pending, and dead, which no reader knows."""
-    memory.bind(Purse, Transactions)
     with VirtualClock():
         yield Left(monkeypatch)
 
@@ -357,9 +342,7 @@ def test_a_header_that_is_gone_is_one_of_an_aborted_transaction(left: Left, monk
     """A mark without a header is an orphan, beside which stands what is committed."""
     tx = Transaction(isolation="snapshot")
     assert seen(tx, left.marked) == before(left.marked)
-    transaction_record.ask(
-        left.header_table, "DeleteItem", {"TableName": left.header_table.table, "Key": left.header_table.key(left.id)}
-    )
+    Transactions._get_connection().delete_item(left.id)
     with watched(monkeypatch) as sent:
         tx.commit()
     assert {operation for operation, _ in sent} == {"TransactGetItems"}

@@ -83,7 +83,6 @@ def assert_raised(count: int) -> None:
 def test_a_thousand_items_in_less_than_a_hundred_requests(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read, changed, committed; and each item for two write units and what the header takes."""
     monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=120, request_timeout=15))
-    dynoxide.bind(Purse, Transactions)
     keys = [f"p{i:03}" for i in range(1000)]
     for start in range(0, 1000, 100):
         with transaction() as tx:
@@ -119,7 +118,7 @@ def consumed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_marks_and_finishes_are_sent_together(concurrent_engine: Engine, batched: None) -> None:
     """In batches by table; of two tables two; what is alone is sent alone; as planned, with the same result."""
-    concurrent_engine.bind(Purse, Sheet, Transactions)
+    concurrent_engine.bind(Sheet)
     purses(9, note="x")
     Sheet("a", 1).save()
     tx = raise_all(9)
@@ -198,7 +197,6 @@ DELETE = {
 )
 def test_a_statement_is_the_single_request(concurrent_engine: Engine, operation: str, request_: dict[str, Any]) -> None:
     """Whatever is stored: applied or not alike, and what is stored afterwards is the same."""
-    concurrent_engine.bind(Purse)
     connection = Purse._get_connection().connection
     table, written = Purse._get_connection().table_name, list[StatementWrite]()
     alone = list[bool]()
@@ -243,9 +241,8 @@ def test_a_statement_is_the_single_request(concurrent_engine: Engine, operation:
         {"ExpressionAttributeValues": {":id": {"S": "x" * 50_000}}},
     ],
 )
-def test_what_cannot_be_said_is_not_sent(memory: Engine, changed: dict[str, Any]) -> None:
+def test_what_cannot_be_said_is_not_sent(changed: dict[str, Any]) -> None:
     """Expressions that no statement of ours has, long ones, and large values: the write is sent alone."""
-    memory.bind(Purse)
     kwargs = {"TableName": Purse._get_connection().table_name, "Key": {"purse_id": {"S": "p"}}, **DELETE, **changed}
     kwargs["ConditionExpression"] = changed.get("ConditionExpression", "#l.#tx.#id = :id")
     write = StatementWrite(Purse._get_connection().connection, "UpdateItem", kwargs)
@@ -259,10 +256,9 @@ def test_what_cannot_be_said_is_not_sent(memory: Engine, changed: dict[str, Any]
 
 @pytest.mark.parametrize("answer", [denied, denied_each, unknown])
 def test_a_table_of_which_statements_are_refused(
-    memory: Engine, batched: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: Any
+    batched: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: Any
 ) -> None:
     """One batch is refused, once it is logged, no commit fails, and the plan knows from then on."""
-    memory.bind(Purse, Transactions)
     purses(9, note="x")
     caplog.set_level(logging.WARNING, "pynamo_locking")
     with answering(monkeypatch, answer) as batches:
@@ -284,10 +280,9 @@ def test_a_table_of_which_statements_are_refused(
 
 @pytest.mark.parametrize("answer", [lost_before, lost_after, lost_half, throttled_in_part, failed_in_part])
 def test_what_a_batch_has_not_applied_is_sent_alone(
-    memory: Engine, batched: None, monkeypatch: pytest.MonkeyPatch, answer: Any
+    batched: None, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     """A lost answer is one about each of its writes; a refusal is one about its own; batches go on afterwards."""
-    memory.bind(Purse, Transactions)
     purses(9, note="x")
     with answering(monkeypatch, answer) as batches:
         raise_all(9).commit()
@@ -297,10 +292,9 @@ def test_what_a_batch_has_not_applied_is_sent_alone(
 
 @pytest.mark.parametrize("answer", [answered, lost_before, lost_after, lost_half])
 def test_a_mark_that_may_still_arrive_is_left_to_a_sweep(
-    memory: Engine, batched: None, monkeypatch: pytest.MonkeyPatch, answer: Any
+    batched: None, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     """The header of an aborted transaction is not noted as clean while a batch of its marks is under way."""
-    memory.bind(Purse, Transactions)
     purses(6)
     tx = raise_all(6)
     Purse("p5").update([Purse.note.set("changed")], add_version_condition=False)
@@ -313,7 +307,6 @@ def test_a_mark_that_may_still_arrive_is_left_to_a_sweep(
 
 def test_one_item_that_has_changed_refuses_all(concurrent_engine: Engine, batched: None) -> None:
     """By the error that the single mark raises, with what is stored; nothing was written, no mark is left."""
-    concurrent_engine.bind(Purse, Transactions)
     purses(7, note="x")
     for i in range(7):
         tx = raise_all(7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from pynamo_locking import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support import faults
+from tests.support.poisoned import put
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
     Animal,
@@ -49,13 +49,10 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("_tables")
 
-
-@pytest.fixture
-def _tables(request: pytest.FixtureRequest) -> None:
-    name = "engine" if "engine" in request.fixturenames else "memory"
-    request.getfixturevalue(name).bind(Purse, Entry, Sheet, Plain, Robot, RowLocks, Animal, Blob, Session, Transactions)
+@pytest.fixture(autouse=True)
+def _tables(database: Engine) -> None:
+    database.bind(Entry, Sheet, Plain, Robot, RowLocks, Animal, Blob, Session)
 
 
 def go_on(id_: str, *models: Any, **options: Any) -> Transaction:
@@ -121,44 +118,32 @@ def stale_by_a_row_in_the_query() -> None:
         tx.save(Entry("book", 7))
 
 
-CHANGES = [
-    stale_by_another_write,
-    stale_by_a_new_life,
-    stale_by_a_delete,
-    stale_by_a_new_item,
-    stale_by_a_row_in_the_query,
-]
-
-
-def read_much() -> str:
-    """Suspend a transaction that relies on an item, on the absence of another one, and on a query."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        stale_by_another_write,
+        stale_by_a_new_life,
+        stale_by_a_delete,
+        stale_by_a_new_item,
+        stale_by_a_row_in_the_query,
+    ],
+)
+def test_what_was_read_has_changed_meanwhile(change: Callable[[], None]) -> None:
+    """The commit refuses it if it was resumed before; else who goes on with it is refused, and the row stays."""
     purses(2)
     with transaction(Transactions) as tx:
         tx.get(Purse, "p1")
         assert tx.get_or_none(Purse, "absent") is None
         assert tx.query(Entry, "book") == []
         tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
-        return tx.suspend()
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_was_read_has_changed_meanwhile(change: Callable[[], None]) -> None:
-    """It is refused when another process goes on with it, and the row stays."""
-    id_ = read_much()
+        id_ = tx.suspend()
+    early = go_on(id_, Purse, Entry)
     change()
+    with pytest.raises(StaleVersion):
+        early.commit()
     for _ in range(2):
         with pytest.raises(StaleVersion):
             go_on(id_, Purse, Entry)
-    assert Purse.get("p0").balance == 100
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_was_read_changes_after_it_was_resumed(change: Callable[[], None]) -> None:
-    """The commit refuses it, as that of any transaction."""
-    tx = go_on(read_much(), Purse, Entry)
-    change()
-    with pytest.raises(StaleVersion):
-        tx.commit()
     assert Purse.get("p0").balance == 100
 
 
@@ -310,19 +295,15 @@ def test_the_idempotency_key_goes_with_it() -> None:
     assert Purse.get("p0").balance == 90
 
 
-def with_a_lock(tx: Transaction) -> None:
-    tx.get(Purse, "p0", for_update=True)
-
-
-def with_a_callback(tx: Transaction) -> None:
-    tx.after_commit(print)
-
-
-def with_another_callback(tx: Transaction) -> None:
-    tx.after_rollback(print)
-
-
-@pytest.mark.parametrize("do", [with_a_lock, with_a_callback, with_another_callback])
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda tx: tx.get(Purse, "p0", for_update=True),
+        lambda tx: tx.after_commit(print),
+        lambda tx: tx.after_rollback(print),
+    ],
+    ids=["a lock", "a callback", "another callback"],
+)
 def test_what_belongs_to_a_process_is_not_suspended(do: Callable[[Transaction], None]) -> None:
     """A lock is renewed by its holder, and a callback is a function; the transaction can still be committed."""
     purses(1)
@@ -421,8 +402,7 @@ def test_a_sweep_passes_over_it(few: None) -> None:
 def test_an_item_without_a_version_that_is_gone() -> None:
     """Nothing is known of it but that it was there."""
     purses(1)
-    table = Plain._get_connection()
-    table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": {"plain_id": {"S": "old"}}})
+    put(Plain, {"plain_id": {"S": "old"}})
     with transaction(Transactions) as tx:
         tx.get(Plain, "old")
         tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
@@ -439,8 +419,7 @@ def test_a_row_of_another_program() -> None:
     tx = Transaction(Transactions)
     tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
     row = {"id": {"S": f"suspended#{tx.id}"}, "note": {"S": "theirs"}}
-    table = Transactions._get_connection()
-    table.connection.dispatch("PutItem", {"TableName": table.table_name, "Item": row})
+    put(Transactions, row)
     with pytest.raises(Conflict):
         tx.suspend()
     with pytest.raises(ConfigurationError, match="It was left as it is"):
@@ -490,22 +469,9 @@ def test_one_at_a_time() -> None:
     assert {purse.balance for purse in Purse.scan()} == {90}
 
 
-def test_a_resumption_that_was_rolled_back() -> None:
-    """What is suspended after it gets a row of its own, and the first row stays."""
-    purses(2)
-    id_ = suspended("p0")
-    tx = Transaction(Transactions)
-    before = tx.savepoint()
-    tx.resume(id_, [Purse])
-    before.rollback()
-    tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
-    assert tx.suspend() == tx.id
-    go_on(id_).commit()
-    assert Purse.get("p0").balance == 90
-
-
-def test_a_resumption_that_was_rolled_back_leaves_no_key() -> None:
-    """The commit stores no key whose work it does not do, so the suspended transaction is no repetition."""
+@pytest.mark.parametrize("end", ["suspend", "commit"])
+def test_a_resumption_that_was_rolled_back(end: str) -> None:
+    """What is suspended after it gets a row of its own, and the first row stays; a commit stores no key of its work."""
     purses(2)
     id_ = suspended("p0", idempotency_key="form-8")
     tx = Transaction(Transactions)
@@ -513,9 +479,12 @@ def test_a_resumption_that_was_rolled_back_leaves_no_key() -> None:
     tx.resume(id_, [Purse])
     before.rollback()
     tx.update(tx.get(Purse, "p1"), [Purse.balance.add(1)])
-    tx.commit()
+    if end == "suspend":
+        assert tx.suspend() == tx.id
+    else:
+        tx.commit()
     go_on(id_).commit()
-    assert (Purse.get("p0").balance, Purse.get("p1").balance) == (90, 101)
+    assert (Purse.get("p0").balance, Purse.get("p1").balance) == (90, 101 if end == "commit" else 100)
 
 
 def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,19 +506,15 @@ def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (requests, written, read) == (1, 6, 0)  # an item that is written, one that is checked, and the row
 
 
-def test_in_tasks() -> None:
+async def test_in_tasks() -> None:
     """The same, awaited."""
     purses(1)
-
-    async def change() -> None:
-        async with atransaction(Transactions) as tx:
-            purse = await tx.get(Purse, "p0")
-            purse.balance -= 10
-            await tx.save(purse)
-            id_ = await tx.suspend()
-        async with atransaction(Transactions) as tx:
-            await tx.resume(id_, [Purse])
-            assert (await tx.get(Purse, "p0")).balance == 90
-
-    asyncio.run(change())
+    async with atransaction(Transactions) as tx:
+        purse = await tx.get(Purse, "p0")
+        purse.balance -= 10
+        await tx.save(purse)
+        id_ = await tx.suspend()
+    async with atransaction(Transactions) as tx:
+        await tx.resume(id_, [Purse])
+        assert (await tx.get(Purse, "p0")).balance == 90
     assert Purse.get("p0").balance == 90

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import NumberAttribute
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import ConfigurationError, NotUnique, transaction
 from pynamo_locking._transactions.commit import MultiRequestCommit
-from tests.support.faults import count_requests
+from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import Locks, declare
 from tests.support.parties import shifted_clock
 from tests.support.shell import prepared
@@ -150,23 +149,23 @@ def test_every_item_and_row_is_seen_as_it_is_now() -> None:
     assert [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "Scan"] == [True, True]
 
 
-def test_a_stray_row_that_is_taken_meanwhile_was_not_mended(stranger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stray_row_that_is_taken_meanwhile_was_not_mended(stranger: Any) -> None:
     """Between the look and the repair it was removed, and another item has got the value: nothing is wrong then."""
     User("a", email="x").save()
     stranger("a").delete()
-    send, left = Connection.dispatch, [True]
+    left = [True]
 
-    def dispatch(self: Any, operation: str, kwargs: Any, *arguments: Any) -> Any:
-        answer = send(self, operation, kwargs, *arguments)
+    def answer(send: Send, operation: str, _: Any) -> Any:
+        answered = send()
         if operation == "TransactGetItems" and left:
             left.clear()
             [row] = Uniques.scan(consistent_read=True)
             row.delete()
             User("b", email="x").save()
-        return answer
+        return answered
 
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    assert User.repair_unique().problems == ()
+    with intercepted(answer):
+        assert User.repair_unique().problems == ()
     assert rows() == {"x": "b"}
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import (
     DeleteError,
     GetError,
@@ -23,76 +21,26 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
     Conflict,
-    LockableModel,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
     TransactionConflict,
     TransactWrite,
-    VersionAttribute,
     transaction,
 )
 from pynamo_locking._io import runtime
-from tests.support.faults import tapped
-from tests.support.models import Locks
+from tests.support.faults import answered
+from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
     LOCKABLE,
     VERSIONED,
     connection_of,
     document,
-    own_attempts,
     saved,
 )
 
-# Answers that are made up here
-
-URL = "http://dynamodb.invalid"
-
-
-@contextmanager
-def answered(operations, *answers, always=False):
-    """Give these answers to the next requests instead of the engine; a None lets one through.
-
-    Args:
-        operations: names of the requests that are hit.
-        answers: classes of exceptions for no answer at all, or DynamoDB's codes, alone or with reasons.
-        always: whether to begin again after the last.
-    """
-    left = itertools.cycle(answers) if always else iter(answers)
-    bodies = []
-
-    def tap(endpoint, request, operation, forward):
-        if operation not in operations:
-            return forward()
-        bodies.append(json.loads(request.body))
-        answer = next(left, None)
-        if answer is None:
-            return forward()
-        if isinstance(answer, type):
-            return None, answer(endpoint_url=URL)
-        return refused_by_dynamodb(answer), None
-
-    with tapped(tap):
-        yield bodies
-
-
-def refused_by_dynamodb(answer):
-    """Return a response with that code, and the reasons of a cancelled transaction."""
-    code, *reasons = answer if isinstance(answer, tuple) else (answer,)
-    parsed = {
-        "Error": {"Code": code, "Message": "made up"},
-        "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}},
-    }
-    if reasons:
-        parsed["CancellationReasons"] = [{"Code": reason or "None"} for reason in reasons]
-    return SimpleNamespace(status_code=400, headers={}, content=b""), parsed
-
-
-NO_ANSWER = {
-    "ReadTimeoutError": ReadTimeoutError,
-    "ConnectionClosedError": ConnectionClosedError,
-}
+NO_ANSWER = [ReadTimeoutError, ConnectionClosedError]
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
 READS = ("GetItem", "TransactGetItems")
 
@@ -148,7 +96,7 @@ def requests_of(model, kind):
 NAMES = ["save", "save unchecked", "update", "update unchecked", "delete", "transaction", "get", "refresh"]
 
 
-@pytest.mark.parametrize("no_answer", NO_ANSWER.values(), ids=NO_ANSWER.keys())
+@pytest.mark.parametrize("no_answer", NO_ANSWER)
 @pytest.mark.parametrize("name", NAMES)
 def test_stock_code_of_an_error_without_answer_crashes(stock, name, no_answer):
     """PynamoDB asks an exception without a response for the response's code."""
@@ -160,7 +108,7 @@ def test_stock_code_of_an_error_without_answer_crashes(stock, name, no_answer):
         failed.value.cause_response_code  # noqa: B018
 
 
-@pytest.mark.parametrize("no_answer", NO_ANSWER.values(), ids=NO_ANSWER.keys())
+@pytest.mark.parametrize("no_answer", NO_ANSWER)
 @pytest.mark.parametrize("name", NAMES)
 def test_ours_code_of_an_error_without_answer_is_none(ours, name, no_answer):
     """PynamoDB's error as before, and its code and message can be asked for."""
@@ -186,7 +134,7 @@ def test_ours_code_of_a_stock_model_in_our_transaction(stock):
     item = saved(stock)
     with (
         recording(),
-        answered(WRITES, NO_ANSWER["ReadTimeoutError"], always=True),
+        answered(WRITES, ReadTimeoutError, always=True),
         pytest.raises(TransactWriteError) as failed,
     ):
         transaction_of(TransactWrite, stock, lambda t: t.save(item))
@@ -198,6 +146,7 @@ def test_ours_code_of_a_stock_model_in_our_transaction(stock):
 CONFLICT = "TransactionConflictException"
 #: A write of another Region was in the way, in a global table with strong consistency.
 REPLICATED = "ReplicatedWriteConflictException"
+BUSY = [CONFLICT, REPLICATED]
 #: These are repeated by botocore, and by us only where botocore must not.
 THROTTLED = ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
 CANCELLED = "TransactionCanceledException"
@@ -211,15 +160,10 @@ THROTTLED_TRANSACTIONS = ["TransactionInProgressException", "ThrottlingException
 LONGEST = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
 
 
-class Machine(LockableModel):
-    """The lock in a row of its own."""
-
-    Meta = own_attempts("machines", lock_table=Locks)
-
-    pk = UnicodeAttribute(hash_key=True)
-    body = UnicodeAttribute(null=True)
-    total = NumberAttribute(default=0)
-    version = VersionAttribute()
+#: The lock in a row of its own.
+Machine = declare(
+    "Machine", hash_key="pk", texts="body", numbers="total", version=True, lock_table=Locks, max_retry_attempts=0
+)
 
 
 @pytest.fixture(params=["versioned", "lockable", "locked inside", "locked in a row"])
@@ -246,7 +190,7 @@ def busy(place, number):
     """Return one of the refusals that this write can meet."""
     if place.is_transaction:
         return (*BUSY_TRANSACTIONS[number % len(BUSY_TRANSACTIONS)], None)
-    return (CONFLICT, REPLICATED)[number % 2]
+    return BUSY[number % 2]
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -293,25 +237,38 @@ def test_busy_writes_are_given_up_after_nine(place, name):
 AT_ONCE = 5
 
 
-@pytest.mark.parametrize("times", [1, AT_ONCE - 1])
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
-def test_requests_of_a_lock_meet_other_writes(engine, code, times):
-    """Refused for now, once or several times: each does what it is for, and is never in doubt."""
+@pytest.fixture
+def model(engine):
+    """A model with its lock in the item, and an item with a lock document."""
     model = engine.bind(document(LOCKABLE))
-    item = saved(model)
+    saved(model)
     with model.locked("a", heartbeat=False):
-        pass  # the first one of all also makes the document
+        pass
+    return model
+
+
+@pytest.mark.parametrize(
+    ("code", "times"), [*itertools.product(BUSY, [1, AT_ONCE - 1]), *((code, 1) for code in THROTTLED)]
+)
+def test_requests_of_a_lock_are_sent_again(model, code, times):
+    """Refused for now, once or several times: each does what it is for, and is in doubt only where no other is sent."""
 
     def refused(act):
         with recording() as world, answered(["UpdateItem"], *[code] * times) as sent:
             result = act()
-        assert (len(sent), world.pauses) == (times + 1, [0.05, 0.1, 0.2, 0.4][:times])
+        assert len(sent) == times + 1
+        assert code in THROTTLED or world.pauses == [0.05, 0.1, 0.2, 0.4][:times]
         return result
 
     lock = model.lock("a", wait=0, heartbeat=False)
     refused(lock.acquire)
     deadline = lock._handle.entry.deadline
-    refused(lock.renew)
+    if code in THROTTLED:
+        with answered(["UpdateItem"], code), pytest.raises(OutcomeUnknown):
+            lock.renew()  # by hand it is one request, and the caller does it again
+        lock.renew()
+    else:
+        refused(lock.renew)
     assert lock._handle.entry.deadline > deadline
     refused(lock.downgrade)
     refused(lock.release)
@@ -320,17 +277,15 @@ def test_requests_of_a_lock_meet_other_writes(engine, code, times):
     broken = model.lock("a", heartbeat=False)
     broken.acquire()
     refused(lambda: model.break_lock("a", ticket=broken.ticket))
+    assert model.lock_state("a").entries == ()
     with pytest.raises(LockLost):
         refused(broken.release)  # what is refused for good is no copy of a release that was applied
-    item.refresh()
-    assert item.version == 1
+    assert model.get("a").version == 1
 
 
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
-def test_a_renewal_that_always_meets_other_writes_is_given_up(engine, code):
+@pytest.mark.parametrize("code", BUSY)
+def test_a_renewal_that_always_meets_other_writes_is_given_up(model, code):
     """The error says that it was refused, and how much of the lease is certain; a later renewal succeeds."""
-    model = engine.bind(document(LOCKABLE))
-    saved(model)
     lock = model.lock("a", heartbeat=False)
     lock.acquire()
     with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent:
@@ -341,11 +296,9 @@ def test_a_renewal_that_always_meets_other_writes_is_given_up(engine, code):
     assert len(sent) == AT_ONCE + 1
 
 
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
-def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, code):
+@pytest.mark.parametrize("code", BUSY)
+def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, model, code):
     """However often it was refused for now: no attempt has removed the entry, so the lock was lost with its item."""
-    model = engine.bind(document(LOCKABLE))
-    saved(model)
     lock = model.lock("a", heartbeat=False)
     lock.acquire()
     engine.client().delete_item(TableName=model.Meta.table_name, Key={"pk": {"S": "a"}})
@@ -354,18 +307,16 @@ def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, code):
     assert len(sent) == AT_ONCE + 1
 
 
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
-def test_a_lock_that_does_not_wait_meets_other_writes(engine, code):
+@pytest.mark.parametrize("code", BUSY)
+def test_a_lock_that_does_not_wait_meets_other_writes(model, code):
     """It tries for a while, and then times out: nothing is held, and nothing is left to be removed."""
-    model = engine.bind(document(LOCKABLE))
-    saved(model)
     with recording(), answered(["UpdateItem"], code, always=True) as sent, pytest.raises(LockTimeout, match=code):
         model.lock("a", wait=0, heartbeat=False).acquire()
     assert len(sent) == 4 * AT_ONCE  # no request to leave a queue that it has not entered
     assert model.lock_state("a").entries == ()
 
 
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+@pytest.mark.parametrize("code", BUSY)
 def test_long_transactions_meet_other_writes(engine, monkeypatch, code):
     """Every other request for headers, rows and marks is refused for now: the transaction is committed all the same."""
     make_long_from(monkeypatch, statements=1)
@@ -384,37 +335,7 @@ def test_long_transactions_meet_other_writes(engine, monkeypatch, code):
     assert [Purse.get(key, consistent_read=True).balance for key in keys] == [1] * len(keys)
 
 
-@pytest.mark.parametrize("code", THROTTLED)
-def test_requests_of_a_lock_are_sent_again(engine, code):
-    """botocore sends them once: each is refused for now, and then does what it is for."""
-    model = engine.bind(document(LOCKABLE))
-    saved(model)
-    with model.locked("a", heartbeat=False):
-        pass  # the first one of all also makes the document
-
-    def refused(act):
-        with recording(), answered(["UpdateItem"], code) as sent:
-            result = act()
-        assert len(sent) == 2
-        return result
-
-    lock = model.lock("a", heartbeat=False)
-    refused(lock.acquire)
-    with answered(["UpdateItem"], code), pytest.raises(OutcomeUnknown):
-        lock.renew()  # by hand it is one request, and the caller does it again
-    lock.renew()
-    refused(lock.release)
-    assert model.lock_state("a").entries == ()
-
-    broken = model.lock("a", heartbeat=False)
-    broken.acquire()
-    refused(lambda: model.break_lock("a", ticket=broken.ticket))
-    assert model.lock_state("a").entries == ()
-    with pytest.raises(LockLost):
-        broken.release()
-
-
-@pytest.mark.parametrize("code", [CONFLICT, REPLICATED])
+@pytest.mark.parametrize("code", BUSY)
 def test_modify_reads_again_after_a_conflict_that_stays(ours, code):
     """Nine attempts of the save are one of `modify`."""
     saved(ours)
@@ -428,11 +349,7 @@ def test_pauses_are_full_jitter(ours):
     """Each is anything between nothing and its longest."""
     item = saved(ours)
     for jitter in (0.0, 0.25, 1.0):
-        with (
-            recording(jitter) as world,
-            answered(WRITES, CONFLICT, always=True),
-            pytest.raises(TransactionConflict),
-        ):
+        with recording(jitter) as world, answered(WRITES, CONFLICT, always=True), pytest.raises(TransactionConflict):
             item.save()
         assert world.pauses == pytest.approx([jitter * pause for pause in LONGEST])
 
@@ -513,7 +430,7 @@ def test_busy_transactions_are_given_up_after_nine(ours, is_callers):
 def test_token_stays_the_same_while_an_earlier_copy_may_have_been_applied(ours):
     """After a lost answer the same token goes on, so that DynamoDB can tell the copies apart."""
     item = saved(ours)
-    answers = (NO_ANSWER["ReadTimeoutError"], BUSY_TRANSACTIONS[0], BUSY_TRANSACTIONS[0])
+    answers = (ReadTimeoutError, BUSY_TRANSACTIONS[0], BUSY_TRANSACTIONS[0])
     with recording(), answered(WRITES, *answers) as sent:
         transaction_of(TransactWrite, ours, lambda t: t.save(item))
     assert len(sent) == 4
@@ -541,11 +458,7 @@ def test_throttled_writes_are_left_to_botocore(ours, code):
     for name in ("save", "update", "delete"):
         item = ours.get("a") if name != "save" else saved(ours)
         act = requests_of(ours, TransactWrite)[name]
-        with (
-            recording(),
-            answered(WRITES, code, always=True) as sent,
-            pytest.raises(ERRORS[name[0]]) as refused,
-        ):
+        with recording(), answered(WRITES, code, always=True) as sent, pytest.raises(ERRORS[name[0]]) as refused:
             act()
         assert len(sent) == 1
         assert not isinstance(refused.value, OutcomeUnknown)

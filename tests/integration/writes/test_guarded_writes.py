@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
@@ -14,14 +14,13 @@ from pynamo_locking import (
     ConfigurationError,
     Conflict,
     ItemLocked,
-    LockableModel,
-    LockAttribute,
     LockLost,
     StaleVersion,
     TransactWrite,
 )
 from pynamo_locking._io import lock_requests
-from tests.support.models import APART, Account, Device, Document, Locks, declare, meta
+from tests.support.faults import count_requests
+from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 
 pytestmark = pytest.mark.core
@@ -40,14 +39,6 @@ def account(engine):
     engine.bind(Account)
     Account("a", balance=100).save()
     return Account
-
-
-@pytest.fixture
-def device(engine):
-    """A device whose lock is in a row of its own."""
-    engine.bind(Locks, Device)
-    Device("d", state="off").save()
-    return Device
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -146,22 +137,19 @@ def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
 
 def test_a_save_leaves_waiters_alone(account):
     """A waiter that queued after the item was read is still in the queue after it is saved."""
-    taken = []
 
-    def wait_for_it():
+    def balance_under_the_lock():
         with account.locked("a") as lock:
-            taken.append(lock.item.balance)
+            return lock.item.balance
 
-    thread = threading.Thread(target=wait_for_it)
-    with account.locked("a", settings=APART) as lock:
-        thread.start()
+    with ThreadPoolExecutor(1) as pool, account.locked("a", settings=APART) as lock:
+        taken = pool.submit(balance_under_the_lock)
         while not account.lock_state("a").waiters:
             pass
         lock.item.balance = 1
         lock.item.save()
         assert len(account.lock_state("a").waiters) == 1
-    thread.join()
-    assert taken == [1]
+    assert taken.result() == 1
 
 
 def test_undeclared_attributes_survive_a_save(account, engine):
@@ -288,8 +276,6 @@ def test_batch_write_has_to_be_asked_for_by_name(account):
 
 def test_reads_inside_the_lock_are_consistent(account):
     """get() and refresh() of the locked item never show an older image."""
-    from tests.support.faults import count_requests
-
     with account.locked("a") as lock, count_requests() as counted:
         account.get("a")
         lock.item.refresh()
@@ -303,13 +289,7 @@ def test_reads_inside_the_lock_are_consistent(account):
 def test_a_model_of_keys_alone(engine):
     """An item with nothing but its key and its lock is saved and locked like any other."""
 
-    class Flag(LockableModel):
-        Meta = meta("flags")
-
-        name = UnicodeAttribute(hash_key=True)
-        lock = LockAttribute()
-
-    engine.bind(Flag)
+    Flag = engine.bind(declare("Flag", hash_key="name", lock=True))  # noqa: N806 - a class
     Flag("up").save()
     with Flag.edit("up") as flag:
         assert flag.name == "up"
@@ -520,8 +500,6 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
 
 def _recorded_write(lock):
     """Save the item, and return the request that did."""
-    from tests.support.faults import count_requests
-
     lock.item.balance = -1
     with count_requests() as counted:
         lock.item.save()

@@ -18,6 +18,7 @@ from pynamo_locking import (
     VersionedMixin,
 )
 from tests.support import faults
+from tests.support.faults import delayed
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 
@@ -33,24 +34,6 @@ def _tables(engine):
     engine.bind(Page, Note, Locks, Beside)
     for model in (Page, Note, Beside):
         model("k").save()
-
-
-@contextmanager
-def late(operation):
-    """Keep the first request of this operation; it arrives when `land` is called."""
-    kept = []
-
-    def tap(endpoint, request, sent, forward):
-        if sent != operation or kept:
-            return forward()
-        kept.append(forward)
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    def land():
-        kept.pop()()
-
-    with faults.tapped(tap):
-        yield land
 
 
 def transaction():
@@ -70,11 +53,15 @@ def stored(model, key="k"):
 def test_a_save_that_a_lock_refuses_may_still_arrive():
     """The lock is freed without a write, the first copy lands: "locked, nothing was written" would be a lie."""
     page = changed(Page)
-    with held_elsewhere(Page.lock("k")), late("UpdateItem") as land, pytest.raises(OutcomeUnknown) as caught:
+    with (
+        held_elsewhere(Page.lock("k")),
+        delayed("UpdateItem", times=1) as late,
+        pytest.raises(OutcomeUnknown) as caught,
+    ):
         page.save()
     assert isinstance(caught.value, PutError)
     assert stored(Page) == 0
-    land()
+    late[0]()
     assert stored(Page) == 1
 
 
@@ -84,10 +71,10 @@ def test_a_save_that_a_lock_refuses_is_refused_for_good_once_the_holder_has_writ
     with Page.locked("k") as lock:
         lock.item.n = 7
         lock.item.save()
-    with held_elsewhere(Page.lock("k")), late("UpdateItem") as land, pytest.raises(PutError) as caught:
+    with held_elsewhere(Page.lock("k")), delayed("UpdateItem", times=1) as late, pytest.raises(PutError) as caught:
         page.save()
     assert isinstance(caught.value, (ItemLocked, StaleVersion))
-    land()
+    late[0]()
     assert stored(Page) == 7
 
 
@@ -102,13 +89,13 @@ def test_a_save_that_was_sent_once_and_meets_a_lock_is_refused():
 def test_a_transaction_that_a_lock_refuses_may_still_arrive():
     """As a save; and then both items are written."""
     page, note = changed(Page), changed(Note)
-    with late("TransactWriteItems") as land:
+    with delayed("TransactWriteItems", times=1) as late:
         with held_elsewhere(Page.lock("k")), pytest.raises(OutcomeUnknown) as caught, transaction() as write:
             write.save(page)
             write.save(note)
         assert isinstance(caught.value, TransactWriteError)
         assert (stored(Page), stored(Note)) == (0, 0)
-        land()
+        late[0]()
     assert (stored(Page), stored(Note)) == (1, 1)
 
 
@@ -116,24 +103,24 @@ def test_a_transaction_that_creates_what_is_there_may_still_arrive():
     """The item in the way is deleted, and the first copy lands."""
     note = changed(Note)
     Page("new", n=5).save()
-    with late("TransactWriteItems") as land:
+    with delayed("TransactWriteItems", times=1) as late:
         with pytest.raises(OutcomeUnknown), transaction() as write:
             write.save(Page("new", n=9))
             write.save(note)
         Page.get("new").delete()
-        land()
+        late[0]()
     assert (stored(Page, "new"), stored(Note)) == (9, 1)
 
 
 def test_a_condition_on_another_item_may_come_true():
     """A check that was not met is no refusal for good."""
     note = changed(Note)
-    with late("TransactWriteItems") as land:
+    with delayed("TransactWriteItems", times=1) as late:
         with pytest.raises(OutcomeUnknown), transaction() as write:
             write.condition_check(Page, "k", condition=Page.n == 3)
             write.save(note)
         changed(Page).update([Page.n.set(3)])
-        land()
+        late[0]()
     assert stored(Note) == 1
 
 
@@ -141,11 +128,11 @@ def test_a_transaction_with_an_item_that_has_changed_is_refused_for_good():
     """One id that is gone is enough: no copy can pass, whatever else refused it."""
     page, note = changed(Page), changed(Note)
     changed(Note).save()
-    with late("TransactWriteItems") as land:
+    with delayed("TransactWriteItems", times=1) as late:
         with pytest.raises(StaleVersion), transaction() as write:
             write.save(page)
             write.save(note)
-        land()
+        late[0]()
     assert (stored(Page), stored(Note)) == (0, 1)
 
 
@@ -160,12 +147,12 @@ def test_a_check_that_fails_at_once_is_a_conflict():
 def test_a_create_under_a_lock_in_another_row_may_still_arrive():
     """A writer without the lock deletes what was in the way, and the first copy lands."""
     with Beside.locked("k"):
-        with late("TransactWriteItems") as land, pytest.raises(OutcomeUnknown):
+        with delayed("TransactWriteItems", times=1) as late, pytest.raises(OutcomeUnknown):
             Beside("k", n=9).save()
         Beside._get_connection().connection.client.delete_item(
             TableName=Beside.Meta.table_name, Key={"key": {"S": "k"}}
         )
-        land()
+        late[0]()
         assert stored(Beside) == 9
 
 

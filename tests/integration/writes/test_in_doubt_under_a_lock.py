@@ -5,16 +5,13 @@ Each of these tests fails by a mistake of one line that no other test of the rea
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pynamodb.transactions
 import pytest
-from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknown, StaleVersion, TransactWrite
 from pynamo_locking._io import lock_requests
 from tests.support import faults
-from tests.support.faults import lost_responses
+from tests.support.faults import delayed, lost_responses
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
 
@@ -144,25 +141,10 @@ def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
 # Deleting
 
 
-@contextmanager
-def late(operation):
-    """Keep the first request of this operation, and lose all the others; it arrives when `land` is called."""
-    kept = []
-
-    def tap(endpoint, request, sent, forward):
-        if sent != operation:
-            return forward()
-        kept.append(forward)
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    with faults.tapped(tap):
-        yield kept
-
-
 def test_a_delete_in_doubt_stays_so_when_the_next_one_is_refused(account):
     """The first delete is on its way, the second one is refused, then the first one arrives: that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
-        with late("DeleteItem") as kept, pytest.raises(OutcomeUnknown):
+        with delayed("DeleteItem") as kept, pytest.raises(OutcomeUnknown):
             lock.item.delete()
         assert len(kept) == ALL_ATTEMPTS
         with pytest.raises(Conflict):
@@ -203,7 +185,7 @@ def test_a_delete_in_doubt_and_a_write_that_finds_it_done_is_no_loss(account, wa
 def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
     """The document remembers who was thrown out, whatever else may have removed the entry."""
     lock = account.lock("a", heartbeat=False).acquire()
-    with late("DeleteItem"), pytest.raises(OutcomeUnknown):
+    with delayed("DeleteItem"), pytest.raises(OutcomeUnknown):
         lock.item.delete()
     account.break_lock("a", ticket=lock.ticket)
     with pytest.raises(LockLost) as caught:

@@ -16,7 +16,7 @@ from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamo_locking import LockLost, LockSettings, LockTimeout, OutcomeUnknown, TransactWrite
 from pynamo_locking._io import client, lock_requests
 from tests.support import faults
-from tests.support.faults import count_requests, doubled, lost_requests, lost_responses
+from tests.support.faults import between_attempts, count_requests, doubled, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
 from tests.support.workers import until
@@ -259,30 +259,13 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
             item.balance += 1
 
     with (
-        before_the_repetition(lambda: in_thread(successor)) as calls,
+        between_attempts(lambda: in_thread(successor)) as calls,
         lost_responses("UpdateItem", where=saves),
         account.edit("a") as item,
     ):
         item.balance += 1
     assert calls
     assert account.get("a").balance == 102
-
-
-@contextmanager
-def before_the_repetition(call):
-    """Run a call once, when botocore is about to send a request for the second time."""
-    calls = []
-
-    class Time:
-        @staticmethod
-        def sleep(_seconds):
-            if not calls:
-                calls.append(call)
-                call()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(botocore.endpoint, "time", Time)
-        yield calls
 
 
 def test_save_and_release_of_an_evicted_holder(account):

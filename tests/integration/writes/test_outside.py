@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import botocore.endpoint
 import pytest
 from botocore.exceptions import ClientError
 
 from pynamo_locking import OutcomeUnknown, TransactWrite
-from tests.support.faults import is_save, lost_responses
+from tests.support.faults import between_attempts, is_save, lost_responses
 from tests.support.parties import in_thread
 
 pytestmark = pytest.mark.core
@@ -56,16 +55,8 @@ def test_a_write_from_outside_that_was_repeated_is_not_called_refused(account):
     item = account.get("a")
     item.balance = 77
     lock = account.lock("a")
-
-    class Time:
-        @staticmethod
-        def sleep(seconds):
-            if not lock._handle.depth:
-                in_thread(lock.acquire)
-
-    with pytest.MonkeyPatch.context() as patch, lost_responses("UpdateItem", where=is_save):
-        patch.setattr(botocore.endpoint, "time", Time)
-        with pytest.raises(OutcomeUnknown):
-            item.save()
+    comes = between_attempts(lambda: in_thread(lock.acquire))
+    with comes, lost_responses("UpdateItem", where=is_save), pytest.raises(OutcomeUnknown):
+        item.save()
     assert account.get("a").balance == 77
     lock.release()

@@ -105,13 +105,16 @@ def test_an_applied_write_is_applied(memory):
         assert stored(model) == 1
 
 
-def test_a_lost_write_is_not_applied_and_can_be_done_again(memory):
+@pytest.mark.parametrize(
+    "ask", [OutcomeUnknown.resolve, lambda error: asyncio.run(error.aresolve())], ids=["a thread", "a task"]
+)
+def test_a_lost_write_is_not_applied_and_can_be_done_again(memory, ask):
     """One read and one write."""
     for model, write, operation in writes():
         with lost_requests(operation, times=99):
             error = unknown(write, model)
         with count_requests() as counted:
-            assert error.resolve() == "not applied"
+            assert ask(error) == "not applied"
 
         assert counted.by_operation == {"GetItem": 1, "UpdateItem": 1}
         assert stored(model) == 0
@@ -185,13 +188,6 @@ def test_after_several_other_writes_it_is_not_to_be_known(memory):
         for n in (7, 8):
             model.get("k", consistent_read=True).update([model.n.set(n)])
         assert error.resolve() == ("applied" if write is saves_in_a_transaction else "unknown")  # by the other item
-
-
-def test_tasks_ask_too(memory):
-    for model, write, operation in writes():
-        with lost_requests(operation, times=99):
-            error = unknown(write, model)
-        assert asyncio.run(error.aresolve()) == "not applied"
 
 
 def test_an_unanswered_question_can_be_asked_again(memory):

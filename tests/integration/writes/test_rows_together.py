@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import (
-    LockableModel,
-    LockAttribute,
     LockLost,
     NamedLock,
     NotUnique,
@@ -19,13 +16,12 @@ from pynamo_locking import (
     TransactionTable,
     TransactWrite,
     UniqueTable,
-    VersionAttribute,
     transaction,
 )
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose
 from tests.support.faults import unanswered
-from tests.support.models import declare, meta
-from tests.support.parties import abandoned
+from tests.support.models import declare
+from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_models import make_long_from
 
 if TYPE_CHECKING:
@@ -40,7 +36,7 @@ Records = declare("Records", TransactionTable, table_name="together-records")
 Values = declare("Values", UniqueTable, table_name="together-values")
 
 
-def lockable(name: str, *, lock: bool = False, **options: Any) -> Any:
+def lockable(name: str, /, *, lock: bool = False, **options: Any) -> Any:
     """Return a model without retries of botocore: the attempts that a test counts are ours."""
     return declare(name, numbers="n", version=True, lock=lock, max_retry_attempts=0, **options)
 
@@ -51,16 +47,8 @@ Beside = lockable("TogetherBeside", lock_table=Rows)
 Staged = lockable("TogetherStaged", lock=True, transaction_table=Records)
 
 
-class Named(LockableModel):
-    """An item with a unique value, and its lock inside."""
-
-    Meta = meta("together-named", unique=["name"], unique_table=Values)
-
-    key = UnicodeAttribute(hash_key=True)
-    name = UnicodeAttribute()
-    n = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
+#: With a unique value.
+Named = lockable("TogetherNamed", lock=True, name=UnicodeAttribute(), unique=["name"], unique_table=Values)
 
 
 @pytest.fixture
@@ -79,16 +67,9 @@ def without_tokens(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryDynamoDB, "handle", forgetful)
 
 
-def elsewhere(work: Callable[[], object]) -> None:
-    """Do it as another party."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-
 def lost(then: Callable[[], object], *, is_applied: bool = False) -> Any:
     """One native transaction has no answer; then another party acts, and the second copy comes."""
-    return unanswered("TransactWriteItems", then=lambda: elsewhere(then), attempts=1, is_applied=is_applied)
+    return unanswered("TransactWriteItems", then=lambda: in_thread(then), attempts=1, is_applied=is_applied)
 
 
 def add(model: Any, key: str, times: int = 1) -> None:
@@ -148,7 +129,7 @@ def test_the_decision_of_a_long_transaction_is_not_told_by_an_absent_item(
 
     faults = unanswered(
         "TransactWriteItems",
-        then=lambda: elsewhere(Versioned.get("gone").delete),
+        then=lambda: in_thread(Versioned.get("gone").delete),
         where=lambda body: "'gone'" in str(body),  # the decision
         attempts=1,
         is_applied=False,

@@ -12,11 +12,11 @@ import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 
 import botocore.endpoint
 import pytest
-from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from botocore.retries.quota import RetryQuota
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
@@ -25,9 +25,9 @@ from pynamodb.models import Model
 
 from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite, VersionAttribute, VersionedMixin
 from tests.support import faults
-from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.faults import answered, between_attempts, count_requests, lost_requests, lost_responses
 from tests.support.models import meta
-from tests.support.parties import without_pauses
+from tests.support.parties import in_parallel, without_pauses
 
 ALL_OF_BOTOCORE = 4
 EVERYTHING = 100
@@ -390,22 +390,6 @@ def test_every_write_knows_itself(engine, name):
 # What DynamoDB does not promise, but can happen: others come between two attempts
 
 
-@contextmanager
-def between_attempts(call):
-    """Run a call once, when an attempt has failed and before anything else is sent."""
-    calls = []
-
-    def tap(endpoint, request, operation, forward):
-        answer = forward()
-        if answer[0] is None and not calls:
-            calls.append(call)
-            call()
-        return answer
-
-    with faults.tapped(tap, outermost=True):
-        yield calls
-
-
 @pytest.fixture
 def doc(engine):
     """A stored document, and its table."""
@@ -566,47 +550,27 @@ def test_a_look_that_fails(doc, model):
     assert model.get("a").n == 1
 
 
-def answering(answer, times):
-    """Answer the next updates without asking the engine."""
-    left = [times]
-
-    def tap(endpoint, request, operation, forward):
-        if operation != "UpdateItem" or not left[0]:
-            return forward()
-        left[0] -= 1
-        return answer(request)
-
-    return faults.tapped(tap)
+NOT_APPLIED = pytest.mark.parametrize(
+    "answer", ["ProvisionedThroughputExceededException", EndpointConnectionError], ids=["throttled", "not connected"]
+)
 
 
-def throttled(request):
-    error = {"Code": "ProvisionedThroughputExceededException", "Message": "later"}
-    parsed = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}}}
-    response = AWSResponse(request.url, 400, {}, None)
-    response._content = b""
-    return (response, parsed), None
-
-
-def refused_connection(request):
-    return None, EndpointConnectionError(endpoint_url=request.url, error=OSError(111, "refused"))
-
-
-@pytest.mark.parametrize("answer", [throttled, refused_connection])
+@NOT_APPLIED
 @COUNTED
 def test_what_was_certainly_not_applied_is_sent_again(doc, model, answer):
     """Throttled, or never sent since there was no connection: up to eight more attempts, counted once."""
-    with count_requests() as counted, answering(answer, 8):
+    with count_requests() as counted, answered(["UpdateItem"], *[answer] * 8):
         count_up(model("a"), model)
     assert counted.by_operation["UpdateItem"] == 9
     assert model.get("a").n == 1
 
 
-@pytest.mark.parametrize("answer", [throttled, refused_connection])
+@NOT_APPLIED
 @COUNTED
 def test_the_budget_for_that_ends(doc, model, answer):
     """After nine attempts it is an error, and not an unknown outcome."""
     before = Doc.get("a").version
-    with answering(answer, 9), pytest.raises(UpdateError) as caught:
+    with answered(["UpdateItem"], *[answer] * 9), pytest.raises(UpdateError) as caught:
         count_up(model("a"), model)
     assert not isinstance(caught.value, OutcomeUnknown)
     assert Doc.get("a").version == before
@@ -759,27 +723,18 @@ class Crowd:
         self.said = {"applied": set(), "rejected": set(), "unknown": set()}
         self.seen = []  # lists of marks, wherever they were seen
         self.deletes = set()
-        self.errors = []
 
     def run(self, threads=5, writes=14):
         with bad_weather(self.weather):
-            running = [threading.Thread(target=self._thread, args=(number, writes)) for number in range(threads)]
-            for thread in running:
-                thread.start()
-            for thread in running:
-                thread.join()
-        assert self.errors == []
+            in_parallel(*[partial(self._thread, number, writes) for number in range(threads)])
 
     def _thread(self, number, writes):
-        try:
-            self.weather.plan = random.Random(f"{self.seed}-{number}")
-            chooser = random.Random(f"{number}-{self.seed}")
-            for n in range(writes):
-                mark = f"{number}-{n}"
-                way = chooser.choice(self.ways)
-                self.said[outcome_of(lambda way=way, mark=mark: way(self, mark))].add(mark)
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            self.errors.append(error)
+        self.weather.plan = random.Random(f"{self.seed}-{number}")
+        chooser = random.Random(f"{number}-{self.seed}")
+        for n in range(writes):
+            mark = f"{number}-{n}"
+            way = chooser.choice(self.ways)
+            self.said[outcome_of(lambda way=way, mark=mark: way(self, mark))].add(mark)
 
     def check(self, final):
         """No mark twice in a list, acknowledged ones are seen, refused ones never."""

@@ -46,6 +46,12 @@ def test_what_is_no_duration_is_refused_by_name(value):
     assert str(caught.value) == f"lease must be seconds (a number) or a timedelta, not {value!r}."
 
 
+def test_a_duration_too_large_for_a_float_is_refused():
+    """An integer no float can hold is a ConfigurationError as well, not an OverflowError."""
+    with pytest.raises(ConfigurationError, match="wait"):
+        seconds(10**400, "wait")
+
+
 @pytest.mark.parametrize("value", [-1, -0.001, -math.inf, math.nan, timedelta(seconds=-1)])
 def test_durations_below_zero_are_refused_by_name(value):
     """Negative durations and NaN are a ConfigurationError that names the argument and shows the value."""
@@ -53,12 +59,6 @@ def test_durations_below_zero_are_refused_by_name(value):
         seconds(value, "poll")
 
     assert repr(value) in str(caught.value)
-
-
-def test_a_duration_too_large_for_a_float_is_refused():
-    """An integer no float can hold is a ConfigurationError as well, not an OverflowError."""
-    with pytest.raises(ConfigurationError, match="wait"):
-        seconds(10**400, "wait")
 
 
 # LockSettings
@@ -124,32 +124,38 @@ def test_max_waiters_is_a_whole_number_above_zero(value):
     assert repr(value) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *(({"poll": poll, "poll_max": longest}, r"^poll \(.*poll_max \(") for poll, longest in ((0, 1), (2, 1))),
+        *(({"poll": poll, "poll_max": math.inf}, r"^poll \(.*poll_max \(") for poll in (1, math.inf)),
+        *(({"poll_min": poll_min}, r"^poll_min \(") for poll_min in (0, math.inf)),
+        *(({"request_timeout": value}, r"^request_timeout must be above 0 and finite") for value in (0, math.inf)),
+        *(({"max_lease": endless}, r"^max_lease must be finite") for endless in (math.inf, 1e306)),
+        ({"lease": math.inf}, r"^lease must be finite"),
+        ({"lease": 1e-4, "request_timeout": 1e-5}, "whole milliseconds"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    """No waiter looks without a pause, nor never; no request hangs for ever; a crashed process lets go some day.
+
+    A lease of no millisecond would be stored as 0, and be renewed without a pause.
+    """
+    with pytest.raises(ConfigurationError, match=message):
+        LockSettings(**settings)
+
+
+def test_the_shortest_lease_has_a_millisecond():
+    """The last value before those that are refused."""
+    assert LockSettings(lease=0.001, request_timeout=1e-5).lease == 0.001
+
+
 def test_all_who_wait_fit_into_one_item():
     """With the longest labels they take half of it."""
     assert LockSettings(max_waiters=400).max_waiters == 400
     with pytest.raises(ConfigurationError, match=r"^max_waiters must be at most 400, got 401: "):
         LockSettings(max_waiters=401)
-
-
-@pytest.mark.parametrize(("poll", "poll_max"), [(0, 1), (2, 1), (1, math.inf), (math.inf, math.inf)])
-def test_poll_intervals_fit_each_other(poll, poll_max):
-    """The shortest is above 0, the longest no shorter and finite; the message names both."""
-    with pytest.raises(ConfigurationError, match=r"^poll \(.*poll_max \("):
-        LockSettings(poll=poll, poll_max=poll_max)
-
-
-@pytest.mark.parametrize("poll_min", [0, math.inf])
-def test_the_shortest_interval_is_above_zero_and_finite(poll_min):
-    """No waiter looks without a pause, nor never."""
-    with pytest.raises(ConfigurationError, match=r"^poll_min \("):
-        LockSettings(poll_min=poll_min)
-
-
-@pytest.mark.parametrize("value", [0, math.inf])
-def test_request_timeout_is_above_zero_and_finite(value):
-    """A request that may never end would stop the heartbeat."""
-    with pytest.raises(ConfigurationError, match=r"^request_timeout must be above 0 and finite"):
-        LockSettings(request_timeout=value)
 
 
 def test_a_waiter_may_wait_for_ever():
@@ -167,13 +173,6 @@ def test_a_lease_must_be_one_that_others_believe(longest, length):
         LockSettings(lease=length, max_lease=longest)
     assert LockSettings(lease=longest, max_lease=longest).lease == longest
     assert LockSettings(lease=length, max_lease=1e31).max_lease == 1e31
-
-
-def test_the_longest_lease_is_finite():
-    """A crashed process must let go some day."""
-    for endless in (math.inf, 1e306):
-        with pytest.raises(ConfigurationError, match=r"^max_lease must be finite"):
-            LockSettings(max_lease=endless)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +219,6 @@ def test_the_advice_for_a_short_lease_works():
         check_lease(10, settings)
 
     check_lease(12.0, settings)
-
-
-def test_an_infinite_lease_is_refused():
-    """A crashed process must let go some day."""
-    with pytest.raises(ConfigurationError, match=r"^lease must be finite"):
-        LockSettings(lease=math.inf)
 
 
 def test_settings_are_values():
@@ -319,10 +312,3 @@ def test_a_lease_is_over_in_a_whole_second(now_ms, length):
 
     assert isinstance(end, int)
     assert 0 < end - (now_ms / 1000 + length) <= 1.001
-
-
-def test_a_lease_of_no_millisecond_is_refused():
-    """It would be stored as 0, be over at once, and be renewed without a pause."""
-    with pytest.raises(ConfigurationError, match="whole milliseconds"):
-        LockSettings(lease=1e-4, request_timeout=1e-5)
-    assert LockSettings(lease=0.001, request_timeout=1e-5).lease == 0.001

@@ -29,33 +29,23 @@ def header(state: TransactionStatus = TransactionStatus.PENDING, **facts: object
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"),
+    ("state", "resolution", "is_shown"),
     [
-        (None, IntentResolution.DROP),
-        (TransactionStatus.PENDING, IntentResolution.WAIT),
-        (TransactionStatus.COMMITTED, IntentResolution.FINISH),
-        (TransactionStatus.FINISHED, IntentResolution.DROP),
-        (TransactionStatus.ABORTED, IntentResolution.DROP),
+        (None, IntentResolution.DROP, True),
+        (TransactionStatus.PENDING, IntentResolution.WAIT, True),
+        (TransactionStatus.COMMITTED, IntentResolution.FINISH, False),
+        (TransactionStatus.FINISHED, IntentResolution.DROP, True),
+        (TransactionStatus.ABORTED, IntentResolution.DROP, True),
     ],
 )
-def test_fate(state: TransactionStatus | None, expected: IntentResolution) -> None:
-    """Only a pending transaction is waited for, only a committed one is finished, and a missing one is over."""
-    assert resolution_of_intent(None if state is None else header(state)) is expected
+def test_fate(state: TransactionStatus | None, resolution: IntentResolution, *, is_shown: bool) -> None:
+    """Only a pending transaction is waited for, only a committed one is finished, and a missing one is over.
 
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        (None, True),
-        (TransactionStatus.PENDING, True),
-        (TransactionStatus.COMMITTED, False),
-        (TransactionStatus.FINISHED, True),
-        (TransactionStatus.ABORTED, True),
-    ],
-)
-def test_shows_committed(state: TransactionStatus | None, *, expected: bool) -> None:
-    """Only what is committed and not in place makes the values beside a mark old ones; or an order that is fixed."""
-    assert shows_committed(None if state is None else header(state)) is expected
+    Only what is committed and not in place makes the values beside a mark old ones; or an order that is fixed.
+    """
+    known = None if state is None else header(state)
+    assert resolution_of_intent(known) is resolution
+    assert shows_committed(known) is is_shown
     assert not shows_committed(header(is_early=True))
 
 

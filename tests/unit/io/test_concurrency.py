@@ -12,7 +12,7 @@ import pytest
 
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._io import concurrency, lock_record, runtime, stored_rows, wakeups
-from pynamo_locking._io.concurrency import Pause, run_steps
+from pynamo_locking._io.concurrency import Pause, Pool, run_steps
 from pynamo_locking._io.lock_record import new_entry
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import acquire
@@ -139,49 +139,40 @@ def test_one_thread_is_enough(few: FewThreads) -> None:
     assert second.is_done
 
 
-def test_a_call_in_another_thread() -> None:
+async def test_a_call_in_another_thread() -> None:
     """It returns and raises what the work does; in a copy of the task's context."""
 
-    async def main() -> None:
-        assert await concurrency.call(threading.get_ident) != threading.get_ident()
-        assert await concurrency.to_the_end(lambda: 5) == 5
-        for how in (concurrency.call, concurrency.to_the_end):
-            with pytest.raises(KeyError):
-                await how(lambda: {}["missing"])
-
-    asyncio.run(main())
+    assert await concurrency.call(threading.get_ident) != threading.get_ident()
+    assert await concurrency.to_the_end(lambda: 5) == 5
+    for how in (concurrency.call, concurrency.to_the_end):
+        with pytest.raises(KeyError):
+            await how(lambda: {}["missing"])
 
 
-def test_stop_iteration_does_not_stop_a_task_for_ever() -> None:
+async def test_stop_iteration_does_not_stop_a_task_for_ever() -> None:
     """A future of Python 3.11 refuses it: no task would ever hear of the end of the work."""
 
-    async def main() -> None:
-        for how in (concurrency.call, concurrency.to_the_end):
-            with pytest.raises(RuntimeError, match="StopIteration"):
-                await asyncio.wait_for(how(lambda: next(iter(()))), PATIENCE_S)
-
-    asyncio.run(main())
+    for how in (concurrency.call, concurrency.to_the_end):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(how(lambda: next(iter(()))), PATIENCE_S)
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_to_the_end_means_to_the_end(times: int) -> None:
+async def test_to_the_end_means_to_the_end(times: int) -> None:
     """However often the task is cancelled, it ends after the work, and as one that was cancelled."""
 
-    async def main() -> None:
-        work = Held()
-        task = asyncio.create_task(concurrency.to_the_end(work))
-        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
-        for _ in range(times):
-            task.cancel()
-            for _ in range(3):
-                await asyncio.sleep(0)
-            assert not task.done()
-        work.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert work.is_done
-
-    asyncio.run(main())
+    work = Held()
+    task = asyncio.create_task(concurrency.to_the_end(work))
+    await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+    for _ in range(times):
+        task.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not task.done()
+    work.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.is_done
 
 
 def test_an_error_of_who_was_cancelled_is_its_cause(caplog: pytest.LogCaptureFixture) -> None:
@@ -209,20 +200,17 @@ def test_an_error_of_who_was_cancelled_is_its_cause(caplog: pytest.LogCaptureFix
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
-def test_a_plain_call_is_cancelled_at_once() -> None:
+async def test_a_plain_call_is_cancelled_at_once() -> None:
     """The thread goes on, and what it returns is dropped."""
 
-    async def main() -> None:
-        work = Held()
-        task = asyncio.create_task(concurrency.call(work))
-        await asyncio.to_thread(work.begun.wait, PATIENCE_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not work.is_done
-        work.go_on.set()
-
-    asyncio.run(main())
+    work = Held()
+    task = asyncio.create_task(concurrency.call(work))
+    await asyncio.to_thread(work.begun.wait, PATIENCE_S)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not work.is_done
+    work.go_on.set()
 
 
 def test_an_answer_to_a_closed_loop_is_dropped() -> None:
@@ -245,34 +233,28 @@ def test_an_answer_to_a_closed_loop_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_a_ring_ends_a_pause(when: str) -> None:
+async def test_a_ring_ends_a_pause(when: str) -> None:
     """Whether it came before the task began to listen, or comes from another thread while it does."""
     image = {"account_id": {"S": "a-1"}}
 
-    async def main() -> None:
-        mailbox = Mailbox()
-        if when == "before":
-            mailbox.put(image)
-        task = asyncio.create_task(concurrency.spend(Pause(1e9, mailbox)))
-        await asyncio.sleep(0)
-        if when == "during":
-            assert not task.done()
-            await asyncio.to_thread(mailbox.put, image)
-        assert await asyncio.wait_for(task, PATIENCE_S) == image
-        assert mailbox.on_ring is None
-
-    asyncio.run(main())
+    mailbox = Mailbox()
+    if when == "before":
+        mailbox.put(image)
+    task = asyncio.create_task(concurrency.spend(Pause(1e9, mailbox)))
+    await asyncio.sleep(0)
+    if when == "during":
+        assert not task.done()
+        await asyncio.to_thread(mailbox.put, image)
+    assert await asyncio.wait_for(task, PATIENCE_S) == image
+    assert mailbox.on_ring is None
 
 
-def test_a_pause_ends_by_itself() -> None:
+async def test_a_pause_ends_by_itself() -> None:
     """With nothing in the mailbox, or without one."""
 
-    async def main() -> None:
-        assert await concurrency.spend(Pause(0, Mailbox())) is None
-        assert await concurrency.spend(Pause(0.001)) is None
-        assert await concurrency.spend(Pause(-1)) is None
-
-    asyncio.run(main())
+    assert await concurrency.spend(Pause(0, Mailbox())) is None
+    assert await concurrency.spend(Pause(0.001)) is None
+    assert await concurrency.spend(Pause(-1)) is None
 
 
 def test_a_ring_for_a_loop_that_has_gone_does_no_harm() -> None:
@@ -370,3 +352,54 @@ def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         run_steps(steps())
     assert ways_out == [GeneratorExit]
+
+
+# Pools of threads: with too few of them, and interrupted
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_pool_makes_do_with_fewer_threads(crowded, threads):
+    """All jobs are done, and the caller hears of each."""
+    done, heard = [], []
+    crowded(threads)
+    Pool([lambda i=i: done.append(i) for i in range(20)], 4, heard.append).run()
+    assert sorted(done) == sorted(heard) == list(range(20))
+
+
+def test_a_pool_without_any_thread_begins_nothing(crowded):
+    """And says so."""
+    crowded(0)
+    pool = Pool([pytest.fail], 4, pytest.fail)
+    with pytest.raises(RuntimeError, match="new thread"):
+        pool.run()
+    assert pool.begun == set()
+
+
+def test_a_pool_that_is_interrupted_twice_keeps_no_thread(monkeypatch):
+    """Ctrl-C, and another one while the first is being seen to: its threads end all the same."""
+    waits = threading.Event()
+
+    class Watched(runtime.Runtime):
+        def wait(self, condition, timeout):
+            if threading.current_thread() is not threading.main_thread():
+                waits.set()
+            return super().wait(condition, timeout)
+
+    def interrupt(_index):
+        assert waits.wait(60)  # a thread that is ahead waits for us
+        monkeypatch.setattr(pool, "_send_home", interrupt_again)
+        raise KeyboardInterrupt
+
+    def interrupt_again():
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime, "current", Watched())
+    before = set(threading.enumerate())
+    pool = Pool([lambda: None] * 10, 1, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pool.run()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert len(pool.begun) < 10

@@ -16,6 +16,7 @@ from pynamo_locking import events as public
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream
 from pynamo_locking.events import Event, LockEvent, Lost, TransactionEvent, WriteEvent, subscribe
+from tests.support.parties import in_parallel, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,18 +26,8 @@ LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
 
 
 def event(reason: str = "evicted") -> Lost:
-    return Lost(
-        time_ms=1,
-        monotonic_s=2.0,
-        name="n",
-        table="t",
-        model=None,
-        owner="o",
-        entry_id="e",
-        ticket=3,
-        reason=reason,
-        held_ms=4.0,
-    )
+    times = {"time_ms": 1, "monotonic_s": 2.0, "held_ms": 4.0}
+    return Lost(**times, name="n", table="t", model=None, owner="o", entry_id="e", ticket=3, reason=reason)
 
 
 @pytest.fixture(autouse=True)
@@ -176,9 +167,7 @@ def test_a_scope_is_that_of_its_thread() -> None:
     """What another thread tells meanwhile does not wait for it."""
     heard: list[Any] = []
     with subscribe(heard.append), event_stream.scope():
-        other = threading.Thread(target=lambda: event_stream.emit(event()))
-        other.start()
-        other.join()
+        in_thread(lambda: event_stream.emit(event()))
         assert len(heard) == 1
 
 
@@ -190,9 +179,7 @@ def test_a_copy_of_a_context_does_not_keep_events_for_ever(where: str) -> None:
         with event_stream.scope():
             context = contextvars.copy_context()
             if where == "another thread":
-                thread = threading.Thread(target=lambda: context.run(event_stream.emit, event("a")))
-                thread.start()
-                thread.join()
+                in_thread(lambda: context.run(event_stream.emit, event("a")))
                 assert len(heard) == 1
         if where == "later":
             context.run(event_stream.emit, event("a"))
@@ -237,22 +224,15 @@ def test_without_subscribers_a_scope_is_nothing() -> None:
 def test_threads_may_subscribe_and_cancel_at_the_same_time() -> None:
     """None of them is forgotten, and none stays."""
     start = threading.Barrier(8)
-    left: list[event_stream.Subscription] = []
 
-    def work() -> None:
+    def work() -> event_stream.Subscription:
         start.wait()
-        for i in range(200):
-            subscription = subscribe(lambda _: None)
-            if i:
-                subscription.cancel()
-            else:
-                left.append(subscription)
+        left = subscribe(lambda _: None)
+        for _ in range(200):
+            subscribe(lambda _: None).cancel()
+        return left
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    left = in_parallel(*[work] * 8)
     assert set(event_stream.listeners) == set(left)
     for subscription in left:
         subscription.cancel()

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import LockState
+from pynamo_locking import LockableModel, LockAttribute, LockState
 from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._core.lock_queue import FREE, Success, WriteIntent
@@ -17,6 +18,7 @@ from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_record, runtime, stored_rows, transaction_record
 from pynamo_locking._io.lock_requests import NewEntry
+from tests.support.models import meta
 from tests.unit.helpers import entry, steady
 
 OWNERS = st.sampled_from(["", "host:1:main", "日本 🔒", "a\x00b"])
@@ -282,3 +284,45 @@ def test_a_success_is_stored_as_ever_and_read_back():
     assert lock_record.state_of(raw).success == success
     del stored_success["M"]["period_ms"]
     assert lock_record.state_of(raw).unreadable == "success.period_ms is missing"
+
+
+# What tells one lock from others in this process
+
+
+def job(access_key):
+    """Return a model of one table, in the account of that key."""
+
+    class Job(LockableModel):
+        Meta = meta("jobs", region="us-east-1", aws_access_key_id=access_key, aws_secret_access_key="secret")
+
+        job_id = UnicodeAttribute(hash_key=True)
+        lock = LockAttribute()
+
+    return Job
+
+
+def identity(model):
+    """Return what tells the lock of one item from others in this process."""
+    return model.locked("j")._handle.target.row.identity
+
+
+def test_tables_of_two_accounts_are_not_one():
+    """Two accounts may have a table of the same name: a lock in the one is not held with that in the other."""
+    here = job("A")
+    assert identity(here) != identity(job("B"))
+    assert identity(here) != identity(job(None))
+    assert identity(here) == identity(job("A"))
+
+
+def test_a_lock_outlives_the_session_it_was_taken_with():
+    """A holder that assumes its role anew gets another key, and writes under the lock all the same."""
+    model = job("A")
+    before = identity(model)
+    model.Meta.aws_access_key_id, model._connection = "A2", None
+    assert identity(model) == before
+
+    class Late(model):
+        class Meta(model.Meta):
+            table_name = "jobs"
+
+    assert identity(Late) == before

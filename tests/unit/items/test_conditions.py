@@ -122,17 +122,10 @@ def test_an_update_of_nothing():
     ("kwargs", "message"),
     [
         (request(Person.name.set("x"), condition=Person.age == 0), None),
-        (raw("ADD n :v", v={"N": "1"}), "An operand in the update expression has an incorrect data type"),
         (raw("SET age = gone"), "refers to an attribute that does not exist in the item"),
-        (raw("SET gone.x = :v", v={"N": "1"}), "document path provided in the update expression is invalid for update"),
         (raw("SET born = :v", v={"N": "2"}), "Cannot update attribute born. This attribute is part of the key"),
         (raw("REMOVE f"), "Cannot update attribute f. This attribute is part of the key"),
-        (raw("ADD age :v", v={"N": "1E-38"}), "more than 38 significant digits"),
-        (raw("SET age = :v", v={"N": "1E126"}), "Number overflow"),
-        (raw("SET age = :v", v={"SS": []}), "An string set  may not be empty"),
         (raw("SET n = :v, age = :v", v={"S": "x"}, w={"S": "y"}), "unused in expressions: keys: {:w}"),
-        (raw("SET n = :v REMOVE n", v={"S": "x"}), "Two document paths overlap"),
-        (raw("SET n == :v", v={"S": "x"}), "Syntax error"),
         (raw("SET n = :v", v={"S": "x"}) | {"ConditionExpression": "n >"}, "Invalid ConditionExpression: Syntax error"),
         (
             raw("SET #n = :v", v={"S": "x"}) | {"ExpressionAttributeNames": {"#n": ""}},
@@ -141,7 +134,7 @@ def test_an_update_of_nothing():
     ],
 )
 def test_updates_that_dynamodb_refuses(kwargs, message):
-    """In its words. A condition that is false is none of them."""
+    """In its words, of which tests/unit/testing/test_memory_expressions.py has more. A false condition is none."""
     if message is None:
         assert updated(PERSON, kwargs)["n"] == {"S": "x"}
         return

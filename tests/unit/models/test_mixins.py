@@ -59,13 +59,8 @@ class Savings(Account):
         table_name = "savings"
 
 
-class Patient(LockableModel):
-    Meta = meta(
-        "patient", region="us-east-1", lock_settings=LockSettings(wait=1, lease=30, heartbeat=False, max_waiters=3)
-    )
-
-    key = UnicodeAttribute(hash_key=True)
-    lock = LockAttribute()
+PATIENCE = LockSettings(wait=1, lease=30, heartbeat=False, max_waiters=3)
+Patient = declare("Patient", region="us-east-1", lock=True, lock_settings=PATIENCE)
 
 
 # Reserved names
@@ -215,12 +210,7 @@ def test_the_attribute_can_be_named_in_conditions():
 @pytest.mark.parametrize("table", [None, "locks", Account, Model, object(), Locks("x")])
 def test_a_model_needs_a_place_for_locks(table):
     """Without one, or with one that is no NamedLock, `locked` says how to declare it."""
-
-    class Bare(LockableModel):
-        Meta = meta("bare", region="us-east-1", lock_table=table)
-
-        key = UnicodeAttribute(hash_key=True)
-
+    Bare = declare("Bare", region="us-east-1", lock_table=table)  # noqa: N806 - a class
     with pytest.raises(ConfigurationError, match=r"^Bare has no place for locks: declare `lock = LockAttribute\(\)`"):
         Bare.locked("k")
 
@@ -296,23 +286,19 @@ def test_every_method_checks_keys(method):
         getattr(Account, method)("", **options)
 
 
-def test_wrong_keys_are_named_in_the_message():
-    """Value, key, model, and what is wrong with it."""
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ((5, b""), "b'' cannot be the range key of a Reading: DynamoDB allows 1 to 1024 bytes, and it has 0."),
+        *(((key, b"x"), f"{key!r} cannot be the hash key of a Reading: ") for key in (math.nan, math.inf, "5")),
+    ],
+)
+def test_wrong_keys_are_named_in_the_message(key, message):
+    """The value as given, the model, which key it is, and what is wrong with it."""
     with pytest.raises(ConfigurationError) as caught:
-        Reading.locked(5, b"")
+        Reading.locked(*key)
 
-    assert str(caught.value) == (
-        "b'' cannot be the range key of a Reading: DynamoDB allows 1 to 1024 bytes, and it has 0."
-    )
-
-
-@pytest.mark.parametrize("key", [math.nan, math.inf, "5"])
-def test_what_is_no_number_is_named_in_the_message(key):
-    """A wrong number names the value as given, the model and which key it is, as every other wrong key does."""
-    with pytest.raises(ConfigurationError) as caught:
-        Reading.locked(key, b"x")
-
-    assert str(caught.value).startswith(f"{key!r} cannot be the hash key of a Reading: ")
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -339,12 +325,7 @@ def test_settings_come_from_meta():
     """Without arguments the model's settings count, without those the defaults."""
     options = Patient.locked("k")._handle.options
 
-    assert (options.wait, options.lease, options.heartbeat, options.settings) == (
-        1,
-        30,
-        False,
-        Patient.Meta.lock_settings,
-    )
+    assert (options.wait, options.lease, options.heartbeat, options.settings) == (1, 30, False, PATIENCE)
     assert Account.locked("a-1")._handle.options.settings == Account.lock_settings() == LockSettings()
     assert Account.locked("a-1")._handle.options.wait == 60
 
@@ -375,13 +356,7 @@ def test_settings_are_lock_settings(settings):
 @pytest.mark.parametrize("settings", [5, {}, LockSettings])
 def test_settings_in_meta_are_lock_settings(settings):
     """The same for Meta, at the first use, whichever method asks."""
-
-    class Odd(LockableModel):
-        Meta = meta("odd", region="us-east-1", lock_settings=settings)
-
-        key = UnicodeAttribute(hash_key=True)
-        lock = LockAttribute()
-
+    Odd = declare("Odd", region="us-east-1", lock=True, lock_settings=settings)  # noqa: N806 - a class
     for method in (Odd.locked, Odd.edit, Odd.lock_state):
         with pytest.raises(ConfigurationError, match="must be a LockSettings"):
             method("k")
@@ -426,22 +401,19 @@ def test_a_model_without_items_cannot_be_locked():
 # Locks that are not taken
 
 
-@pytest.mark.parametrize("use", ["release", "renew", "condition"])
-def test_a_lock_that_is_not_held_cannot_be_used(use):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        *((use, "is not held") for use in ("release", "renew", "condition")),
+        *((fact, "was never acquired") for fact in ("ticket", "item", "lost")),
+    ],
+)
+def test_a_lock_that_was_never_taken_cannot_be_used_and_has_no_facts(name, why):
     """It says so, by name."""
     lock = Account.locked("a-1")
 
-    with pytest.raises(ConfigurationError, match=r"^the lock accounts/a-1 is not held by this Lock object"):
-        getattr(lock, use)()
-
-
-@pytest.mark.parametrize("fact", ["ticket", "item", "lost"])
-def test_a_lock_that_was_never_taken_has_no_facts(fact):
-    """It says so, by name."""
-    lock = Account.locked("a-1")
-
-    with pytest.raises(ConfigurationError, match=r"^the lock accounts/a-1 was never acquired by this Lock object"):
-        getattr(lock, fact)
+    with pytest.raises(ConfigurationError, match=rf"^the lock accounts/a-1 {why} by this Lock object"):
+        getattr(lock, name)()
 
 
 def test_a_lock_that_is_not_held_has_nothing_left():

@@ -8,13 +8,11 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import (
     ConfigurationError,
     ExpiringMixin,
     LockableModel,
-    LockAttribute,
     LockLost,
     LockSettings,
     LockTimeout,
@@ -23,7 +21,7 @@ from pynamo_locking import (
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import heartbeat
 from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
-from tests.support.models import meta
+from tests.support.models import declare
 from tests.support.parties import in_thread
 
 HOUR = 3600
@@ -31,23 +29,26 @@ HOUR = 3600
 PATIENCE_S = 30
 
 
-class Counter(ExpiringMixin, LockableModel):
-    """An item with a lock and a time of expiry."""
-
-    Meta = meta("counters", region="memory", lock_settings=LockSettings(request_timeout=0.02))
-
-    pk = UnicodeAttribute(hash_key=True)
-    n = NumberAttribute(default=0)
-    expires = TTLAttribute(null=True)
-    lock = LockAttribute()
+#: An item with a lock and a time of expiry.
+Counter = declare(
+    "Counter", ExpiringMixin, LockableModel, hash_key="pk", numbers="n", lock=True, expires=TTLAttribute(null=True)
+)
+Counter.Meta.lock_settings = LockSettings(request_timeout=0.02)
 
 
 @pytest.fixture
-def clock():
-    """A virtual clock and an empty table in memory."""
-    with MemoryDynamoDB(), VirtualClock(datetime(2026, 1, 1, tzinfo=timezone.utc)) as clock:
+def database():
+    """A table in memory, with one item."""
+    with MemoryDynamoDB() as database:
         Counter.create_table()
         Counter("a").save()
+        yield database
+
+
+@pytest.fixture
+def clock(database):
+    """A virtual clock, and the table in memory."""
+    with VirtualClock(datetime(2026, 1, 1, tzinfo=timezone.utc)) as clock:
         yield clock
 
 
@@ -304,16 +305,13 @@ def test_mutexes_are_handed_on_in_order(clock):
 # Entering and leaving
 
 
-def test_it_ends_with_its_block():
+def test_it_ends_with_its_block(database):
     """The world, the heart and the threads are those from before."""
     before, heart = runtime.current, heartbeat.heartbeat_thread
-    with MemoryDynamoDB():
-        Counter.create_table()
-        Counter("a").save()
-        with VirtualClock() as clock:
-            Counter.locked("a").acquire()
-            threads = tuple(clock._timeline._threads)
-            assert len(threads) == 1
+    with VirtualClock() as clock:
+        Counter.locked("a").acquire()
+        threads = tuple(clock._timeline._threads)
+        assert len(threads) == 1
     assert not threads[0].is_alive()
     assert runtime.current is before
     assert heartbeat.heartbeat_thread is heart
@@ -340,51 +338,42 @@ def test_a_thread_that_still_waits_hears_of_the_end():
         clock.sleep(1)
 
 
-def test_a_lock_from_before_lives_in_real_time():
+def test_a_lock_from_before_lives_in_real_time(database):
     """The heart of the process goes on beating by the real clock, and renews only what is really old."""
-    with MemoryDynamoDB() as database:
-        Counter.create_table()
-        Counter("a").save()
-        with Counter.locked("a", lease=3) as lock:
-            before = lock._handle.entry.deadline
-            with VirtualClock() as clock:
-                clock.jump(HOUR)
-                renewed = threading.Event()
-                handle = database.handle
-
-                def see(operation, kwargs):
-                    answer = handle(operation, kwargs)
-                    if operation == "UpdateItem":
-                        renewed.set()
-                    return answer
-
-                database.handle = see
-                assert renewed.wait(PATIENCE_S)
-            assert before <= lock._handle.entry.deadline < before + 60
-            assert not lock.lost.is_set()
-
-
-def test_a_lock_from_before_keeps_its_lease():
-    """What is left of it does not change because the clock does."""
-    with MemoryDynamoDB():
-        Counter.create_table()
-        Counter("a").save()
-        with Counter.locked("a", lease=HOUR) as lock, VirtualClock() as clock:
-            assert 0 < lock.remaining <= HOUR
+    with Counter.locked("a", lease=3) as lock:
+        before = lock._handle.entry.deadline
+        with VirtualClock() as clock:
             clock.jump(HOUR)
-            assert lock.remaining == 0
+            renewed = threading.Event()
+            handle = database.handle
+
+            def see(operation, kwargs):
+                answer = handle(operation, kwargs)
+                if operation == "UpdateItem":
+                    renewed.set()
+                return answer
+
+            database.handle = see
+            assert renewed.wait(PATIENCE_S)
+        assert before <= lock._handle.entry.deadline < before + 60
+        assert not lock.lost.is_set()
 
 
-def test_a_lock_from_inside_can_be_given_back_outside():
+def test_a_lock_from_before_keeps_its_lease(database):
+    """What is left of it does not change because the clock does."""
+    with Counter.locked("a", lease=HOUR) as lock, VirtualClock() as clock:
+        assert 0 < lock.remaining <= HOUR
+        clock.jump(HOUR)
+        assert lock.remaining == 0
+
+
+def test_a_lock_from_inside_can_be_given_back_outside(database):
     """An application that nests the blocks the other way round gets its item back."""
-    with MemoryDynamoDB():
-        Counter.create_table()
-        Counter("a").save()
-        with VirtualClock():
-            lock = Counter.locked("a")
-            lock.acquire()
-        lock.release()
-        assert not Counter.lock_state("a").holders
+    with VirtualClock():
+        lock = Counter.locked("a")
+        lock.acquire()
+    lock.release()
+    assert not Counter.lock_state("a").holders
 
 
 # Other processes
