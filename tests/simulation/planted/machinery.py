@@ -78,7 +78,10 @@ OPEN: Final[list[Bug]] = []
 def plants(
     plan: Plan, *found_by: str, limit: int = 100, exhaustive: bool = False, first_seed: int = 0
 ) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
-    """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks."""
+    """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks.
+
+    With `replaces` below it, the function is the one that has the bug.
+    """
 
     def add(function: Callable[[], Patches]) -> Callable[[], Patches]:
         name = function.__name__.replace("_", " ").strip()
@@ -89,6 +92,19 @@ def plants(
         return function
 
     return add
+
+
+def replaces(target: Any, name: str) -> Callable[[Callable[..., Any]], Callable[[], Patches]]:
+    """Make the patches of a function that is called instead of this one, which it gets as its first argument."""
+    original = getattr(target, name)
+
+    def patches_of(function: Callable[..., Any]) -> Callable[[], Patches]:
+        def planted(*arguments: Any, **options: Any) -> Any:
+            return function(original, *arguments, **options)
+
+        return functools.update_wrapper(lambda: [(target, name, planted)], function)
+
+    return patches_of
 
 
 # Searching
