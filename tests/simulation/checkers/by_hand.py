@@ -80,7 +80,6 @@ class History:
         return Process(name=name, is_alive=True, own={}, clock=SimpleNamespace(skew_ms=0))
 
     def actor(self, name: str = "party0", process: Any = None) -> Any:
-        """Return one who acts."""
         return Actor(name=name, process=process or self.process)
 
     def did(self, kind: str, *places: Place, at: tuple[int, int], told: Told = Told.APPLIED, **more: Any) -> Operation:
@@ -175,3 +174,14 @@ def grant(
 def refused(name: str) -> Any:
     """Expect a violation of that checker."""
     return pytest.raises(Violation, match=rf"^{name}: ")
+
+
+def judged(name: str, is_right: bool) -> Any:
+    """Expect a violation of that checker, unless all is right."""
+    return contextlib.nullcontext() if is_right else refused(name)
+
+
+def judging(name: str, **plan: Any) -> tuple[History, Any]:
+    """Return a run, and a checker that looks at it."""
+    history = History(**plan)
+    return history, history.checked_by(name)
