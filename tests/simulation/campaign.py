@@ -44,7 +44,6 @@ class Tally:
     runs_with: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
-        """Count a run."""
         self.runs += 1
         self.requests += len(result.trace)
         for told, times in result.told.items():

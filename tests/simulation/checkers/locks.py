@@ -140,7 +140,6 @@ class SoundQueue(Checker):
         self._highest: dict[Place, int] = {}
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Compare the queue before and after."""
         for change in changes:
             before, after = queue_of(change.before), queue_of(change.after)
             if before.raw == after.raw:
@@ -234,7 +233,6 @@ class Breaking(Checker):
         self._looked_at: set[int] = set()
 
     def on_step(self) -> None:
-        """Look at the queue right after each call."""
         for done in self.run.history.operations:
             is_over = done.kind == "break lock" and done.returned is not None and done.error is None
             if not is_over or done.number in self._looked_at or done.value is None or len(done.value) < 3:

@@ -29,7 +29,6 @@ class Serializable(Checker):
     """Transactions that read lists and append to them have none of the anomalies that have a name."""
 
     def at_end(self) -> None:
-        """Look for the first one."""
         seen = [done for done in self.run.history.operations if isinstance(done.seen, dict)]
         if not seen or any(done.kind not in {"transaction", "snapshot"} for done in self.run.history.operations):
             return  # who writes without a transaction says nothing of what he read
@@ -55,7 +54,6 @@ class Together(Checker):
     """Items that are always written together are the same for each reader that reads them together."""
 
     def at_end(self) -> None:
-        """Look at what readers have seen."""
         for done in self.run.history.operations:
             if done.kind == "together" and done.told is Told.APPLIED:
                 self.require(all(each == done.value[0] for each in done.value), f"{done} saw {done.value}")
@@ -74,7 +72,6 @@ class NothingLeft(Checker):
     """After a sweep no item has the mark of a transaction, also if it came late, and none is open."""
 
     def at_end(self) -> None:
-        """Look at all items, and all headers."""
         if not any(model is Coin for model, _ in self.run.workload.items):
             return
         for image in self.run.network.images(Coin.Meta.table_name):

@@ -23,7 +23,6 @@ class Linearizable(Checker):
     """Each overwritten value is a register: there is one order of writes and reads that fits what all have seen."""
 
     def at_end(self) -> None:
-        """Search for such an order, for each register."""
         for model, key in self.run.workload.registers:
             place = Place(model.Meta.table_name, (key,))
             calls = [
@@ -49,7 +48,6 @@ class Bank(Checker):
     """Money is never made nor lost: the sum of all balances is the same in every state and for every reader."""
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Add up what is stored."""
         purses = self.run.workload.purses
         if purses and any(change.place.table == "purse" for change in changes):
             places = [Place(model.Meta.table_name, (key,)) for model, key in purses]
@@ -58,7 +56,6 @@ class Bank(Checker):
             self.require(total == 100 * len(purses), f"{request.purpose} made the sum {total}")
 
     def at_end(self) -> None:
-        """Look at what readers have counted."""
         for done in self.run.history.operations:
             if done.kind == "count" and done.told is Told.APPLIED:
                 self.require(done.value == 100 * len(self.run.workload.purses), f"{done} counted {done.value}")
@@ -72,7 +69,6 @@ class OneOrder(Checker):
     """
 
     def at_end(self) -> None:
-        """Look for a cycle."""
         if any(done.is_unchecked for done in self.run.history.operations):
             return  # these undo what others wrote
         after: dict[int, set[int]] = defaultdict(set)

@@ -156,7 +156,6 @@ class Scheduler:
         process.is_alive = False
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error."""
         self.failure = self.failure or error
         self._end()
 

@@ -50,7 +50,6 @@ class Leaders(Workload):
         self._terms: list[int] = []
 
     def party(self, index: int, turn: int) -> None:
-        """Campaign, lead, and leave."""
         process = runtime.current.process  # type: ignore[attr-defined]
         is_over = runtime.current.event()
         kind = (index + turn) % 3

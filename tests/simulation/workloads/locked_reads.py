@@ -21,7 +21,6 @@ class LockedReads(Workload):
     items: ClassVar[tuple[tuple[Any, str], ...]] = ((Card, "a"), (Card, "b"))
 
     def party(self, index: int, turn: int) -> None:
-        """Take one role after the other."""
         self.transact(*_ROLES[(index + turn) % 4])
         self.transact(*_ROLES[2 + (index + turn) % 2])
 
@@ -50,6 +49,5 @@ class Creators(LockedReads):
     tables: ClassVar[tuple[Any, ...]] = (Card,)
 
     def party(self, index: int, turn: int) -> None:
-        """Create it, or append to it."""
         for _ in range(2):
             self.transact("", "", "x")
