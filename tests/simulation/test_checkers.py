@@ -10,8 +10,8 @@ import pytest
 
 from pynamo_locking import LockLost
 from pynamo_locking._core.lock_queue import EntryOwnership
-from tests.simulation import checkers
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
+from tests.simulation.checkers.locks import OneHolder
 from tests.simulation.engine.faults import Fault
 from tests.simulation.history import Line, Told
 from tests.simulation.plans import Plan
@@ -396,11 +396,11 @@ def test_turns_of_a_block() -> None:
 def test_a_violation_says_which_rule_was_broken_and_by_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the checker did not find what it looks at, as an attribute that is missing."""
 
-    def refuse_entries(self: checkers.OneHolder, request: Any, changes: Any) -> None:
+    def refuse_entries(self: OneHolder, request: Any, changes: Any) -> None:
         self.require(request.step != "enter", "an entry has come")
 
     def error_of(on_changes: Any) -> str:
-        monkeypatch.setattr(checkers.OneHolder, "on_changes", on_changes)
+        monkeypatch.setattr(OneHolder, "on_changes", on_changes)
         plan = Plan("embedded")
         return str(Run(plan, choices_of(plan, 0)).execute().error)
 

@@ -9,7 +9,6 @@ import pytest
 from pynamo_locking import StaleVersion
 from tests.simulation.checkers.by_hand import NOTE, OTHER, History, judged, judging, log, refused
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
-from tests.simulation.checkers.values import find_circle
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Place
 from tests.simulation.engine.scheduler import START_S
@@ -319,9 +318,3 @@ def test_one_order_goes_by_real_time_as_well() -> None:
         history.did("count", at=(called, 20), seen={NOTE: []})
         with judged("OneOrder", is_right):
             checker.at_end()
-
-
-def test_circles() -> None:
-    """A circle is found wherever it is, and two ways to one place are none."""
-    assert find_circle({1: {2, 3}, 2: {4}, 3: {4}}) is None
-    assert find_circle({1: {2}, 2: {3}, 3: {2}}) == [2, 3]

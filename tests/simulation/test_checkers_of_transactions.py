@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.simulation.checkers.cycles import History, Outcome, Transaction, anomalies, edges, in_real_time
 from tests.simulation.checkers.graphs import components
-from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads, versions_of_lists
+from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,6 +168,13 @@ def test_a_long_circle_is_found() -> None:
     assert [len(component) for component in components(graph)] == [size]
 
 
+def test_circles() -> None:
+    """A circle is found wherever it is, and two ways to one place are none."""
+    assert all(len(each) == 1 for each in components({1: {2: [], 3: []}, 2: {4: []}, 3: {4: []}, 4: {}}))
+    found = components({1: {2: []}, 2: {3: []}, 3: {2: []}})
+    assert {frozenset(each) for each in found} == {frozenset({1}), frozenset({2, 3})}
+
+
 def test_real_time_leaves_out_what_follows() -> None:
     """Three in a row need two edges, and neither one of unknown outcome nor one that overlaps has any after it."""
     row = [T(1, 0, 1), T(2, 2, 3), T(3, 4, 5), T(4, 0, 1, UNKNOWN), T(5, 0, 9)]
@@ -245,14 +252,3 @@ def test_plain_reads_see_committed_states() -> None:
         "r saw x as 2 before that was decided",
         "r saw y as 1, which was never committed",
     ]
-
-
-def test_the_states_of_lists_are_what_transactions_have_left() -> None:
-    """Not the middle of one that appends twice, and not before it is decided or, if that moment is unknown, begun."""
-    history = History(
-        [T(1, 3, appends={"x": [1, 2]}), T(2, 4, appends={"x": [3]}), T(3, reads={"z": []})], {"x": [1, 2, 3]}
-    )
-    assert versions_of_lists(history, {1: 7}) == {
-        "x": [Version([]), Version([1, 2], 7), Version([1, 2, 3], 4)],
-        "z": [Version([])],
-    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds
+from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds, once
 from tests.simulation.engine import threads
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
@@ -121,7 +121,7 @@ def _two_parties() -> Iterator[Any]:
 @pytest.mark.parametrize(("workload", "fault"), [*_two_parties()])
 def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
     """Whichever party runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
-    plan = Plan(workload, faults={} if fault is None else {fault: 1})
+    plan = Plan(workload, faults=once(fault))
     runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
     is_complete = runs < LARGEST
     assert is_complete or (workload, fault) in UNFINISHED, "the space has grown: say so, or raise the limit"
@@ -137,7 +137,7 @@ def test_two_parties_in_every_mode(workload: str) -> None:
 @pytest.mark.parametrize("workload", THREE_PARTIES)
 def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) -> None:
     """Three parties, two preemptions, one fault: nothing is violated in the first runs of that space."""
-    plan = Plan(workload, 3, 3, faults={} if fault is None else {fault: 1}, preemptions=2)
+    plan = Plan(workload, 3, 3, faults=once(fault), preemptions=2)
     assert sum(1 for _ in Exhaustive(plan, PART).results()) > 0
 
 
@@ -154,7 +154,7 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
 )
 def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> None:
     """Before and after each request of a transaction, and in the middle of each native one: all or nothing of it."""
-    plan = Plan(workload, 1, 1, faults={fault: 1})
+    plan = Plan(workload, 1, 1, faults=once(fault))
     runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
     assert runs < LARGEST, "the space has grown: say so, or raise the limit"
 

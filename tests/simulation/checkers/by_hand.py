@@ -12,8 +12,7 @@ import pytest
 
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._io import lock_record
-from tests.simulation import checkers
-from tests.simulation.checkers import Lives, Violation
+from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.claims import wished
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Change, Place
@@ -59,7 +58,7 @@ class History:
         self.scheduler = SimpleNamespace(now=0.0, steps=0, actors=[], moment=itertools.count(100).__next__)
         self.trace: list[Any] = []
         self.faults = SimpleNamespace(happened=Counter[Fault]())
-        self.network = SimpleNamespace(image=self.images.get)
+        self.network = SimpleNamespace(image=self.images.get, on_decided=[])
         self.world = SimpleNamespace(
             seen_by=lambda _: contextlib.nullcontext(), time_ms=lambda: (START_S + self.scheduler.now) * 1000
         )
@@ -106,7 +105,7 @@ class History:
     def checked_by(self, name: str) -> Any:
         """Return a checker that looks at this run."""
         run: Any = self
-        return getattr(checkers, name)(run)
+        return next(checker for checker in CHECKERS if checker.__name__ == name)(run)
 
 
 def log(*numbers: int, version: int | None = None, **more: Any) -> dict[str, Any]:

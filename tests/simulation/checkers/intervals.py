@@ -33,9 +33,7 @@ class _Committed(Checker):
         super().__init__(run)
         self._items: dict[Place, Image] = {}
         self._wrong: str | None = None
-        listeners = getattr(run.network, "on_decided", None)
-        if listeners is not None:
-            listeners.append(self.on_decided)
+        run.network.on_decided.append(self.on_decided)
 
     def on_decided(self, request: Request) -> None:
         actions = [next(iter(action.items())) for action in request.kwargs["TransactItems"]]

@@ -83,9 +83,7 @@ class Fence(Checker):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._decided: list[tuple[Request, dict[Place, Image | None]]] = []
-        listeners = getattr(run.network, "on_decided", None)
-        if listeners is not None:  # a checker that is tested by itself has no network
-            listeners.append(self.on_decided)
+        run.network.on_decided.append(self.on_decided)
 
     def on_decided(self, request: Request) -> None:
         """Keep the rows of a transaction whose steps are still to come."""

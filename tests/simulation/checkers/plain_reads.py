@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from tests.simulation.checkers.cycles import History
-
 
 class Version(NamedTuple):
     """A state that was installed in a register.
@@ -56,29 +54,3 @@ def uncommitted_reads(reads: Iterable[PlainRead], versions: Mapping[Any, Sequenc
             yield f"{read.reader} saw {read.register} as {read.value}, which was never committed"
         elif all(version.decided > read.ended for version in fitting):
             yield f"{read.reader} saw {read.register} as {read.value} before that was decided"
-
-
-def versions_of_lists(history: History, decided: Mapping[Any, float]) -> dict[Hashable, list[Version]]:
-    """Return the states of registers that are lists: each prefix that a transaction has left, and the empty list.
-
-    Args:
-        history: the transactions, and what the lists are in the end.
-        decided: by the id of a transaction, the moment of its decision; without, when it began is the earliest.
-    """
-    return {register: list(_states(history, register, decided)) for register in _registers(history)}
-
-
-def _registers(history: History) -> Iterator[Hashable]:
-    """Yield all registers that any transaction has read or written, some more than once."""
-    yield from history.final
-    for each in history.transactions:
-        yield from (*each.reads, *each.appends)
-
-
-def _states(history: History, register: Hashable, decided: Mapping[Any, float]) -> Iterator[Version]:
-    values = list(history.final.get(register, ()))
-    yield Version([])
-    for at, value in enumerate(values):
-        writer = history.writers.get((register, value))
-        if writer is not None and value == writer.appends[register][-1]:
-            yield Version(values[: at + 1], decided.get(writer.id, writer.begin))

@@ -90,9 +90,7 @@ class PlainReads(Checker):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._decided: dict[int, float] = {}
-        listeners = getattr(run.network, "on_decided", None)
-        if listeners is not None:
-            listeners.append(self._note)
+        run.network.on_decided.append(self._note)
 
     def _note(self, request: Request) -> None:
         """Note when a native transaction was decided, which decides the operation that it is part of."""

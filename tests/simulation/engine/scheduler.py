@@ -212,10 +212,6 @@ class Scheduler:
         me.process.paused_until = self.now + seconds
         self._switch(me)
 
-    def check_alive(self) -> None:
-        """End here if our process is dead."""
-        self._check_alive(self._me())
-
     def _check_alive(self, actor: Actor) -> None:
         if not actor.process.is_alive:
             raise Dead
