@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Iterator
 
 #: By node: by successor, why it comes after.
 Graph = dict[Hashable, dict[Hashable, list[str]]]
@@ -64,27 +64,6 @@ class _Search:
             while node in self._open:
                 component.append(self._open.popitem()[0])
             self.found.append(component[::-1])
-
-
-def shortest_circle(graph: Graph, reasons: Container[str]) -> list[Hashable]:
-    """Return the nodes of a shortest circle of edges that have one of these reasons; nothing if there is none."""
-    circles = (_path(graph, node, node, reasons)[:-1] for node in graph)
-    return min(filter(None, circles), key=len, default=[])
-
-
-def circle_through(graph: Graph, reason: str, others: Container[str]) -> list[Hashable]:
-    """Return a shortest circle of one edge with a reason and otherwise edges with others; nothing if there is none."""
-    circles = (
-        _path(graph, after, node, others)
-        for node, successors in graph.items()
-        for after, reasons in successors.items()
-        if reason in reasons
-    )
-    return min(filter(None, circles), key=len, default=[])
-
-
-def _path(graph: Graph, start: Hashable, end: Hashable, reasons: Container[str]) -> list[Hashable]:
-    return shortest_way(graph, start, end, lambda why: any(each in reasons for each in why))
 
 
 def shortest_way(graph: dict[Any, dict[Any, Any]], start: Any, end: Any, allows: Callable[[Any], bool]) -> list[Any]:

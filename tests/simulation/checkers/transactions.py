@@ -2,27 +2,70 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import transaction_record
+from tests.campaign import lists
+from tests.campaign.histories import Op
 from tests.simulation.checkers.base import Checker, log_of, queue_of
-from tests.simulation.checkers.cycles import Outcome, Transaction, anomalies
 from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads
 from tests.simulation.history import Told
 from tests.simulation.models import Coin, Headers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tests.campaign.graphs import Anomaly
+    from tests.campaign.histories import MicroOp
     from tests.simulation.engine.network import Place, Request
     from tests.simulation.history import Operation
     from tests.simulation.run import Run
 
-_OUTCOMES = {
-    Told.APPLIED: Outcome.COMMITTED,
-    Told.REFUSED: Outcome.ABORTED,
-    Told.UNKNOWN: Outcome.UNKNOWN,
-    Told.NOTHING: Outcome.UNKNOWN,
-}
+    #: By register, values.
+    Lists = Mapping[Any, Sequence[Any]]
+
+#: What callers were told, in the words of histories.
+_OUTCOMES = {Told.APPLIED: "ok", Told.REFUSED: "fail", Told.UNKNOWN: "info", Told.NOTHING: "info"}
+
+
+def transaction(number: int, outcome: str, begin: float, end: float | None, reads: Lists, appends: Lists) -> Op:
+    """Return a transaction as the reader of campaigns takes it.
+
+    Args:
+        number: by which anomalies name it.
+        outcome: ok, fail or info, which is as a whole or not at all.
+        begin: when it was begun.
+        end: when its caller heard that it was done. Another one that began at that moment may come before it.
+        reads: by register, the list that it saw; what it had appended itself may be at the end of it.
+        appends: by register, the values that it appended, in order. No value is appended twice.
+    """
+    value: list[MicroOp] = []
+    for register, seen in reads.items():
+        others = itertools.dropwhile(lambda each: each in appends.get(register, ()), reversed(seen))  # noqa: B023
+        value.append(["r", register, [*others][::-1]])
+    value += [["append", register, each] for register, values in appends.items() for each in values]
+    ended = None if end is None or outcome != "ok" else 2 * end + 1
+    return Op(number, None, outcome, 2 * begin, ended, value)  # type: ignore[arg-type]
+
+
+def anomalies(transactions: Iterable[Op], final: Lists) -> list[Anomaly]:
+    """Return everything that is wrong with a history; nothing if it is strictly serializable.
+
+    Args:
+        transactions: all that were begun.
+        final: by register, the list in the end, as if it were read then; a register that is not there is empty.
+    """
+    ops = list(transactions)
+    registers = dict.fromkeys([*final, *(register for op in ops for _, register, _ in op.value)])
+    ops.append(transaction(0, "ok", math.inf, math.inf, {each: final.get(each, ()) for each in registers}, {}))
+    history = lists.Lists()
+    for number, op in enumerate(ops):
+        op.number = number
+        history.add(op)
+    return history.report(strict=True).anomalies
 
 
 class Serializable(Checker):
@@ -38,16 +81,11 @@ class Serializable(Checker):
         self.require(not found, "; ".join(map(str, found[:3])))
 
 
-def _of(done: Operation) -> Transaction:
+def _of(done: Operation) -> Op:
     outcome = _OUTCOMES[done.told]
-    return Transaction(
-        id=done.number,
-        begin=done.called,
-        end=done.returned if outcome is not Outcome.UNKNOWN else None,
-        outcome=outcome,
-        reads=done.seen if outcome is Outcome.COMMITTED and isinstance(done.seen, dict) else {},
-        appends=dict.fromkeys(done.places, (done.number,)),
-    )
+    reads = done.seen if outcome == "ok" and isinstance(done.seen, dict) else {}
+    appends = dict.fromkeys(done.places, (done.number,))
+    return transaction(done.number, outcome, done.called, done.returned, reads, appends)
 
 
 class Together(Checker):
