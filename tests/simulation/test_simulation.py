@@ -16,25 +16,6 @@ from tests.simulation.engine import threads
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
-from tests.simulation.workloads.calls import Calls
-from tests.simulation.workloads.intervals import IntervalsUnderLocks
-from tests.simulation.workloads.jobs import Periods
-from tests.simulation.workloads.leading import Leaders
-from tests.simulation.workloads.locked_reads import LockedReads
-from tests.simulation.workloads.modes import Sharing
-from tests.simulation.workloads.resolving import ResolvedTransactions, ResolvedWrites
-from tests.simulation.workloads.sharing import Callers
-from tests.simulation.workloads.tasks import Tasks
-from tests.simulation.workloads.transacting import (
-    ForgottenHeaders,
-    LongByStatements,
-    MixedByStatements,
-    ReadTogether,
-    Suspended,
-    SweepersByStatements,
-)
-from tests.simulation.workloads.unique import UniqueValues
-from tests.simulation.workloads.writing import BatchByStatements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,39 +42,10 @@ PART: Final = 20
 #: Two parties in these, without any fault.
 MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of items")
 
-#: Many workloads for one rule, or one that takes long: half as many seeds of each.
-HALVED: Final = {
-    each.name
-    for each in WORKLOADS.values()
-    if issubclass(
-        each,
-        (
-            Callers,
-            Sharing,
-            IntervalsUnderLocks,
-            ForgottenHeaders,
-            ReadTogether,
-            LongByStatements,
-            MixedByStatements,
-            Suspended,
-            SweepersByStatements,
-            BatchByStatements,
-            LockedReads,
-            Periods,
-            Tasks,
-            Leaders,
-            ResolvedWrites,
-            ResolvedTransactions,
-            Calls,
-            UniqueValues,
-        ),
-    )
-}
-
 
 def _searched() -> Iterator[Any]:
-    for workload in WORKLOADS:
-        part = 2 if workload in HALVED else 1
+    for workload, kind in WORKLOADS.items():
+        part = 2 if kind.halves_seeds else 1
         for seeds, marks in ((CHECKED, [pytest.mark.core]), (TESTED, []), (LEFT, [pytest.mark.slow])):
             yield pytest.param(workload, seeds.start // part, len(seeds) // part, marks=marks)
 

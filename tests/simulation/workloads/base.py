@@ -38,6 +38,7 @@ class Workload:
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
         refusals: after how many an insert of an interval takes its turn; fewer than usual, so that few parties do.
         most_statements: how many a batch of statements holds; 1: none are sent.
+        halves_seeds: whether tests make half as many seeds: one of many workloads for one rule, or one that takes long.
     """
 
     name: ClassVar[str]
@@ -53,6 +54,7 @@ class Workload:
     most_actions: ClassVar[int | None] = None
     refusals: ClassVar[int | None] = None
     most_statements: ClassVar[int] = 1
+    halves_seeds: ClassVar[bool] = False
 
     def __init__(self, history: History) -> None:
         self.history = history

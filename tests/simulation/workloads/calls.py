@@ -28,6 +28,7 @@ class Calls(Workload):
     """All call the same function with the same key."""
 
     name = "calls"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, str], ...]] = ((Coin, "a"),)
     tables: ClassVar[tuple[Any, ...]] = (Called,)
     is_contended = True

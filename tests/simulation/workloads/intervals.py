@@ -137,6 +137,7 @@ class IntervalsUnderLocks(Intervals):
     """Inserted and moved under range locks, that is one after the other; deletes and changes in between."""
 
     name = "intervals under locks"
+    halves_seeds = True
     items = ((Names, f"{Stay.Meta.table_name}/{KEY}"),)
     tables = (Stay,)
     options: ClassVar[dict[str, Any]] = {"wait": WAIT_S, "pessimistic": True}

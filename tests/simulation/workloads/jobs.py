@@ -29,6 +29,7 @@ class Periods(Workload):
     """
 
     name = "once in a period"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Names, "job"),)
     is_contended = True
     at_least_s = 0

@@ -40,6 +40,7 @@ class Leaders(Workload):
     """Each party is a candidate until its work as the leader is over, and writes beside in each term."""
 
     name = "leaders"
+    halves_seeds = True
     items = ((Names, "leader"), (Note, "n"))
     is_contended = True
     trusts_clocks = False

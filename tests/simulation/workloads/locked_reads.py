@@ -18,6 +18,7 @@ class LockedReads(Workload):
     """Cards a and b are there, x is created by the first that wants to write it."""
 
     name = "locked reads"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, str], ...]] = ((Card, "a"), (Card, "b"))
 
     def party(self, index: int, turn: int) -> None:

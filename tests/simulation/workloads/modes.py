@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Sharing(Workload):
     """What those who share have in common."""
 
+    halves_seeds = True
+
     def reads(self, grant: Grant, *looks: Callable[[], list[int]], own: list[int] | None = None) -> None:
         """Look at what a lock protects, with some work in between; all must be the same, and what was written last."""
         with self.history.operation("steady") as done:

@@ -65,6 +65,7 @@ class Callers(Workload):
     """
 
     name = "callers"
+    halves_seeds = True
     items = ((Document, "d"), (Device, "d"), (Names, "job"))
     is_contended = True
 

@@ -33,6 +33,7 @@ class Tasks(Workload):
     """The lock in the item; tasks take it, work, save in a thread, and give it back. No task is cancelled."""
 
     name = "tasks"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Account, "a"),)
     model: Any = Account
     key = "a"

@@ -96,6 +96,7 @@ class LongByStatements(LongTransactions):
     """The same, marked and finished by batches of statements."""
 
     name = "long, by statements"
+    halves_seeds = True
     most_statements = 25
 
 
@@ -103,6 +104,7 @@ class MixedByStatements(MixedTransactions):
     """The same, marked and finished by batches of statements."""
 
     name = "mixed, by statements"
+    halves_seeds = True
     most_statements = 25
 
 
@@ -110,6 +112,7 @@ class ReadTogether(MixedTransactions):
     """The same, with all that a transaction needs in one request."""
 
     name = "read together"
+    halves_seeds = True
 
     def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
         return [coin for coin in tx.get_all(Coin, keys) if coin is not None]
@@ -119,6 +122,7 @@ class ForgottenHeaders(MixedTransactions):
     """The headers of transactions that are over are deleted while late requests of theirs are on their way."""
 
     name = "forgotten headers"
+    halves_seeds = True
     #: Longer than any party pauses or asks again: one that is slower is told that the transaction is unknown.
     final_ttl_s = 15
 
@@ -266,6 +270,7 @@ class SweepersByStatements(Sweepers):
     """The same, marked by batches of statements."""
 
     name = "sweepers, by statements"
+    halves_seeds = True
     most_statements = 25
 
 
@@ -338,6 +343,7 @@ class Suspended(Transacting):
     """Each is suspended between its reads and its writes, and before its commit, and taken up again."""
 
     name = "suspended"
+    halves_seeds = True
     most_actions = 4
 
     def party(self, index: int, turn: int) -> None:

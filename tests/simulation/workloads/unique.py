@@ -27,6 +27,7 @@ class UniqueValues(Workload):
     """Claimed, changed by saves and by updates, given up by deletes: two items, and an update that has read neither."""
 
     name = "unique values"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, str], ...]] = ()
     tables: ClassVar[tuple[Any, ...]] = (Person, Uniques)
     is_contended = True

@@ -150,6 +150,7 @@ class BatchByStatements(Batch):
     """The same, by statements: new items, known ones and deletes in one request."""
 
     name = "batch, by statements"
+    halves_seeds = True
     has_transactions = False
     most_statements = 25
 
