@@ -188,8 +188,7 @@ def test_told_loss_needs_the_document() -> None:
 def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     """Report a lock with ticket 1, and what its holder's entry believes."""
     held = SimpleNamespace(
-        entry=SimpleNamespace(ticket=1),
-        possession=EntryOwnership("id1", 1, 1, reason=reason if is_lost else ""),
+        entry=SimpleNamespace(ticket=1), possession=EntryOwnership("id1", 1, 1, reason=reason if is_lost else "")
     )
     grant(history, 1).lock = SimpleNamespace(_handle=SimpleNamespace(entry=held))
 
@@ -353,11 +352,7 @@ def test_growing() -> None:
 
 def test_turns_in_order_of_arrival() -> None:
     """Who was in line before another came is served before it, if both are of one process."""
-    for began, process, is_right in (
-        (4, None, False),
-        (2, None, True),
-        (4, "p1", True),
-    ):
+    for began, process, is_right in ((4, None, False), (2, None, True), (4, "p1", True)):
         history, checker = judging("Turns")
         grant(history, 7, line=Line(began, began + 2), process=process and history.new_process(process))
         checker.on_step()

@@ -90,13 +90,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        choices: Recorded,
-        preemptions: int | None,
-        horizon: float,
-        on_step: Callable[[], None],
-        *,
-        is_fine: bool,
+        self, choices: Recorded, preemptions: int | None, horizon: float, on_step: Callable[[], None], *, is_fine: bool
     ) -> None:
         self.now = 0.0
         self.steps = 0

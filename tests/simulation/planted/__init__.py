@@ -10,14 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from tests.simulation.planted.machinery import (
-    BUGS,
-    Bug,
-    checker_of,
-    choices_of,
-    runs_until_found,
-    search,
-)
+from tests.simulation.planted.machinery import BUGS, Bug, checker_of, choices_of, runs_until_found, search
 
 __all__ = ["BUGS", "Bug", "checker_of", "choices_of", "runs_until_found", "search"]
 

@@ -147,10 +147,7 @@ def who_gives_up_stays_in_line() -> Patches:
 @plants(Plan("cancelled tasks", parties=3, processes=1, rounds=2, block=32), "KeptPlace", "Quiet")
 def what_is_not_collected_stays() -> Patches:
     """The entry that was stored for a caller that had left stays in the queue."""
-    return [
-        (local_queue, "_remove_handed_over", lambda _: None),
-        (local_queue, "was_handed_over", lambda _: False),
-    ]
+    return [(local_queue, "_remove_handed_over", lambda _: None), (local_queue, "was_handed_over", lambda _: False)]
 
 
 def _remember(after: Any, caller: Any, _: Any) -> Any:

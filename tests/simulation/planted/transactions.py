@@ -39,10 +39,7 @@ def r1_numbers_instead_of_stamps() -> Patches:
         finally:
             self.before = known
 
-    return [
-        (VersionPart, "condition", condition),
-        (Known, "may_be", lambda self, other: self.version == other.version),
-    ]
+    return [(VersionPart, "condition", condition), (Known, "may_be", lambda self, other: self.version == other.version)]
 
 
 @plants(Plan("crowd", parties=3, processes=3), *_WRITE_CHECKS, limit=400)
