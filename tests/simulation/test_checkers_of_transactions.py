@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.campaign.histories import Op
 from tests.simulation.checkers.graphs import components
-from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads
-from tests.simulation.checkers.transactions import anomalies, transaction
+from tests.simulation.checkers.transactions import PlainRead, Version, anomalies, transaction, uncommitted_reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

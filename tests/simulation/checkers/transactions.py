@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynamo_locking._io import transaction_record
 from tests.campaign import lists
 from tests.campaign.histories import Op
 from tests.simulation.checkers.base import Checker, log_of, queue_of
-from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads
 from tests.simulation.history import Told
 from tests.simulation.models import Coin, Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from tests.campaign.graphs import Anomaly
     from tests.campaign.histories import MicroOp
@@ -122,8 +121,55 @@ class NothingLeft(Checker):
             self.require(not is_open, f"a transaction is open still: {header}")
 
 
+class Version(NamedTuple):
+    """A state that was installed in a register.
+
+    Attributes:
+        value: the state; None for no item, if readers tell of that so.
+        decided: the moment since which it could no longer be aborted.
+    """
+
+    value: Any
+    decided: float = -math.inf
+
+
+class PlainRead(NamedTuple):
+    """What a reader without a transaction saw.
+
+    Attributes:
+        reader: who, for people.
+        register: of what.
+        value: the state that it saw.
+        ended: the moment at which it had the answer.
+    """
+
+    reader: str
+    register: Hashable
+    value: Any
+    ended: float = math.inf
+
+
+def uncommitted_reads(reads: Iterable[PlainRead], versions: Mapping[Any, Sequence[Version]]) -> Iterator[str]:
+    """Yield what is wrong with reads, one sentence for each.
+
+    Args:
+        reads: all that were seen.
+        versions: by register, all states that were ever installed, with the one at the beginning.
+    """
+    for read in reads:
+        fitting = [version for version in versions.get(read.register, ()) if version.value == read.value]
+        if not fitting:
+            yield f"{read.reader} saw {read.register} as {read.value}, which was never committed"
+        elif all(version.decided > read.ended for version in fitting):
+            yield f"{read.reader} saw {read.register} as {read.value} before that was decided"
+
+
 class PlainReads(Checker):
-    """One that reads an item without a transaction sees a state that was decided when the answer came."""
+    """One that reads an item without a transaction sees a state that was decided when the answer came.
+
+    It may see an old one, or of several registers states that were never there together. What it may not see is what
+    was never committed, or not yet: a transaction that is seen before it is decided can still be aborted.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
