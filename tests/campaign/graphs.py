@@ -11,10 +11,9 @@ https://github.com/jepsen-io/elle, `elle/consistency_model.clj` for the names.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tests.simulation.checkers.graphs import components
+from tests.simulation.checkers.graphs import components, shortest_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,7 +145,7 @@ def _with_one_rw(part: _Part) -> list[int]:
         for after, kind in successors.items():
             if kind == RW and tried < _TRIED:
                 tried += 1
-                way = _way(part, after, node, without=RW)
+                way = shortest_way(part, after, node, lambda kind: kind != RW)
                 if way:
                     return [node, *way[:-1]]
     return []
@@ -154,24 +153,5 @@ def _with_one_rw(part: _Part) -> list[int]:
 
 def _short_cycle(part: _Part) -> list[int]:
     """Return the nodes of a shortest cycle, among those through some of the nodes."""
-    found = (_way(part, node, node) for _, node in zip(range(_BEGUN), part, strict=False))
+    found = (shortest_way(part, node, node, lambda _: True) for _, node in zip(range(_BEGUN), part, strict=False))
     return min(filter(None, found), key=len)[:-1]
-
-
-def _way(part: _Part, start: int, end: int, without: int | None = None) -> list[int]:
-    """Return a shortest way with at least one edge, both ends included."""
-    came_from: dict[int, int] = {}
-    waiting = deque([start])
-    while waiting:
-        node = waiting.popleft()
-        for after, kind in part[node].items():
-            if after in came_from or kind == without:
-                continue
-            came_from[after] = node
-            if after == end:
-                way = [end, node]
-                while way[-1] != start:
-                    way.append(came_from[way[-1]])
-                return way[::-1]
-            waiting.append(after)
-    return []

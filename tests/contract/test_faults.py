@@ -109,11 +109,7 @@ def test_threads_share_the_number_of_losses(concurrent_table: Table) -> None:
             return False
         return True
 
-    with (
-        count_requests() as counted,
-        lost_responses("UpdateItem", times=7) as lost,
-        ThreadPoolExecutor(8) as pool,
-    ):
+    with count_requests() as counted, lost_responses("UpdateItem", times=7) as lost, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(attempt, range(40)))
     assert results.count(False) == lost.hits == 7
     assert counted.by_operation == {"UpdateItem": 40}

@@ -102,10 +102,7 @@ def test_a_condition_has_four_kilobytes(table: Table) -> None:
     assert len(condition) > 4 * KILOBYTE
     with refused(INVALID, unless=deviates(table.engine, "accepts conditions above 4 KB")):
         table.update(
-            "SET x = :x",
-            condition,
-            names={f"#name{number:03}": f"n{number}" for number in range(90)},
-            values={":x": 1},
+            "SET x = :x", condition, names={f"#name{number:03}": f"n{number}" for number in range(90)}, values={":x": 1}
         )
 
 

@@ -27,11 +27,7 @@ DEVIANT: dict[str, set[str]] = {
 PK, SK, G = {"S": "a"}, {"S": "s"}, {"S": "g"}
 ITEM = {"pk": PK, "sk": SK}
 HASH = {"ExpressionAttributeValues": {":p": PK}, "KeyConditionExpression": "pk = :p"}
-BY_G = {
-    "IndexName": "by-g",
-    "ExpressionAttributeValues": {":g": G},
-    "KeyConditionExpression": "g = :g",
-}
+BY_G = {"IndexName": "by-g", "ExpressionAttributeValues": {":g": G}, "KeyConditionExpression": "g = :g"}
 
 
 def schema(*names: str) -> list[dict[str, str]]:
@@ -86,11 +82,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "outside query boundaries",
     ),
     "start with an attribute too few": ("query", {**HASH, "ExclusiveStartKey": {"pk": PK}}, "starting key is invalid"),
-    "start of another type": (
-        "scan",
-        {"ExclusiveStartKey": {"pk": PK, "sk": {"N": "1"}}},
-        "starting key is invalid",
-    ),
+    "start of another type": ("scan", {"ExclusiveStartKey": {"pk": PK, "sk": {"N": "1"}}}, "starting key is invalid"),
     "three key conditions": (
         "query",
         {**HASH, "KeyConditionExpression": "pk = :p AND sk = :p AND x = :p"},

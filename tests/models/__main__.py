@@ -19,11 +19,7 @@ SMALL: Final = "COPIES=0 ABORTS=0"
 
 #: For each model the stories that have to hold, and for each rule a story that has to break without it.
 HOLDS: Final = {
-    "queue": [
-        "CALLERS=1 FAULTS=2",
-        "CALLERS=1 FAULTS=1 EVICTIONS=2",
-        "CALLERS=2 WRITES=1 EVICTIONS=0",
-    ],
+    "queue": ["CALLERS=1 FAULTS=2", "CALLERS=1 FAULTS=1 EVICTIONS=2", "CALLERS=2 WRITES=1 EVICTIONS=0"],
     "transaction": [
         "COPIES=0",
         "ABORTS=0",

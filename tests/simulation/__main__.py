@@ -103,13 +103,8 @@ def _exhaust(options: argparse.Namespace, to: Console) -> int:
     total = Tally()
     failure = None
     for fault in track(campaign.SINGLE_FAULTS, description=options.workload, console=to, transient=True):
-        plan = Plan(
-            options.workload,
-            options.parties,
-            options.parties,
-            faults={} if fault is None else {fault: 1},
-            preemptions=options.preemptions,
-        )
+        parties, faults = options.parties, campaign.once(fault)
+        plan = Plan(options.workload, parties, parties, faults=faults, preemptions=options.preemptions)
         tally, failure = campaign.conduct(Exhaustive(plan, options.limit))
         end = "failed" if failure else "cut off" if tally.runs == options.limit else "all"
         requests = f"{tally.requests / max(1, tally.runs):.1f}"

@@ -44,7 +44,6 @@ class Tally:
     runs_with: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
-        """Count a run."""
         self.runs += 1
         self.requests += len(result.trace)
         for told, times in result.told.items():
@@ -120,23 +119,14 @@ class Seeds:
 Search = Exhaustive | Seeds
 
 
-def two_parties(workload: str, limit: int = LIMIT) -> Iterator[Exhaustive]:
-    """Yield two parties, with each single fault, interrupted anywhere."""
-    for fault in SINGLE_FAULTS:
-        yield Exhaustive(Plan(workload, faults=_once(fault)), limit)
-
-
-def three_parties(workload: str, limit: int = LIMIT, preemptions: int = 2) -> Iterator[Exhaustive]:
-    """Yield three parties in three processes, with each single fault and few preemptions."""
-    for fault in SINGLE_FAULTS:
-        yield Exhaustive(Plan(workload, 3, 3, faults=_once(fault), preemptions=preemptions), limit)
-
-
 def exhaustive_searches(limit: int = LIMIT) -> Iterator[Exhaustive]:
-    """Yield all of them: small ones first, and the workloads in turn, so that a short campaign sees them all."""
-    for space in (two_parties, three_parties):
-        for of_one_fault in zip(*(space(workload, limit) for workload in WORKLOADS), strict=True):
-            yield from of_one_fault
+    """Yield two parties, interrupted anywhere, then three with few preemptions; each single fault; workloads in turn.
+
+    Small spaces come first, so that a short campaign sees all workloads.
+    """
+    for parties, preemptions in ((2, None), (3, 2)):
+        for fault, workload in itertools.product(SINGLE_FAULTS, WORKLOADS):
+            yield Exhaustive(Plan(workload, parties, parties, faults=once(fault), preemptions=preemptions), limit)
 
 
 def rotating_seeds(first: int, chunk: int) -> Iterator[Seeds]:
@@ -146,7 +136,8 @@ def rotating_seeds(first: int, chunk: int) -> Iterator[Seeds]:
             yield Seeds(workload, start, chunk)
 
 
-def _once(fault: Fault | None) -> dict[Fault, int]:
+def once(fault: Fault | None) -> dict[Fault, int]:
+    """Return the faults of a plan that has this one, once, or none."""
     return {} if fault is None else {fault: 1}
 
 

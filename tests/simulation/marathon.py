@@ -65,7 +65,6 @@ class Report:
             self.seeds[search.workload] += tally.runs
 
     def to_json(self) -> str:
-        """Return it as text."""
         failure = None if self.failure is None else self.failure.message
         fields = vars(self.total) | {"spaces": self.spaces, "seeds": dict(self.seeds), "failure": failure}
         return json.dumps({**fields, "seconds": round(self.seconds, 1)}, indent=2)

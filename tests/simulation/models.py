@@ -59,24 +59,28 @@ def _meta(table_name: str, **options: Any) -> Any:
     return meta(table_name, **{**_OPTIONS, **options})
 
 
-class Account(LockableModel):
+class _Logged(Model):
+    """Shows the numbers of the operations that have written it."""
+
+    key = UnicodeAttribute(hash_key=True)
+    log: Any = ListAttribute(of=NumberAttribute, default=list)
+
+
+class _Versioned(VersionedMixin, _Logged):
+    version = VersionAttribute()
+
+
+class Account(_Logged, LockableModel):
     """The lock in the item, no version."""
 
     Meta = _meta("account")
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
     lock = LockAttribute()
 
 
-class Document(LockableModel):
+class Document(_Versioned, LockableModel):
     """The lock in the item, and a version."""
 
     Meta = _meta("document")
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     lock = LockAttribute()
 
 
@@ -86,96 +90,63 @@ class Names(NamedLock):
     Meta = _meta("names")
 
 
-class Device(LockableModel):
+class Device(_Versioned, LockableModel):
     """The lock in a row of another table, and a version."""
 
     Meta = _meta("device", lock_table=Names)
 
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
-
-class Crate(LockableModel):
+class Crate(_Logged, LockableModel):
     """The lock in a row of another table, no version."""
 
     Meta = _meta("crate", lock_table=Names)
 
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
 
-
-class Slot(LockableModel):
+class Slot(_Versioned, LockableModel):
     """Many items of one hash key, whose ranges are locked in one row of another table; a version."""
 
     Meta = _meta("slot", lock_table=Names)
-
-    key = UnicodeAttribute(hash_key=True)
     at: Any = NumberAttribute(range_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
-class Shelf(LockableModel):
+class Shelf(_Versioned, LockableModel):
     """The same, and every write meets the locks of ranges, also of a writer that locks nothing."""
 
     Meta = _meta("shelf", lock_table=Names, enforce="ranges")
-
-    key = UnicodeAttribute(hash_key=True)
     at: Any = NumberAttribute(range_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
-class Note(VersionedMixin, Model):
+class Note(_Versioned):
     """A version, no lock."""
 
     Meta = _meta("note")
 
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
-
-class StockNote(Model):
+class StockNote(_Logged):
     """The same items, as a process without this package sees them."""
 
     Meta = _meta("note")
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
     version = StockVersionAttribute()
 
 
-class Vault(LockableModel):
+class Vault(_Logged, LockableModel):
     """The lock in the item, and no trust in wall clocks."""
 
     Meta = _meta("vault", lock_settings=NO_HINTS)
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
     lock = LockAttribute()
 
 
-class Session(ExpiringMixin, VersionedMixin, Model):
+class Session(ExpiringMixin, _Versioned):
     """A version, and a time of expiry."""
 
     Meta = _meta("session")
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     expires = TTLAttribute(null=True)
 
 
-class Voucher(ExpiringMixin, LockableModel):
+class Voucher(ExpiringMixin, _Versioned, LockableModel):
     """The lock in the item, a version, and a time of expiry."""
 
     Meta = _meta("voucher")
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     expires = TTLAttribute(null=True)
     lock = LockAttribute()
 
@@ -200,15 +171,11 @@ class LockedRegister(LockableModel):
     lock = LockAttribute()
 
 
-class Purse(VersionedMixin, Model):
+class Purse(_Versioned):
     """Money, and a version."""
 
     Meta = _meta("purse")
-
-    key = UnicodeAttribute(hash_key=True)
     balance: Any = NumberAttribute(default=100)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
 class Headers(TransactionTable):
@@ -217,14 +184,10 @@ class Headers(TransactionTable):
     Meta = _meta("headers")
 
 
-class Coin(LockableModel):
+class Coin(_Versioned, LockableModel):
     """The lock in the item, a version, and a place among the items of long transactions."""
 
     Meta = _meta("coin", transaction_table=Headers)
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     lock = LockAttribute()
 
 
@@ -234,63 +197,43 @@ class Called(IdempotencyTable):
     Meta = _meta("called")
 
 
-class Card(LockableModel):
+class Card(_Versioned, LockableModel):
     """The lock in the item; while there is no item, that of its name in a row."""
 
     Meta = _meta("card", lock_table=Names, transaction_table=Headers)
-
-    key = UnicodeAttribute(hash_key=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     lock = LockAttribute()
 
 
-class Booking(IntervalMixin, Model):
+class Booking(IntervalMixin, _Versioned):
     """Items of one hash key that must not overlap; no locks."""
 
     Meta = _meta("booking", lock_table=Names, interval=("begin", "end"))
-
-    key = UnicodeAttribute(hash_key=True)
     begin: Any = NumberAttribute(range_key=True)
     end: Any = NumberAttribute()
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
-class Stay(IntervalMixin, LockableModel):
+class Stay(IntervalMixin, _Versioned, LockableModel):
     """The same, and ranges of them can be locked."""
 
     Meta = _meta("stay", lock_table=Names, interval=("begin", "end"))
-
-    key = UnicodeAttribute(hash_key=True)
     begin: Any = NumberAttribute(range_key=True)
     end: Any = NumberAttribute()
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
-class Tariff(IntervalMixin, Model):
+class Tariff(IntervalMixin, _Versioned):
     """Items of one hash key that must not overlap, and may have no end; no locks."""
 
     Meta = _meta("tariff", lock_table=Names, interval=("begin", "end"))
-
-    key = UnicodeAttribute(hash_key=True)
     begin: Any = NumberAttribute(range_key=True)
     end: Any = NumberAttribute(null=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
-class Seat(VersionedMixin, Model):
+class Seat(_Versioned):
     """Items that are counted by queries, which are guarded against those that appear; at most so many of each kind."""
 
     Meta = _meta("seat", transaction_table=Headers, guard_queries=True)
-
-    key = UnicodeAttribute(hash_key=True)
     at: Any = NumberAttribute(range_key=True)
     kind: Any = UnicodeAttribute()
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
 class Uniques(UniqueTable):
@@ -299,38 +242,26 @@ class Uniques(UniqueTable):
     Meta = _meta("uniques", transaction_table=Headers)
 
 
-class Person(VersionedMixin, Model):
+class Person(_Versioned):
     """A unique value; a version, no lock."""
 
     Meta = _meta("person", unique=("email",), unique_table=Uniques)
-
-    key = UnicodeAttribute(hash_key=True)
     email: Any = UnicodeAttribute(null=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
 
 
-class Pass(ExpiringMixin, VersionedMixin, Model):
+class Pass(ExpiringMixin, _Versioned):
     """The same, and a time of expiry."""
 
     Meta = _meta("pass", unique=("email",), unique_table=Uniques)
-
-    key = UnicodeAttribute(hash_key=True)
     email: Any = UnicodeAttribute(null=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     expires = TTLAttribute(null=True)
 
 
-class Badge(LockableModel):
+class Badge(_Versioned, LockableModel):
     """A unique value, the lock in the item, and a place among the items of long transactions."""
 
     Meta = _meta("badge", unique=("email",), unique_table=Uniques, transaction_table=Headers)
-
-    key = UnicodeAttribute(hash_key=True)
     email: Any = UnicodeAttribute(null=True)
-    log: Any = ListAttribute(of=NumberAttribute, default=list)
-    version = VersionAttribute()
     lock = LockAttribute()
 
 

@@ -19,6 +19,9 @@ SKEWS_S: Final = {"none": (0.0,), "some": (0.0, 4.0, -4.0), "wild": (0.0, 3600.0
 #: How fast monotonic clocks run; two of them differ by less than the library's `RATE_MARGIN`.
 DRIFTS: Final = (0.0, 0.02, -0.02)
 
+#: Of workloads in which every second party only looks, so that fewer would be one writer.
+LEAST_PARTIES: Final = {"either": 4}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -60,7 +63,6 @@ class Plan:
         return self.skew == "wild"
 
     def to_json(self) -> str:
-        """Return it as text."""
         fields = asdict(self) | {"faults": {fault.value: times for fault, times in self.faults.items()}}
         return json.dumps(fields)
 
@@ -103,7 +105,7 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
     levels of FoundationDB's simulation, which mix rare faults in unlikely combinations.
     """
     chance = random.Random(f"{workload} {seed}")
-    parties = chance.choice((2, 2, 3, 3, 4))
+    parties = max(chance.choice((2, 2, 3, 3, 4)), LEAST_PARTIES.get(workload, 2))
     *others, doubled, hot, replicated = Fault
     faults = {fault: chance.choice((1, 1, 2, 3)) for fault in others if chance.random() < 1 / 4}
     plan = Plan(

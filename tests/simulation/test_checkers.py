@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 
 from pynamo_locking import LockLost
 from pynamo_locking._core.lock_queue import EntryOwnership
-from tests.simulation import checkers
-from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
+from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
+from tests.simulation.checkers.locks import OneHolder
 from tests.simulation.engine.faults import Fault
 from tests.simulation.history import Line, Told
 from tests.simulation.plans import Plan
@@ -22,8 +21,7 @@ from tests.simulation.run import Run
 
 def test_one_holder() -> None:
     """One who believes is fine, and so is a second one who knows that it is over. Two believers are not."""
-    history = History()
-    checker = history.checked_by("OneHolder")
+    history, checker = judging("OneHolder")
     grant(history, 1, is_held=False)
     second = grant(history, 2)
     checker.on_step()
@@ -36,8 +34,7 @@ def test_one_holder() -> None:
 
 def test_one_holder_under_wild_clocks_is_asked_of_locks_that_trust_none() -> None:
     """The exemption is of the lock, not of the plan; and a lock that an operator breaks has one, too."""
-    history = History(skew="wild")
-    checker = history.checked_by("OneHolder")
+    history, checker = judging("OneHolder", skew="wild")
     first, second = grant(history, 1), grant(history, 2)
     checker.on_step()
     first.trusts_clocks = second.trusts_clocks = False
@@ -49,8 +46,7 @@ def test_one_holder_under_wild_clocks_is_asked_of_locks_that_trust_none() -> Non
 
 def test_no_early_eviction() -> None:
     """An entry may be removed by its owner, or when the owner knows that its lease is over."""
-    history = History()
-    checker = history.checked_by("NoEarlyEviction")
+    history, checker = judging("NoEarlyEviction")
     given, stranger = grant(history, 1), history.actor("party1", history.new_process("p1"))
     history.images[LOCKED] = locked(1, 2)
     history.wrote(checker, None, after={LOCKED: locked(2)})
@@ -63,13 +59,12 @@ def test_no_early_eviction() -> None:
 
 def test_no_early_eviction_by_a_late_copy() -> None:
     """A holder's own release of an earlier ticket does not remove its new entry."""
-    for ticket, context in ((2, contextlib.nullcontext()), (1, refused("NoEarlyEviction"))):
-        history = History()
-        checker = history.checked_by("NoEarlyEviction")
+    for ticket, is_right in ((2, True), (1, False)):
+        history, checker = judging("NoEarlyEviction")
         grant(history, 2)
         history.images[LOCKED] = locked(2)
         release = history.did("release", LOCKED, at=(0, 1), ticket=ticket)
-        with context:
+        with judged("NoEarlyEviction", is_right):
             history.wrote(checker, release, after={LOCKED: locked()})
 
 
@@ -87,20 +82,18 @@ def test_no_early_eviction_by_a_late_copy() -> None:
 )
 def test_silence(silent_s: float, request_name: str, is_broken: bool, skew: str, is_right: bool) -> None:
     """An eviction comes a whole lease after the last sign of life, unless an operator or a wrong clock makes it."""
-    history = History(skew=skew)
-    checker = history.checked_by("Silence")
+    history, checker = judging("Silence", skew=skew)
     history.faults.happened[Fault.LATE] = 1
     history.wrote(checker, None, after={LOCKED: locked(1)})
     history.broken |= {(LOCKED, 1)} if is_broken else set()
     history.scheduler.now = silent_s
-    with contextlib.nullcontext() if is_right else refused("Silence"):
+    with judged("Silence", is_right):
         history.wrote(checker, None, after={LOCKED: locked()}, request=request_name)
 
 
 def test_silence_counts_from_when_a_sign_of_life_was_sent() -> None:
     """What comes late, or comes again under another ticket, is not alive because of that."""
-    history = History()
-    checker = history.checked_by("Silence")
+    history, checker = judging("Silence")
     history.scheduler.now = 6.5
     history.wrote(checker, None, after={LOCKED: locked(1, sent_s=0)})
     history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
@@ -111,13 +104,12 @@ def test_silence_counts_from_when_a_sign_of_life_was_sent() -> None:
 
 def test_silence_is_in_true_time() -> None:
     """The owner's wall clock may be wrong, and what it stores with it."""
-    for skew_ms, context in ((3000, contextlib.nullcontext()), (-3000, refused("Silence"))):
-        history = History(skew="some")
-        checker = history.checked_by("Silence")
+    for skew_ms, is_right in ((3000, True), (-3000, False)):
+        history, checker = judging("Silence", skew="some")
         history.process.clock.skew_ms = skew_ms
         history.wrote(checker, None, after={LOCKED: locked(1, sent_s=0)})
         history.scheduler.now = 4.0
-        with context:
+        with judged("Silence", is_right):
             history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
 
 
@@ -133,32 +125,30 @@ def test_silence_is_in_true_time() -> None:
 )
 def test_kept_place(granted: str | None, removed_by_others: bool, told: Told, is_right: bool) -> None:
     """One acquire is granted the entry that it came with, unless others have removed that one."""
-    history = History()
-    checker = history.checked_by("KeptPlace")
+    history, checker = judging("KeptPlace")
     history.faults.happened[Fault.STALE] = 1
     done = history.did("acquire", LOCKED, at=(0, 9), told=told, value=granted)
     history.wrote(checker, done, after={LOCKED: locked(1)})
     if granted != "e1":
         history.wrote(checker, None if removed_by_others else done, after={LOCKED: locked()})
         history.wrote(checker, done, after={LOCKED: locked(2, named="again")})
-    with contextlib.nullcontext() if is_right else refused("KeptPlace"):
+    with judged("KeptPlace", is_right):
         checker.at_end()
 
 
 @pytest.mark.parametrize("excuse", ["none", "owner", "fault", "operator", "wild clocks", "holder"])
 def test_kept_place_where_nothing_goes_wrong(excuse: str) -> None:
     """Only faults, an operator and wild clocks let others remove a waiter. Holders are not meant here."""
-    history = History(skew="wild" if excuse == "wild clocks" else "none")
+    history, checker = judging("KeptPlace", skew="wild" if excuse == "wild clocks" else "none")
     if excuse == "fault":
         history.faults.happened[Fault.LATE] = 1
     if excuse == "operator":
         history.broken.add((LOCKED, 1))
     if excuse == "holder":
         grant(history, 1)
-    checker = history.checked_by("KeptPlace")
     history.images[LOCKED] = locked(1)
     remover = history.actor("owner" if excuse == "owner" else "somebody")
-    with refused("KeptPlace") if excuse == "none" else contextlib.nullcontext():
+    with judged("KeptPlace", excuse != "none"):
         history.wrote(checker, None, remover, after={LOCKED: locked()})
 
 
@@ -176,20 +166,18 @@ def test_kept_place_where_nothing_goes_wrong(excuse: str) -> None:
 )
 def test_told_loss(request_name: str, at: tuple[int, int], told: Told, fault: Fault | None, is_right: bool) -> None:
     """A release that goes well was not too late, as far as the one who releases can know."""
-    history = History()
-    checker = history.checked_by("ToldLoss")
+    history, checker = judging("ToldLoss")
     history.faults.happened.update([] if fault is None else [fault])
     history.wrote(checker, None, after={LOCKED: locked(1)})
     history.wrote(checker, None, after={LOCKED: locked()}, request=request_name)
     history.did("release", LOCKED, at=at, told=told, ticket=1)
-    with contextlib.nullcontext() if is_right else refused("ToldLoss"):
+    with judged("ToldLoss", is_right):
         checker.at_end()
 
 
 def test_told_loss_needs_the_document() -> None:
     """With the document goes the trace of the eviction, so no holder can be told of it."""
-    history = History()
-    checker = history.checked_by("ToldLoss")
+    history, checker = judging("ToldLoss")
     history.wrote(checker, None, after={LOCKED: locked(1)})
     history.wrote(checker, None, after={LOCKED: locked()}, request="evict")
     history.wrote(checker, None, after={LOCKED: None})
@@ -200,8 +188,7 @@ def test_told_loss_needs_the_document() -> None:
 def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
     """Report a lock with ticket 1, and what its holder's entry believes."""
     held = SimpleNamespace(
-        entry=SimpleNamespace(ticket=1),
-        possession=EntryOwnership("id1", 1, 1, reason=reason if is_lost else ""),
+        entry=SimpleNamespace(ticket=1), possession=EntryOwnership("id1", 1, 1, reason=reason if is_lost else "")
     )
     grant(history, 1).lock = SimpleNamespace(_handle=SimpleNamespace(entry=held))
 
@@ -221,15 +208,14 @@ def _own(history: History, *, is_lost: bool, reason: str = "evicted") -> None:
 )
 def test_true_loss(after: Any, request_name: str, by: int | None, reason: str, is_right: bool) -> None:
     """What counts as lost was taken away by others."""
-    history = History()
-    checker = history.checked_by("TrueLoss")
+    history, checker = judging("TrueLoss")
     history.images[LOCKED] = locked(1)
     _own(history, is_lost=True, reason=reason)
     checker.on_step()
     done = None if by is None else history.did("delete", LOCKED, at=(0, 1), ticket=by)
     history.wrote(checker, done, after={LOCKED: after}, request=request_name)
     checker.on_step()
-    with contextlib.nullcontext() if is_right else refused("TrueLoss"):
+    with judged("TrueLoss", is_right):
         checker.at_end()
 
 
@@ -237,34 +223,31 @@ def test_true_loss(after: Any, request_name: str, by: int | None, reason: str, i
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_true_loss_is_noted(is_lost: bool, kind: str) -> None:
     """Who is told by a write that the lock is lost has a lock that knows."""
-    history = History()
-    checker = history.checked_by("TrueLoss")
+    history, checker = judging("TrueLoss")
     _own(history, is_lost=is_lost)
     error = LockLost("gone", reason="evicted", ticket=1)
     done = history.did(kind, LOCKED, at=(0, 1), ticket=1, told=Told.REFUSED, error=error)
     done.returned = None
     checker.on_step()
     done.returned = 2
-    with contextlib.nullcontext() if is_lost or kind == "read" else refused("TrueLoss"):
+    with judged("TrueLoss", is_lost or kind == "read"):
         checker.on_step()
 
 
 @pytest.mark.parametrize(("ticket", "first", "is_right"), [(1, [1], True), (1, [2], False), (1, [], False)])
 def test_fence_for_holders(ticket: int, first: list[int], is_right: bool) -> None:
     """Who writes with a ticket must be first."""
-    history = History()
-    checker = history.checked_by("Fence")
+    history, checker = judging("Fence")
     history.images[LOCKED] = locked(*first)
     done = history.did("save", LOCKED, at=(0, 1), ticket=ticket)
-    with contextlib.nullcontext() if is_right else refused("Fence"):
+    with judged("Fence", is_right):
         history.wrote(checker, done, after={LOCKED: locked(*first, item=log(1))})
 
 
 @pytest.mark.parametrize("after", [locked(1, item=log(1)), None], ids=["write", "delete"])
 def test_fence_for_outsiders(after: Any) -> None:
     """Who writes or deletes without a ticket must find the queue empty."""
-    history = History()
-    checker = history.checked_by("Fence")
+    history, checker = judging("Fence")
     done = history.did("save", LOCKED, at=(0, 1))
     history.images[LOCKED] = locked()
     history.wrote(checker, done, after={LOCKED: locked(item=log(1))})
@@ -285,8 +268,7 @@ def test_fence_for_outsiders(after: Any) -> None:
 )
 def test_sound_queue_refuses(after: Any) -> None:
     """A document that contradicts itself, or the one before it."""
-    history = History()
-    checker = history.checked_by("SoundQueue")
+    history, checker = judging("SoundQueue")
     history.wrote(checker, None, after={LOCKED: locked(1, next_ticket=2)})
     with refused("SoundQueue"):
         history.wrote(checker, None, after={LOCKED: after})
@@ -294,19 +276,17 @@ def test_sound_queue_refuses(after: Any) -> None:
 
 def test_sound_queue_lets_tickets_go_back_only_after_a_deletion() -> None:
     """A new document may begin anywhere, the tickets of one document only grow."""
-    for between, context in ((None, contextlib.nullcontext()), (locked(), refused("SoundQueue"))):
-        history = History()
-        checker = history.checked_by("SoundQueue")
+    for between, is_right in ((None, True), (locked(), False)):
+        history, checker = judging("SoundQueue")
         history.wrote(checker, None, after={LOCKED: locked(50)})
         history.wrote(checker, None, after={LOCKED: between})
-        with context:
+        with judged("SoundQueue", is_right):
             history.wrote(checker, None, after={LOCKED: locked(40)})
 
 
 def test_fifo_goes_by_arrival_also_across_deletions() -> None:
     """A lower ticket in a later document is later; one that overtakes is refused."""
-    history = History(skew="some")
-    checker = history.checked_by("Fifo")
+    history, checker = judging("Fifo", skew="some")
     history.wrote(checker, None, after={LOCKED: locked(50)})
     grant(history, 50)
     checker.on_step()
@@ -325,11 +305,11 @@ def test_fifo_goes_by_arrival_also_across_deletions() -> None:
 
 def test_breaking() -> None:
     """Once `break_lock` has returned, the ticket is gone."""
-    for left, context in ((locked(2), contextlib.nullcontext()), (locked(1, 2), refused("Breaking"))):
+    for left, is_right in ((locked(2), True), (locked(1, 2), False)):
         history = History()
         history.images[LOCKED] = left
         history.did("break lock", at=(0, 1), value=(LOCKED, 1, True))
-        with context:
+        with judged("Breaking", is_right):
             history.checked_by("Breaking").on_step()
 
 
@@ -353,8 +333,7 @@ def test_quiet() -> None:
 
 def test_growing() -> None:
     """The same holder may write again, and a later one; one with an earlier ticket, or another with the same, not."""
-    history = History()
-    checker = history.checked_by("Growing")
+    history, checker = judging("Growing")
 
     def write(number: int, *queue: int, ticket: int, since: int = 1, named: str = "e") -> None:
         history.images[LOCKED] = locked(*queue, item=log(*range(number)), since=since, named=named)
@@ -373,17 +352,12 @@ def test_growing() -> None:
 
 def test_turns_in_order_of_arrival() -> None:
     """Who was in line before another came is served before it, if both are of one process."""
-    for began, process, context in (
-        (4, None, refused("Turns")),
-        (2, None, contextlib.nullcontext()),
-        (4, "p1", contextlib.nullcontext()),
-    ):
-        history = History()
-        checker = history.checked_by("Turns")
+    for began, process, is_right in ((4, None, False), (2, None, True), (4, "p1", True)):
+        history, checker = judging("Turns")
         grant(history, 7, line=Line(began, began + 2), process=process and history.new_process(process))
         checker.on_step()
         grant(history, 8, line=Line(1, 3))
-        with context:
+        with judged("Turns", is_right):
             checker.on_step()
 
 
@@ -394,22 +368,20 @@ def test_turns_in_order_of_arrival() -> None:
 )
 def test_turns_soon(tickets: tuple[int, ...], fault: Fault | None, is_right: bool) -> None:
     """One draw with room for more may pass a caller over, since it may have been under way, but not two."""
-    history = History(block=2)
-    checker = history.checked_by("Turns")
+    history, checker = judging("Turns", block=2)
     history.faults.happened.update([fault] if fault else [])
     for ticket in (1, 2, 3, 4):
         history.wrote(checker, None, after={LOCKED: locked(ticket)})
     for ticket in tickets[:-1]:
         grant(history, ticket, line=Line(0, 1))
     grant(history, tickets[-1], line=Line(1, 2))
-    with contextlib.nullcontext() if is_right else refused("Turns"):
+    with judged("Turns", is_right):
         checker.at_end()
 
 
 def test_turns_of_a_block() -> None:
     """No draw has more tickets than a block."""
-    history = History(block=2)
-    checker = history.checked_by("Turns")
+    history, checker = judging("Turns", block=2)
     image = locked(1)
     image["lock"]["M"]["queue"]["M"]["e1"]["L"][1]["M"]["n"] = {"N": "3"}
     with refused("Turns"):
@@ -419,11 +391,11 @@ def test_turns_of_a_block() -> None:
 def test_a_violation_says_which_rule_was_broken_and_by_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the checker did not find what it looks at, as an attribute that is missing."""
 
-    def refuse_entries(self: checkers.OneHolder, request: Any, changes: Any) -> None:
+    def refuse_entries(self: OneHolder, request: Any, changes: Any) -> None:
         self.require(request.step != "enter", "an entry has come")
 
     def error_of(on_changes: Any) -> str:
-        monkeypatch.setattr(checkers.OneHolder, "on_changes", on_changes)
+        monkeypatch.setattr(OneHolder, "on_changes", on_changes)
         plan = Plan("embedded")
         return str(Run(plan, choices_of(plan, 0)).execute().error)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.simulation.checkers.by_hand import History, refused
+from tests.simulation.checkers.by_hand import judged, judging, refused
 from tests.simulation.checkers.intervals import LIMITS
 from tests.simulation.engine.network import Place
 
@@ -43,19 +42,17 @@ def decide(checker: Any, *actions: tuple[Place, str, dict[str, Any]]) -> None:
 )
 def test_disjoint(stored: dict[int, int], is_right: bool) -> None:
     """Items may touch, and not overlap, in whatever order they come; those of another hash key are apart."""
-    history = History()
-    checker = history.checked_by("Disjoint")
+    history, checker = judging("Disjoint")
     history.wrote(checker, None, after={booking(15, key="other"): span(15, 25)})
     for begin, end in stored.items():
         history.wrote(checker, None, after={booking(begin): span(begin, end)})
-    with contextlib.nullcontext() if is_right else refused("Disjoint"):
+    with judged("Disjoint", is_right):
         checker.on_step()
 
 
 def test_disjoint_from_the_decision_on() -> None:
     """What is decided counts before it is applied, all at once; and what is deleted makes room."""
-    history = History()
-    checker = history.checked_by("Disjoint")
+    history, checker = judging("Disjoint")
     history.wrote(checker, None, after={booking(10): span(10, 20)})
     decide(checker, (booking(15), "Put", span(15, 25)), (booking(10), "Delete", {}))
     checker.on_step()
@@ -69,8 +66,7 @@ def test_disjoint_from_the_decision_on() -> None:
 
 def test_an_overlap_is_told_though_it_is_gone() -> None:
     """What was wrong for a moment, between two steps, was wrong."""
-    history = History()
-    checker = history.checked_by("Disjoint")
+    history, checker = judging("Disjoint")
     history.wrote(checker, None, after={booking(10): span(10, 20), booking(15): span(15, 25)})
     history.wrote(checker, None, after={booking(10): None})
     with refused("Disjoint"):
@@ -80,10 +76,9 @@ def test_an_overlap_is_told_though_it_is_gone() -> None:
 @pytest.mark.parametrize("kind", LIMITS)
 def test_limited(kind: str) -> None:
     """As many of a kind as are allowed, for each hash key."""
-    history = History()
-    checker = history.checked_by("Limited")
+    history, checker = judging("Limited")
     for key, more in (("other", 0), ("d", 0), ("d", 1)):
-        with refused("Limited") if more else contextlib.nullcontext():
+        with judged("Limited", not more):
             for at in range(LIMITS[kind] + more):
                 history.wrote(checker, None, after={Place("seat", (key, at)): {"kind": {"S": kind}}})
             checker.on_step()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 
 from pynamo_locking import StaleVersion
-from tests.simulation.checkers.by_hand import NOTE, OTHER, History, log, refused
+from tests.simulation.checkers.by_hand import NOTE, OTHER, History, judged, judging, log, refused
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
-from tests.simulation.checkers.values import find_circle
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Place
 from tests.simulation.engine.scheduler import START_S
@@ -35,36 +33,33 @@ from tests.simulation.history import Told
 )
 def test_truth(told: Told, times: int, is_right: bool) -> None:
     """What was told and how often it was done have to fit."""
-    history = History()
+    history, checker = judging("Truth")
     history.faults.happened[Fault.LATE] = 1
     done = history.did("append", NOTE, at=(0, 9), told=told)
     history.images[NOTE] = log()
-    checker = history.checked_by("Truth")
     for time in range(times):
         history.wrote(checker, done, after={NOTE: log(*[done.number] * (time + 1))})
-    with contextlib.nullcontext() if is_right else refused("Truth"):
+    with judged("Truth", is_right):
         checker.at_end()
 
 
 def test_truth_is_known_where_no_answer_was_lost() -> None:
     """A conflict, or a write of another Region, leaves nothing unknown."""
-    for fault, context in ((Fault.LATE, contextlib.nullcontext()), (Fault.REPLICATED, refused("Truth"))):
-        history = History()
+    for fault, is_right in ((Fault.LATE, True), (Fault.REPLICATED, False)):
+        history, checker = judging("Truth")
         history.faults.happened[fault] = 1
         history.did("append", NOTE, at=(0, 9), told=Told.UNKNOWN)
         history.images[NOTE] = log()
-        checker = history.checked_by("Truth")
-        with context:
+        with judged("Truth", is_right):
             checker.at_end()
 
 
 def test_truth_of_two_items_is_all_or_none() -> None:
     """Half a transaction is none, whatever was told."""
-    history = History()
+    history, checker = judging("Truth")
     history.faults.happened[Fault.LATE] = 1
     done = history.did("transaction", NOTE, OTHER, at=(0, 9), told=Told.UNKNOWN)
     history.images |= {NOTE: log(), OTHER: log()}
-    checker = history.checked_by("Truth")
     history.wrote(checker, done, after={NOTE: log(1)})
     with refused("Truth"):
         checker.at_end()
@@ -79,20 +74,18 @@ def test_truth_of_deletions() -> None:
         (Told.REFUSED, 5, False, False),
         (Told.REFUSED, 5, True, True),
     ):
-        history = History()
+        history, checker = judging("Truth")
         done = history.did("delete", NOTE, at=(0, 9), told=told)
         history.images[NOTE] = log()
-        checker = history.checked_by("Truth")
         history.wrote(checker, None if by_other else done, after={NOTE: None}, step=gone_at)
-        with contextlib.nullcontext() if is_right else refused("Truth"):
+        with judged("Truth", is_right):
             checker.at_end()
 
 
 def test_truth_lets_a_late_copy_make_an_item_anew() -> None:
     """That counts as one creation; a second change of an item that lives does not."""
-    history = History()
+    history, checker = judging("Truth")
     done = history.did("create", NOTE, at=(0, 9))
-    checker = history.checked_by("Truth")
     for image in (log(1), None, log(1)):
         history.wrote(checker, done, after={NOTE: image})
     checker.at_end()
@@ -103,20 +96,18 @@ def test_truth_lets_a_late_copy_make_an_item_anew() -> None:
 
 def test_truth_does_not_believe_stock_pynamodb() -> None:
     """It may call a write refused that was applied; we may not."""
-    for kind, context in (("stock save", contextlib.nullcontext()), ("save", refused("Truth"))):
-        history = History()
+    for kind, is_right in (("stock save", True), ("save", False)):
+        history, checker = judging("Truth")
         done = history.did(kind, NOTE, at=(0, 9), told=Told.REFUSED)
         history.images[NOTE] = log()
-        checker = history.checked_by("Truth")
         history.wrote(checker, done, after={NOTE: log(1)})
-        with context:
+        with judged("Truth", is_right):
             checker.at_end()
 
 
 def test_nothing_lost() -> None:
     """Appending keeps what is there; overwriting is refused, unless its name says so or the item is another one."""
-    history = History()
-    checker = history.checked_by("NothingLost")
+    history, checker = judging("NothingLost")
     save, unchecked = (history.did(kind, NOTE, at=(0, 9)) for kind in ("save", "unchecked save"))
     for done, image in ((save, log(1)), (save, log(1, 2)), (unchecked, log(3)), (save, None), (save, log(4))):
         history.wrote(checker, done, after={NOTE: image})
@@ -138,21 +129,20 @@ def test_versions(before: Any, after: Any, is_right: bool) -> None:
     """Each write of data counts the version up."""
     history = History()
     history.images[NOTE] = before
-    with contextlib.nullcontext() if is_right else refused("Versions"):
+    with judged("Versions", is_right):
         history.wrote(history.checked_by("Versions"), history.did("save", NOTE, at=(0, 1)), after={NOTE: after})
 
 
 def test_real_time_of_writes() -> None:
     """Who returned before another was called is before it in the item."""
-    for second_called, context in ((5, contextlib.nullcontext()), (15, refused("RealTime"))):
-        history = History()
+    for second_called, is_right in ((5, True), (15, False)):
+        history, checker = judging("RealTime")
         history.images[NOTE] = log()
-        checker = history.checked_by("RealTime")
         first = history.did("save", NOTE, at=(0, 10))
         second = history.did("save", NOTE, at=(second_called, 20))
         history.wrote(checker, second, after={NOTE: log(2)})
         history.wrote(checker, first, after={NOTE: log(2, 1)})
-        with context:
+        with judged("RealTime", is_right):
             checker.at_end()
 
 
@@ -169,14 +159,13 @@ def test_real_time_of_writes() -> None:
 )
 def test_real_time_of_reads(at: tuple[int, int], saw: list[int], is_right: bool) -> None:
     """A read sees a state that was there while it ran."""
-    history = History()
+    history, checker = judging("RealTime")
     history.images[NOTE] = log()
-    checker = history.checked_by("RealTime")
     for numbers, when in (((1,), (5, 10)), ((1, 2), (20, 25))):
         done = history.did("save", NOTE, at=when)
         history.wrote(checker, done, after={NOTE: log(*numbers)})
     history.did("read", NOTE, at=at, value=saw)
-    with contextlib.nullcontext() if is_right else refused("RealTime"):
+    with judged("RealTime", is_right):
         checker.at_end()
 
 
@@ -192,30 +181,28 @@ def test_expiry_lets_only_expired_items_be_replaced(left_s: float, is_right: boo
     place = Place("session", ("s",))
     history.images[place] = session(left_s, 1)
     done = history.did("create", place, at=(0, 1))
-    with contextlib.nullcontext() if is_right else refused("Expiry"):
+    with judged("Expiry", is_right):
         history.wrote(history.checked_by("Expiry"), done, after={place: session(60, 2)})
 
 
 @pytest.mark.parametrize(("left_s", "is_right"), [(-5, False), (30, True)])
 def test_expiry_does_not_keep_callers_from_a_new_item(left_s: float, is_right: bool) -> None:
     """A creation is refused only where an item lives."""
-    history = History()
+    history, checker = judging("Expiry")
     place = Place("session", ("s",))
     history.images[place] = session(left_s, 1)
     done = history.did("create", place, at=(0, 1))
     done.returned = None
-    checker = history.checked_by("Expiry")
     checker.on_step()
     done.returned, done.told, done.error = 1, Told.REFUSED, StaleVersion("x", expected=None, actual=1, cause=None)
-    with contextlib.nullcontext() if is_right else refused("Expiry"):
+    with judged("Expiry", is_right):
         checker.on_step()
 
 
 def test_progress() -> None:
     """Without faults and contention nothing is refused, unknown, timed out or lost; with them it may be."""
-    history = History()
+    history, checker = judging("Progress")
     history.did("save", NOTE, at=(0, 1))
-    checker = history.checked_by("Progress")
     checker.at_end()
     history.losses = 1
     with refused("Progress"):
@@ -272,7 +259,7 @@ def test_linearizable(saw: int, is_right: bool) -> None:
     history.did("write", place, at=(0, 1), seen=0)
     history.did("write", place, at=(2, 3), seen=0, told=Told.REFUSED)
     history.did("look", place, at=(4, 5), value=saw)
-    with contextlib.nullcontext() if is_right else refused("Linearizable"):
+    with judged("Linearizable", is_right):
         history.checked_by("Linearizable").at_end()
 
 
@@ -283,8 +270,7 @@ def purses(first: int, second: int) -> dict[Place, Any]:
 
 def test_bank() -> None:
     """Money moves, and is neither made nor lost, in no state and for no reader."""
-    history = History()
-    checker = history.checked_by("Bank")
+    history, checker = judging("Bank")
     history.images |= purses(100, 100)
     history.wrote(checker, None, after=purses(90, 110))
     with refused("Bank"):
@@ -298,46 +284,37 @@ def test_bank() -> None:
 
 def test_one_order_of_writes() -> None:
     """Two transactions in one order in one item and in the other order in another contradict each other."""
-    for order, context in (([1, 2], contextlib.nullcontext()), ([2, 1], refused("OneOrder"))):
-        history = History()
+    for order, is_right in (([1, 2], True), ([2, 1], False)):
+        history, checker = judging("OneOrder")
         history.images |= {NOTE: log(), OTHER: log()}
-        checker = history.checked_by("OneOrder")
         done = {number: history.did("transaction", NOTE, OTHER, at=(0, 9)) for number in (1, 2)}
         for at, number in enumerate((1, 2)):
             history.wrote(checker, done[number], after={NOTE: log(*(1, 2)[: at + 1])})
         for at, number in enumerate(order):
             history.wrote(checker, done[number], after={OTHER: log(*order[: at + 1])})
-        with context:
+        with judged("OneOrder", is_right):
             checker.at_end()
 
 
 def test_one_order_finds_write_skew() -> None:
     """Each read what the other wrote, as it was before: no order explains both."""
-    for second_saw, context in (([1], contextlib.nullcontext()), ([], refused("OneOrder"))):
-        history = History()
+    for second_saw, is_right in (([1], True), ([], False)):
+        history, checker = judging("OneOrder")
         history.images |= {NOTE: log(), OTHER: log()}
-        checker = history.checked_by("OneOrder")
         first = history.did("dependent transaction", NOTE, at=(0, 9), seen={OTHER: []})
         second = history.did("dependent transaction", OTHER, at=(0, 9), seen={NOTE: second_saw})
         history.wrote(checker, first, after={NOTE: log(1)})
         history.wrote(checker, second, after={OTHER: log(2)})
-        with context:
+        with judged("OneOrder", is_right):
             checker.at_end()
 
 
 def test_one_order_goes_by_real_time_as_well() -> None:
     """A reader that began after a write has returned does not see the state before it."""
-    for called, context in ((5, contextlib.nullcontext()), (15, refused("OneOrder"))):
-        history = History()
+    for called, is_right in ((5, True), (15, False)):
+        history, checker = judging("OneOrder")
         history.images[NOTE] = log()
-        checker = history.checked_by("OneOrder")
         history.wrote(checker, history.did("save", NOTE, at=(0, 10)), after={NOTE: log(1)})
         history.did("count", at=(called, 20), seen={NOTE: []})
-        with context:
+        with judged("OneOrder", is_right):
             checker.at_end()
-
-
-def test_circles() -> None:
-    """A circle is found wherever it is, and two ways to one place are none."""
-    assert find_circle({1: {2, 3}, 2: {4}, 3: {4}}) is None
-    assert find_circle({1: {2}, 2: {3}, 3: {2}}) == [2, 3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from pynamo_locking import LockTimeout
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode, Mode
-from tests.simulation.checkers.by_hand import LOCKED, History, grant, locked, log, refused
+from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
 from tests.simulation.claims import are_rivals, queued_in, wished
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Change, Place
@@ -56,7 +55,7 @@ def test_one_holder_of_each_part(first: LockMode, second: LockMode, is_right: bo
         history = History()
         for ticket, claim in enumerate(claims, start=1):
             grant(history, ticket, claim=claim)
-        with contextlib.nullcontext() if is_right else refused("OneHolder"):
+        with judged("OneHolder", is_right):
             history.checked_by("OneHolder").on_step()
 
 
@@ -86,12 +85,11 @@ def test_one_holder_counts_permits() -> None:
 )
 def test_fence_for_modes(own: LockMode, ahead: LockMode | None, kind: str, is_right: bool) -> None:
     """Under a lock that others may have, too, only other items are written; and by no party before its turn."""
-    history = History()
-    checker = history.checked_by("Fence")
+    history, checker = judging("Fence")
     queue = locked(*([1, 2] if ahead else [2]), e1=ahead or WHOLE, e2=own)
     history.images[LOCKED] = queue
     done = history.did(kind, LOCKED, at=(0, 1), ticket=2)
-    with contextlib.nullcontext() if is_right else refused("Fence"):
+    with judged("Fence", is_right):
         history.wrote(checker, done, after={LOCKED: {**queue, **log(1)}})
 
 
@@ -103,7 +101,7 @@ def test_fence_for_items_in_ranges(at: int, is_right: bool) -> None:
     history.workload.row_of = lambda _: LOCKED
     history.images[LOCKED] = locked(1, e1=span(0, 5))
     done = history.did("save", item, at=(0, 1), ticket=1)
-    with contextlib.nullcontext() if is_right else refused("Fence"):
+    with judged("Fence", is_right):
         history.wrote(history.checked_by("Fence"), done, after={item: log(1)})
 
 
@@ -116,23 +114,22 @@ def test_fence_for_ranges_that_are_enforced(at: int, is_right: bool) -> None:
     history.workload.row_of = lambda _: LOCKED
     history.images[LOCKED] = locked(1, e1=span(0, 5))
     done = history.did("outside", item, at=(0, 1))
-    with contextlib.nullcontext() if is_right else refused("Fence"):
+    with judged("Fence", is_right):
         history.wrote(history.checked_by("Fence"), done, after={item: log(1)})
 
 
 @pytest.mark.parametrize("is_right", [True, False])
 def test_fence_for_transactions_in_steps(is_right: bool) -> None:
     """The row counts as it was at the decision; its holder may have left before the item is written."""
-    history = History()
+    history, checker = judging("Fence")
     item = Place("device", ("d",))
     history.workload.row_of = lambda _: LOCKED
     history.network.is_pending = lambda place: place == LOCKED
-    checker = history.checked_by("Fence")
     request: Any = SimpleNamespace(places=(item, LOCKED), purpose=history.did("save", item, at=(0, 1), ticket=1))
     history.images[LOCKED] = locked(*[1] * is_right, 2)
     checker.on_decided(request)
     history.images[LOCKED] = locked(*[1] * (not is_right), 2)
-    with contextlib.nullcontext() if is_right else refused("Fence"):
+    with judged("Fence", is_right):
         checker.on_changes(request, [Change(item, None, log(1))])
 
 
@@ -151,25 +148,23 @@ def test_fence_for_transactions_in_steps(is_right: bool) -> None:
 )
 def test_fifo_for_modes(queue: dict[int, LockMode], let_in: int, is_right: bool) -> None:
     """No party is let in before one that came earlier and wants some of the same, be it held or waited for."""
-    history = History()
-    checker = history.checked_by("Fifo")
+    history, checker = judging("Fifo")
     claims: dict[str, Any] = {f"e{ticket}": claim for ticket, claim in queue.items()}
     history.wrote(checker, None, after={LOCKED: locked(*queue, **claims)})
     grant(history, let_in, claim=queue[let_in])
-    with contextlib.nullcontext() if is_right else refused("Fifo"):
+    with judged("Fifo", is_right):
         checker.on_step()
 
 
 def test_fifo_lets_permits_be_taken_in_any_order() -> None:
     """Two permits are free at once, and who hears of it first does not matter. Of other locks it does."""
-    for claim, context in ((PERMIT, contextlib.nullcontext()), (WHOLE, refused("Fifo"))):
-        history = History()
-        checker = history.checked_by("Fifo")
+    for claim, is_right in ((PERMIT, True), (WHOLE, False)):
+        history, checker = judging("Fifo")
         history.wrote(checker, None, after={LOCKED: locked(1, 2, e1=claim, e2=claim)})
         history.images[LOCKED] = None
         for ticket in (2, 1):
             grant(history, ticket, claim=claim)
-        with context:
+        with judged("Fifo", is_right):
             checker.on_step()
 
 
@@ -189,8 +184,7 @@ def test_fifo_lets_permits_be_taken_in_any_order() -> None:
 def test_unhindered(ahead: LockMode, own: LockMode, steps: tuple[str, ...], told: Told, is_right: bool) -> None:
     """Who finds no rival in its way neither looks nor renews nor gives up; others do all of that."""
     for fault in ("", "lost request"):
-        history = History()
-        checker = history.checked_by("Unhindered")
+        history, checker = judging("Unhindered")
         history.images[LOCKED] = locked(1, e1=ahead)
         error = LockTimeout("not in time") if told is Told.REFUSED else None
         done = history.did("acquire", LOCKED, at=(0, 9), told=told, error=error)
@@ -198,15 +192,14 @@ def test_unhindered(ahead: LockMode, own: LockMode, steps: tuple[str, ...], told
         history.wrote(checker, done, after={LOCKED: locked(1, 2, e1=ahead, e2=own)}, request="enter")
         purpose = f"acquire {done.number}"
         history.trace += [SimpleNamespace(step=step, purpose=purpose, fault=fault) for step in steps]
-        with contextlib.nullcontext() if is_right or fault else refused("Unhindered"):
+        with judged("Unhindered", is_right or bool(fault)):
             checker.at_end()
 
 
 @pytest.mark.parametrize("excuse", ["pause", "removed", "late"])
 def test_unhindered_excuses(excuse: str) -> None:
     """Who has stood still, or came by a second request, renews; and who was removed has to come again."""
-    history = History()
-    checker = history.checked_by("Unhindered")
+    history, checker = judging("Unhindered")
     done = history.did("acquire", LOCKED, at=(0, 9))
     done.returned = None
     purpose = f"acquire {done.number}"
@@ -236,11 +229,10 @@ def test_steady() -> None:
 
 def test_once_each() -> None:
     """A job is done by one; what is no job may be written as often as one likes."""
-    for place, context in ((Place("register", ("job",)), refused("OnceEach")), (LOCKED, contextlib.nullcontext())):
-        history = History()
-        checker = history.checked_by("OnceEach")
+    for place, is_right in ((Place("register", ("job",)), False), (LOCKED, True)):
+        history, checker = judging("OnceEach")
         history.wrote(checker, history.did("update", place, at=(0, 1)), after={place: log(1)})
-        with context:
+        with judged("OnceEach", is_right):
             history.wrote(checker, history.did("update", place, at=(2, 3)), after={place: log(1, 2)})
 
 

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.checkers.cycles import History, Outcome, Transaction, anomalies, edges, in_real_time
+from tests.campaign.histories import Op
 from tests.simulation.checkers.graphs import components
-from tests.simulation.checkers.plain_reads import PlainRead, Version, uncommitted_reads, versions_of_lists
+from tests.simulation.checkers.transactions import PlainRead, Version, anomalies, transaction, uncommitted_reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ABORTED, UNKNOWN = Outcome.ABORTED, Outcome.UNKNOWN
+ABORTED, UNKNOWN = "fail", "info"
 
 
 def T(  # noqa: N802 - the name that such histories are written with
-    number: int, begin: float = 0, end: float | None = 9, outcome: Outcome = Outcome.COMMITTED, **more: Any
-) -> Transaction:
+    number: int, begin: float = 0, end: float | None = 9, outcome: str = "ok", *, reads: Any = (), appends: Any = ()
+) -> Op:
     """Return a transaction; at the same time as all others, unless told when."""
-    return Transaction(number, begin, end, outcome, **more)
+    return transaction(number, outcome if end is not None else UNKNOWN, begin, end, dict(reads), dict(appends))
 
 
-def kinds(transactions: Sequence[Transaction], **final: Sequence[int]) -> list[str]:
+def kinds(transactions: Sequence[Op], **final: Sequence[int]) -> list[str]:
     """Return the names of what is wrong."""
     return [anomaly.kind for anomaly in anomalies(transactions, final)]
 
@@ -66,34 +66,46 @@ def test_what_is_right_is_not_accused(name: str) -> None:
 
 # Writes and reads
 
+#: What is read at last shows it as well: so do transactions that miss what was committed or see half of one.
 WRONG: dict[str, Any] = {
-    "lost write": ([T(1, appends={"x": [1], "y": [2]})], {"x": [1]}),
-    "aborted write": ([T(1, outcome=ABORTED, appends={"x": [1]})], {"x": [1]}),
-    "done in part": ([T(1, outcome=UNKNOWN, appends={"x": [1], "y": [2]})], {"x": [1]}),
-    "done twice": ([T(1, appends={"x": [1]})], {"x": [1, 1]}),
-    "unknown value": ([], {"x": [1]}),
-    "G1a": ([T(1, outcome=ABORTED, appends={"x": [1]}), T(2, reads={"x": [1]})], {}),
-    "G1b": ([T(1, appends={"x": [1, 2]}), T(2, reads={"x": [1]})], {"x": [1, 2]}),
-    "not a prefix": ([T(1, appends={"x": [1]}), T(2, appends={"x": [2]}), T(3, reads={"x": [2]})], {"x": [1, 2]}),
+    "lost write": ([T(1, appends={"x": [1], "y": [2]})], {"x": [1]}, ["G-single-item"]),
+    "aborted write": ([T(1, outcome=ABORTED, appends={"x": [1]})], {"x": [1]}, ["G1a"]),
+    "done in part": ([T(1, outcome=UNKNOWN, appends={"x": [1], "y": [2]})], {"x": [1]}, ["G-single-item"]),
+    "done twice": ([T(1, appends={"x": [1]})], {"x": [1, 1]}, ["duplicate-elements"]),
+    "unknown value": ([], {"x": [1]}, ["garbage-read"]),
+    "read of an aborted one": (
+        [T(1, outcome=ABORTED, appends={"x": [1]}), T(2, reads={"x": [1]})],
+        {},
+        ["G1a", "G-single-item-realtime"],
+    ),
+    "read of what was never done": (
+        [T(1, outcome=UNKNOWN, appends={"x": [1]}), T(2, reads={"x": [1]})],
+        {},
+        ["G-single-item-realtime"],
+    ),
+    "read in the middle": (
+        [T(1, appends={"x": [1, 2]}), T(2, reads={"x": [1]})],
+        {"x": [1, 2]},
+        ["G1b", "G-single-item"],
+    ),
+    "not a prefix": (
+        [T(1, appends={"x": [1]}), T(2, appends={"x": [2]}), T(3, reads={"x": [2]})],
+        {"x": [1, 2]},
+        ["incompatible-order"],
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_wrong_writes_and_reads(kind: str) -> None:
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_writes_and_reads(name: str) -> None:
     """Each is found, by its name and by no other."""
-    transactions, final = WRONG[kind]
-    assert kinds(transactions, **final) == [kind]
-
-
-def test_a_read_of_what_was_never_done_is_found() -> None:
-    """Of an unknown transaction that has left nothing: a reader that saw it saw what was not committed."""
-    assert kinds([T(1, outcome=UNKNOWN, appends={"x": [1]}), T(2, reads={"x": [1]})]) == ["not a prefix"]
+    transactions, final, expected = WRONG[name]
+    assert kinds(transactions, **final) == expected
 
 
 def test_a_value_that_is_appended_twice_is_an_error_of_the_workload() -> None:
     """Nothing can be told of such a history."""
-    with pytest.raises(ValueError, match="twice"):
-        anomalies([T(1, appends={"x": [1]}), T(2, appends={"x": [1]})], {"x": [1]})
+    assert "duplicate-appends" in kinds([T(1, appends={"x": [1]}), T(2, appends={"x": [1]})], x=[1])
 
 
 # Cycles
@@ -102,27 +114,27 @@ CIRCLES: dict[str, Any] = {
     "G0": (
         [T(1, appends={"x": [1], "y": [3]}), T(2, appends={"x": [2], "y": [4]})],
         {"x": [1, 2], "y": [4, 3]},
-        "T1 -ww-> T2 -ww-> T1",
+        "1 -ww-> 2 -ww-> (again)",
     ),
     "G1c": (
         [T(1, appends={"x": [1]}, reads={"y": [2]}), T(2, appends={"y": [2]}, reads={"x": [1]})],
         {"x": [1], "y": [2]},
-        "T1 -wr-> T2 -wr-> T1",
+        "1 -wr-> 2 -wr-> (again)",
     ),
-    "G-single": (  # a lost update that was not lost: both have read the same state
+    "G-single-item": (  # a lost update that was not lost: both have read the same state
         [T(1, reads={"x": []}, appends={"x": [1]}), T(2, reads={"x": []}, appends={"x": [2]})],
         {"x": [1, 2]},
-        "T1 -ww-> T2 -rw-> T1",
+        "2 -rw-> 1 -ww-> (again)",
     ),
-    "G2": (  # write skew
+    "G2-item": (  # write skew
         [T(1, reads={"x": [], "y": []}, appends={"x": [1]}), T(2, reads={"x": [], "y": []}, appends={"y": [2]})],
         {"x": [1], "y": [2]},
-        "T1 -rw-> T2 -rw-> T1",
+        "1 -rw-> 2 -rw-> (again)",
     ),
-    "real-time": (  # serializable, and yet a stale read
+    "G-single-item-realtime": (  # serializable, and yet a stale read
         [T(1, 0, 1, appends={"x": [1]}), T(2, 2, 3, reads={"x": []})],
         {"x": [1]},
-        "T1 -rt-> T2 -rw-> T1",
+        "2 -rw-> 1 -realtime-> (again)",
     ),
 }
 
@@ -131,14 +143,14 @@ CIRCLES: dict[str, Any] = {
 def test_circles_are_named_and_shown(kind: str) -> None:
     """By the worst name that fits, with the reason of each step."""
     transactions, final, shown = CIRCLES[kind]
-    [found] = anomalies(transactions, final)
+    found = anomalies(transactions, final)[-1]
     assert (found.kind, found.message) == (kind, shown)
 
 
 def test_read_skew_is_one_anti_dependency() -> None:
     """A reader that sees half of a transaction."""
     both = T(1, appends={"x": [1], "y": [2]})
-    assert kinds([both, T(2, reads={"x": [1], "y": []})], x=[1], y=[2]) == ["G-single"]
+    assert kinds([both, T(2, reads={"x": [1], "y": []})], x=[1], y=[2]) == ["G-single-item"]
 
 
 def test_what_a_transaction_appended_itself_hides_nothing_of_what_it_read() -> None:
@@ -147,31 +159,30 @@ def test_what_a_transaction_appended_itself_hides_nothing_of_what_it_read() -> N
     other = T(2, appends={"x": [2], "y": [3]}, reads={"x": [1, 2]})
     assert kinds([one, other], x=[1, 2], y=[3]) == ["G1c"]
     last = T(2, appends={"x": [2]}, reads={"x": [2]})
-    assert kinds([T(1, appends={"x": [1]}), last], x=[1, 2]) == ["G-single"]
+    assert kinds([T(1, appends={"x": [1]}), last], x=[1, 2]) == ["G-single-item"]
 
 
 def test_two_separate_circles_are_two_anomalies() -> None:
     """One for each set of transactions that are before one another."""
-    transactions, final = list[Transaction](), dict[str, list[int]]()
+    transactions, final = list[Op](), dict[str, list[int]]()
     for name, one, two in (("x", 1, 2), ("y", 3, 4)):
         transactions += [T(each, reads={name: []}, appends={name: [each]}) for each in (one, two)]
         final[name] = [one, two]
-    assert kinds(transactions, **final) == ["G-single", "G-single"]
+    assert kinds(transactions, **final)[-2:] == ["G-single-item", "G-single-item"]
 
 
 def test_a_long_circle_is_found() -> None:
     """Through more transactions than Python's recursion goes deep."""
     size = 3000
     ring = [T(each, appends={f"k{each}": [each]}, reads={f"k{(each + 1) % size}": []}) for each in range(size)]
-    history = History(ring, {f"k{each}": [each] for each in range(size)})
-    graph = edges(history)
-    assert [len(component) for component in components(graph)] == [size]
+    assert kinds(ring, **{f"k{each}": [each] for each in range(size)}) == ["G2-item"]
 
 
-def test_real_time_leaves_out_what_follows() -> None:
-    """Three in a row need two edges, and neither one of unknown outcome nor one that overlaps has any after it."""
-    row = [T(1, 0, 1), T(2, 2, 3), T(3, 4, 5), T(4, 0, 1, UNKNOWN), T(5, 0, 9)]
-    assert [(one.id, two.id) for _, one, two in in_real_time(row)] == [(1, 2), (2, 3)]
+def test_circles() -> None:
+    """A circle is found wherever it is, and two ways to one place are none."""
+    assert all(len(each) == 1 for each in components({1: {2: [], 3: []}, 2: {4: []}, 3: {4: []}, 4: {}}))
+    found = components({1: {2: []}, 2: {3: []}, 3: {2: []}})
+    assert {frozenset(each) for each in found} == {frozenset({1}), frozenset({2, 3})}
 
 
 # Any history
@@ -182,9 +193,9 @@ class _Serial:
 
     def __init__(self, steps: list[Any]) -> None:
         self.final: dict[str, list[int]] = {}
-        self.transactions = list[Transaction]()
+        self.transactions = list[Op]()
         for number, (registers, outcome, is_done) in enumerate(steps):
-            happens = outcome is Outcome.COMMITTED or (outcome is UNKNOWN and is_done)
+            happens = outcome == "ok" or (outcome == UNKNOWN and is_done)
             appends, reads = dict[str, list[int]](), dict[str, list[int]]()
             for register, is_write in registers.items():
                 reads[register] = list(self.final.get(register, []))
@@ -193,11 +204,13 @@ class _Serial:
             if happens:
                 for register in appends:
                     self.final.setdefault(register, []).append(number)
-            self.transactions.append(Transaction(number, number, number + 0.5, outcome, reads, appends))
+            self.transactions.append(T(number, number, number + 0.5, outcome, reads=reads, appends=appends))
 
 
 STEPS = st.lists(
-    st.tuples(st.dictionaries(st.sampled_from("xyz"), st.booleans()), st.sampled_from(Outcome), st.booleans()),
+    st.tuples(
+        st.dictionaries(st.sampled_from("xyz"), st.booleans()), st.sampled_from(["ok", ABORTED, UNKNOWN]), st.booleans()
+    ),
     max_size=12,
 )
 
@@ -216,19 +229,16 @@ def test_a_stale_read_is_always_found(steps: list[Any], data: st.DataObject) -> 
     """A committed read of a serial history that is cut by one value shows an anomaly: real time forbids it at least."""
     serial = _Serial(steps)
     candidates = [
-        (at, register)
+        (at, micro)
         for at, each in enumerate(serial.transactions)
-        for register, seen in each.reads.items()
-        if seen and each.outcome is Outcome.COMMITTED and serial.transactions[seen[-1]].outcome is Outcome.COMMITTED
+        for micro in each.value
+        if micro[0] == "r" and micro[2] and {each.outcome, serial.transactions[micro[2][-1]].outcome} == {"ok"}
     ]
-    if not candidates:
-        return
-    at, register = data.draw(st.sampled_from(candidates))
-    old = serial.transactions[at]
-    reads = {**old.reads, register: old.reads[register][:-1]}
-    stale = Transaction(old.id, old.begin, old.end, old.outcome, reads, old.appends)
-    serial.transactions[at] = stale
-    assert anomalies(serial.transactions, serial.final)
+    if candidates:
+        at, (_, register, seen) = data.draw(st.sampled_from(candidates))
+        old = serial.transactions[at]
+        old.value = [["r", register, seen[:-1]] if micro[1] == register else micro for micro in old.value]
+        assert anomalies(serial.transactions, serial.final)
 
 
 # Plain reads
@@ -245,14 +255,3 @@ def test_plain_reads_see_committed_states() -> None:
         "r saw x as 2 before that was decided",
         "r saw y as 1, which was never committed",
     ]
-
-
-def test_the_states_of_lists_are_what_transactions_have_left() -> None:
-    """Not the middle of one that appends twice, and not before it is decided or, if that moment is unknown, begun."""
-    history = History(
-        [T(1, 3, appends={"x": [1, 2]}), T(2, 4, appends={"x": [3]}), T(3, reads={"z": []})], {"x": [1, 2, 3]}
-    )
-    assert versions_of_lists(history, {1: 7}) == {
-        "x": [Version([]), Version([1, 2], 7), Version([1, 2, 3], 4)],
-        "z": [Version([])],
-    }

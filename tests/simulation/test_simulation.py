@@ -11,30 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds
+from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds, once
 from tests.simulation.engine import threads
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
-from tests.simulation.workloads.calls import Calls
-from tests.simulation.workloads.intervals import IntervalsUnderLocks
-from tests.simulation.workloads.jobs import Periods
-from tests.simulation.workloads.leading import Leaders
-from tests.simulation.workloads.locked_reads import LockedReads
-from tests.simulation.workloads.modes import Sharing
-from tests.simulation.workloads.resolving import ResolvedTransactions, ResolvedWrites
-from tests.simulation.workloads.sharing import Callers
-from tests.simulation.workloads.tasks import Tasks
-from tests.simulation.workloads.transacting import (
-    ForgottenHeaders,
-    LongByStatements,
-    MixedByStatements,
-    ReadTogether,
-    Suspended,
-    SweepersByStatements,
-)
-from tests.simulation.workloads.unique import UniqueValues
-from tests.simulation.workloads.writing import BatchByStatements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,39 +42,10 @@ PART: Final = 20
 #: Two parties in these, without any fault.
 MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of items")
 
-#: Many workloads for one rule, or one that takes long: half as many seeds of each.
-HALVED: Final = {
-    each.name
-    for each in WORKLOADS.values()
-    if issubclass(
-        each,
-        (
-            Callers,
-            Sharing,
-            IntervalsUnderLocks,
-            ForgottenHeaders,
-            ReadTogether,
-            LongByStatements,
-            MixedByStatements,
-            Suspended,
-            SweepersByStatements,
-            BatchByStatements,
-            LockedReads,
-            Periods,
-            Tasks,
-            Leaders,
-            ResolvedWrites,
-            ResolvedTransactions,
-            Calls,
-            UniqueValues,
-        ),
-    )
-}
-
 
 def _searched() -> Iterator[Any]:
-    for workload in WORKLOADS:
-        part = 2 if workload in HALVED else 1
+    for workload, kind in WORKLOADS.items():
+        part = 2 if kind.halves_seeds else 1
         for seeds, marks in ((CHECKED, [pytest.mark.core]), (TESTED, []), (LEFT, [pytest.mark.slow])):
             yield pytest.param(workload, seeds.start // part, len(seeds) // part, marks=marks)
 
@@ -121,7 +73,7 @@ def _two_parties() -> Iterator[Any]:
 @pytest.mark.parametrize(("workload", "fault"), [*_two_parties()])
 def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
     """Whichever party runs when, and wherever the fault strikes: nothing is violated. The space is complete."""
-    plan = Plan(workload, faults={} if fault is None else {fault: 1})
+    plan = Plan(workload, faults=once(fault))
     runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
     is_complete = runs < LARGEST
     assert is_complete or (workload, fault) in UNFINISHED, "the space has grown: say so, or raise the limit"
@@ -137,7 +89,7 @@ def test_two_parties_in_every_mode(workload: str) -> None:
 @pytest.mark.parametrize("workload", THREE_PARTIES)
 def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) -> None:
     """Three parties, two preemptions, one fault: nothing is violated in the first runs of that space."""
-    plan = Plan(workload, 3, 3, faults={} if fault is None else {fault: 1}, preemptions=2)
+    plan = Plan(workload, 3, 3, faults=once(fault), preemptions=2)
     assert sum(1 for _ in Exhaustive(plan, PART).results()) > 0
 
 
@@ -154,7 +106,7 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
 )
 def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> None:
     """Before and after each request of a transaction, and in the middle of each native one: all or nothing of it."""
-    plan = Plan(workload, 1, 1, faults={fault: 1})
+    plan = Plan(workload, 1, 1, faults=once(fault))
     runs = sum(1 for _ in Exhaustive(plan, LARGEST).results())
     assert runs < LARGEST, "the space has grown: say so, or raise the limit"
 

@@ -404,11 +404,7 @@ def test_writes_of_another_program_are_found_in_a_real_stream(real_stream: Strea
 def test_headers_are_watched(memory_stream: Stream) -> None:
     """A pending one that is deleted, one that is decided twice, and renewals that go back."""
     memory_stream.bind(Purse, Transactions)
-    Purse("p").save()
-    with Purse.locked("p"):
-        pass
-    case = Case(memory_stream)
-    case.mark()
+    case = prepared(memory_stream, "p", "mark removed")
     case.table, case.key = Transactions.Meta.table_name, {"id": {"S": "t-p"}}
     memory_stream.new_records()
     case.update("SET beat = :b", b=number(1))
@@ -446,11 +442,7 @@ def test_what_ttl_removes_with_a_mark_is_no_finding(memory_stream: Stream) -> No
 def test_a_dropped_mark_is_judged_by_its_header(memory_stream: Stream) -> None:
     """Right for an aborted transaction; not judged without `reads_headers`, nor where the header cannot be read."""
     memory_stream.bind(Purse, Transactions)
-    Purse("p").save()
-    with Purse.locked("p"):
-        pass
-    case = Case(memory_stream)
-    case.mark()
+    case = prepared(memory_stream, "p", "mark removed")
     memory_stream.new_records()
     case.update("REMOVE #l.tx", LOCK)
     records = memory_stream.new_records()

@@ -31,7 +31,7 @@ from pynamo_locking import (
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, delayed, lost_responses
-from tests.support.parties import shifted_clock
+from tests.support.parties import in_thread, shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 
 if TYPE_CHECKING:
@@ -237,18 +237,14 @@ def test_a_call_in_progress_is_waited_for_or_refused(calls):
 
 def test_a_refusal_of_a_call_in_progress_is_one_request(calls):
     """`wait=0` does not send a second write to hear the same."""
+
+    def other() -> dict[str, int]:
+        with count_requests() as requests, pytest.raises(LockTimeout), calls.call("k", wait=0):
+            raise AssertionError
+        return dict(requests.by_operation)
+
     with calls.call("k"):
-        runs = []
-
-        def other() -> None:
-            with count_requests() as requests, pytest.raises(LockTimeout), calls.call("k", wait=0):
-                raise AssertionError
-            runs.append(dict(requests.by_operation))
-
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert runs == [{"UpdateItem": 1}]
+        assert in_thread(other) == {"UpdateItem": 1}
 
 
 def test_a_call_within_itself_is_refused(calls):
@@ -296,24 +292,20 @@ def test_a_crashed_call_is_taken_over_and_its_result_is_never_stored(clock):
     """Under a new ticket; the zombie's result is refused."""
     zombie = Calls.call("k", heartbeat=False, lease=20)
     zombie.__enter__()
-    results = []
 
-    def other() -> None:
+    def other() -> Any:
         with Calls.call("k", wait=60) as call:
             assert not call.is_repeated
             assert call.lock.ticket > zombie.lock.ticket
             call.result = "second"
-        results.append(call.result)
+        return call.result
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
+    assert in_thread(other) == "second"
     zombie.result = "zombie"
     with pytest.raises(LockLost):
         zombie.__exit__(None, None, None)
     with Calls.call("k") as call:
-        results.append(call.result)
-    assert results == ["second", "second"]
+        assert call.result == "second"
 
 
 def test_a_lambda_function_is_taken_over_when_its_time_is_over(clock):
@@ -335,9 +327,7 @@ def test_a_lambda_function_is_taken_over_when_its_time_is_over(clock):
         with Calls.call("handler#m-1", lambda_context=Lambda(60)) as call:
             call.result = "done"
 
-    thread = threading.Thread(target=retry)
-    thread.start()
-    thread.join()
+    in_thread(retry)
     assert 15 <= clock.elapsed - began <= 15 * 1.05 + 0.1
     with pytest.raises(KeyboardInterrupt):
         handler({"id": "m-2"}, Lambda(15))
@@ -482,7 +472,7 @@ def test_two_transactions_with_one_key_do_it_once(purse):
     """The second is refused by the row of the first, begins again, and finds the result."""
     pay_in, results = pay_into(), list[Any]()
     with transaction() as tx, Calls.call("pay_in#m-1", payload=[5]) as call:
-        results.append(pay_in_elsewhere(pay_in))
+        results.append(in_thread(lambda: pay_in("m-1", 5)))
         tx.save(Purse("other"))
         call.result = 0
         with pytest.raises(StaleVersion):
@@ -496,15 +486,6 @@ def leave(call: Any) -> bool:
     call.__exit__(None, None, None)
     call.is_repeated = True  # so that its real end does nothing
     return True
-
-
-def pay_in_elsewhere(pay_in: Any) -> Any:
-    """Call it in a thread, which has no transaction."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(pay_in("m-1", 5)))
-    thread.start()
-    thread.join()
-    return found[0]
 
 
 def test_a_call_with_a_lock_and_one_in_a_transaction_exclude_each_other(purse):

@@ -40,6 +40,13 @@ def clock(memory: Engine) -> Iterator[VirtualClock]:
         yield clock
 
 
+def elected(campaign: Campaign, **options: Any) -> Term:
+    """Wait until a campaign is elected, and return its term."""
+    term = campaign.elected(**options)
+    assert term is not None
+    return term
+
+
 def work_until_lost(term: Term, clock: VirtualClock) -> str:
     """Work as a leader does, and return why its term has ended."""
     while True:
@@ -56,8 +63,7 @@ def work_until_lost(term: Term, clock: VirtualClock) -> str:
 def test_leaders_follow_each_other(clock: VirtualClock) -> None:
     """One leads, and when it resigns the next one does, at once, for a later term."""
     with Locks.lead("scheduler", **OPTIONS) as first:
-        term = first.elected()
-        assert term is not None
+        term = elected(first)
         assert first.is_leader
         assert first.term is term
         with Locks.lead("scheduler", **OPTIONS) as second:
@@ -65,8 +71,7 @@ def test_leaders_follow_each_other(clock: VirtualClock) -> None:
             assert not second.is_leader
             began = clock.elapsed
             first.stop()
-            later = second.elected()
-            assert later is not None
+            later = elected(second)
             assert clock.elapsed - began < LOOK
             assert later.ticket > term.ticket
             assert (term.ended.is_set(), term.reason) == (True, "resigned")
@@ -118,8 +123,7 @@ def test_the_work_is_called_with_the_term(clock: VirtualClock) -> None:
 
     campaign = Locks.lead("scheduler", on_elected=on_elected, on_lost=on_lost, **OPTIONS)
     with campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         clock.sleep(5 * LEASE)
         assert campaign.term is term
     assert sorted(map(str, heard)) == sorted(map(str, [term.ticket, ("resigned", False), "resigned"]))
@@ -178,8 +182,7 @@ def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
     with Locks.lead("scheduler", on_lost=on_lost, **OPTIONS) as campaign:
         terms = []
         for _ in range(2):
-            term = campaign.elected()
-            assert term is not None
+            term = elected(campaign)
             terms.append(term.ticket)
             term.resign()
     assert terms == sorted(set(terms))
@@ -191,21 +194,19 @@ def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
 def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
     """It is told while a third of its lease is left, and campaigns again only when the work has returned."""
     hangs, reasons = threading.Event(), list[tuple[str, float]]()
-    elected: list[int] = []
+    tickets: list[int] = []
 
     def hang(term: Term) -> None:
-        elected.append(term.ticket)
+        tickets.append(term.ticket)
         while not hangs.is_set():
             clock.sleep(LEASE)
 
     on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
     with Locks.lead("scheduler", on_elected=hang, on_lost=on_lost, **OPTIONS) as campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         with Locks.lead("scheduler", **OPTIONS) as other:
             began = clock.elapsed
-            later = other.elected(timeout=10 * LEASE)
-            assert later is not None
+            later = elected(other, timeout=10 * LEASE)
             assert later.ticket > term.ticket
             # The lease was renewed when the term began, at most.
             assert clock.elapsed - began <= LEASE * 1.05 + LOOK
@@ -214,7 +215,7 @@ def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
             assert len(Locks.lock_state("scheduler").entries) == 1
             hangs.set()
         assert campaign.elected() is not None
-    assert len(elected) == 2
+    assert len(tickets) == 2
 
 
 def test_a_leader_without_answers_steps_down_first(clock: VirtualClock) -> None:
@@ -222,15 +223,13 @@ def test_a_leader_without_answers_steps_down_first(clock: VirtualClock) -> None:
     reasons: list[tuple[str, float]] = []
     on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
     with Locks.lead("scheduler", on_lost=on_lost, heartbeat=True, **OPTIONS) as campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         with lost_requests("UpdateItem", times=10_000):
             began = clock.elapsed
             clock.sleep(3 * LEASE)
             assert reasons == [("unanswered", pytest.approx(began + LEASE * 3 / 4, abs=LOOK))]
             assert not campaign.is_leader
-        later = campaign.elected(timeout=2 * LEASE)
-        assert later is not None
+        later = elected(campaign, timeout=2 * LEASE)
         assert later.ticket > term.ticket
 
 
@@ -252,19 +251,16 @@ def test_a_process_that_stood_still_knows_at_once(clock: VirtualClock) -> None:
 def test_the_longest_term(clock: VirtualClock) -> None:
     """With `max_hold` leaders take turns."""
     with Locks.lead("scheduler", heartbeat=True, max_hold=30, **OPTIONS) as campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         clock.sleep(31)
         assert term.reason == "max_hold"
-        later = campaign.elected()
-        assert later is not None
+        later = elected(campaign)
         assert later.ticket > term.ticket
 
 
 def test_a_broken_lock_ends_the_term(clock: VirtualClock) -> None:
     with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         Locks.break_lock("scheduler", ticket=term.ticket)
         assert term.ended.wait(LEASE)
         assert term.reason == "evicted"
@@ -285,14 +281,12 @@ def test_writes_of_an_earlier_term_are_refused(clock: VirtualClock) -> None:
             transaction.update(Account("a"), actions=[Account.balance.set(amount)])
 
     with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as first:
-        term = first.elected()
-        assert term is not None
+        term = elected(first)
         write(term, 1)
         condition = term.condition()
         Locks.break_lock("scheduler", ticket=term.ticket)
         with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as second:
-            later = second.elected()
-            assert later is not None
+            later = elected(second)
             write(later, 2)
             with pytest.raises((LockLost, TransactWriteError)):
                 write(term, 3)
@@ -377,8 +371,7 @@ def test_callbacks_do_not_wait_for_themselves(clock: VirtualClock, where: str) -
             heard.append(refused.value)
 
     with Locks.lead("scheduler", **{where: stop}, **OPTIONS) as campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         began = clock.elapsed
         if where == "on_lost":
             term.resign()
@@ -444,8 +437,7 @@ def test_the_cost_of_a_term(engine: Engine) -> None:
     with Locks.locked("scheduler", settings=APART):  # creates the row
         pass
     with count_requests() as counted, Locks.lead("scheduler", settings=APART) as campaign:
-        term = campaign.elected()
-        assert term is not None
+        term = elected(campaign)
         for _ in range(100):
             term.progress()
     assert counted.by_operation == {"UpdateItem": 2}

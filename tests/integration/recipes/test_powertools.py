@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import threading
 import time
 import warnings
 from collections import Counter
@@ -15,6 +14,7 @@ from pynamo_locking import LockLost, LockTimeout, idempotent
 from pynamo_locking._io import runtime
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, lost_responses
+from tests.support.parties import in_thread
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -87,13 +87,6 @@ def die() -> None:
     raise Killed
 
 
-def elsewhere(call: Callable[[], object]) -> None:
-    """Call in another thread, which stands for another process."""
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-
-
 def counted(call: Callable[[], object], error: type[Exception] | None = None) -> Counter[str]:
     with count_requests() as requests:
         if error is None:
@@ -117,7 +110,7 @@ def test_requests_of_each_case_beside_powertools(work, monkeypatch):
     work.inner = lambda: refused.append(counted(lambda: work.theirs("busy"), IdempotencyAlreadyInProgressError))
     work.theirs("busy")
     with Calls.call("f#busy"):
-        elsewhere(lambda: refused.append(counted(lambda: work.ours("busy", wait=0), LockTimeout)))
+        in_thread(lambda: refused.append(counted(lambda: work.ours("busy", wait=0), LockTimeout)))
     both("in progress", *refused)
     work.inner = fail
     both("raises", *(counted(lambda: call("r"), ValueError) for call in (work.theirs, work.ours)))  # noqa: B023
@@ -131,7 +124,7 @@ def test_requests_of_each_case_beside_powertools(work, monkeypatch):
     with pytest.raises(Killed):
         work.theirs("d", left_ms=-1_000)
     killed = Calls.call("f#d", heartbeat=False, lease=6)
-    elsewhere(killed.__enter__)
+    in_thread(killed.__enter__)
     monkeypatch.setattr(runtime.current, "time_ms", lambda: int(time.time() * 1000) + 90_000, raising=False)
     work.inner = dict
     both("killed", counted(lambda: work.theirs("d")), counted(lambda: work.ours("d")))
@@ -163,7 +156,7 @@ def test_a_zombie_of_powertools_replaces_the_result_and_ours_is_refused(work):
 
     def take_over() -> None:
         Calls.break_lock("f#z", ticket=Calls.lock_state("f#z").entries[0].ticket)
-        elsewhere(lambda: work.ours("z"))
+        in_thread(lambda: work.ours("z"))
 
     work.inner = outlive(take_over)
     with pytest.raises(LockLost):

@@ -55,14 +55,7 @@ from tests.support.deeds import dying_at
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
-from tests.support.transaction_models import (
-    Purse,
-    Session,
-    Transactions,
-    make_long_from,
-    marked_rows,
-    survive,
-)
+from tests.support.transaction_models import Purse, Session, Transactions, make_long_from, marked_rows, survive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -706,8 +699,7 @@ def test_a_recovery(
 
 
 @pytest.mark.parametrize(
-    ("is_decided", "expected"),
-    [(False, [("aborted", "expired"), ("aborted", "")]), (True, [("finished", "")])],
+    ("is_decided", "expected"), [(False, [("aborted", "expired"), ("aborted", "")]), (True, [("finished", "")])]
 )
 def test_a_mark_in_the_way(
     clock: VirtualClock, heard: Heard, monkeypatch: Any, expected: list[tuple[str, str]], *, is_decided: bool

@@ -151,10 +151,7 @@ def may_have_a_holder(lock: dict[str, Any]) -> bool:
 
 
 def run(
-    operation: Callable[[], object],
-    monkeypatch: pytest.MonkeyPatch,
-    clock: VirtualClock,
-    most: int = MOST_REQUESTS,
+    operation: Callable[[], object], monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, most: int = MOST_REQUESTS
 ) -> Exception | None:
     """Its error, if it is one that a caller may expect."""
     began = clock.elapsed

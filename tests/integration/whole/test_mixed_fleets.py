@@ -343,11 +343,7 @@ def test_weaker_a_lost_answer_with_a_stock_put_on_top(fleet, monkeypatch):
     """The Put drops our id: unknown, but neither a conflict nor written again."""
     Ours("a").save()
     copy = ours()
-    with (
-        in_between(monkeypatch, lambda: by_put(stock())),
-        lost_responses("UpdateItem"),
-        pytest.raises(OutcomeUnknown),
-    ):
+    with in_between(monkeypatch, lambda: by_put(stock())), lost_responses("UpdateItem"), pytest.raises(OutcomeUnknown):
         by_update(copy)
     assert (ours().n, ours().version) == (200, 3)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from tests.support.one_table_models import (
     make,
     raw,
 )
+from tests.support.parties import in_thread
 from tests.support.transaction_models import dying_where, make_long_from, survive
 
 if TYPE_CHECKING:
@@ -51,12 +51,6 @@ def ours(engine: Engine, table: str) -> set[str]:
     return {sk for pk, sk in raw(engine, table) if pk.startswith("acme#ours#")}
 
 
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """Call in another thread, which holds nothing."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(call).result()
-
-
 def is_free(lock: Callable[[], Any]) -> bool:
     """Whether another thread gets a lock at once."""
 
@@ -64,7 +58,7 @@ def is_free(lock: Callable[[], Any]) -> bool:
         with lock() as taken:
             return taken is not None
 
-    return bool(elsewhere(take))
+    return bool(in_thread(take))
 
 
 def test_everything(app: str, concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +95,7 @@ def locks() -> None:
         robot.total += 1
     with Order.locked_range("order", "1", "5"):
         Order("order", "1").save()
-    assert elsewhere(lambda: asyncio.run(_held())) > 0
+    assert in_thread(lambda: asyncio.run(_held())) > 0
 
 
 async def _held() -> int:

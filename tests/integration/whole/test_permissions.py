@@ -213,11 +213,7 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
     [
         ((use_items, use_locks), "sessions devices", [ITEMS]),
         ((use_items, use_batches, use_locks), "sessions devices", [ITEMS, ("items", "`guarded_batch`")]),
-        (
-            (use_items, check_items, use_locks),
-            "sessions devices",
-            [ITEMS, CHECKS],
-        ),
+        ((use_items, check_items, use_locks), "sessions devices", [ITEMS, CHECKS]),
         ((use_intervals, use_items), "slots sessions", [ITEMS, ("items", "intervals")]),
         ((use_transactions, use_locks), "purses devices", [ITEMS, *TRANSACTIONS]),
         (
@@ -225,21 +221,13 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
             "purses devices",
             [ITEMS, *TRANSACTIONS, ("items", "`tx.get_all`")],
         ),
-        (
-            (use_transactions, die_in_transactions, use_locks),
-            "purses devices",
-            [ITEMS, *TRANSACTIONS, ("items", LEFT)],
-        ),
+        ((use_transactions, die_in_transactions, use_locks), "purses devices", [ITEMS, *TRANSACTIONS, ("items", LEFT)]),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
         ((enforce_locks,), "slot-locks", [("locks", "`Meta.enforce`"), ("locks", "`NamedLock`, `Meta.lock_table`")]),
         ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),
         ((use_transactions, die_in_transactions), "transactions", [HEADERS]),
-        (
-            (use_transactions, die_in_transactions, sweep_all),
-            "transactions",
-            [HEADERS, ("transactions", "`sweep()`")],
-        ),
+        ((use_transactions, die_in_transactions, sweep_all), "transactions", [HEADERS, ("transactions", "`sweep()`")]),
         (
             (query_in_transactions, use_items, use_locks),
             "entries sessions devices",

@@ -41,10 +41,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
-pytestmark = [
-    pytest.mark.waits,
-    pytest.mark.skipif(ON_AWS, reason="the proxy stands before an engine on this machine"),
-]
+pytestmark = [pytest.mark.waits, pytest.mark.skipif(ON_AWS, reason="the proxy stands before an engine on this machine")]
 
 #: Of the lock's requests and of the models': long for an engine beside us, also on a busy machine, short for a
 #: test. What has to time out does so on dynoxide.
@@ -391,10 +388,7 @@ def test_a_transaction_in_doubt(engine: Engine, proxy: Proxy) -> None:
     with Plain.locked("a", heartbeat=False) as lock:
         item = lock.item
         proxy.plan = nth(0, Fault.LOST_RESPONSE, times=100)
-        with (
-            pytest.raises(OutcomeUnknown),
-            TransactWrite(connection=Plain._get_connection().connection) as transaction,
-        ):
+        with pytest.raises(OutcomeUnknown), TransactWrite(connection=Plain._get_connection().connection) as transaction:
             transaction.update(item, [Plain.value.add(1)])
         proxy.plan = nothing
         assert value_of(engine, Plain, "a") == 1
@@ -561,8 +555,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kinds"),
-    [pytest.param(0, SOUND, id="0"), pytest.param(1, list(Fault), id="1-with-cut-answers")],
+    ("seed", "kinds"), [pytest.param(0, SOUND, id="0"), pytest.param(1, list(Fault), id="1-with-cut-answers")]
 )
 def test_storm(
     engine: Engine, proxy: Proxy, seed: int, kinds: list[Fault], record_property: Callable[[str, object], None]

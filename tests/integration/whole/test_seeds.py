@@ -350,10 +350,7 @@ def test_seed_004_pessimistic_locking_deadlock(schedule: type[Slot], others: Thr
         start.wait(60)
         schedule.insert_disjoint(rows, pessimistic=True)
 
-    both: list[Future[None]] = [
-        others.submit(request, 30, ("100", "101")),
-        others.submit(request, 32, ("101", "100")),
-    ]
+    both: list[Future[None]] = [others.submit(request, 30, ("100", "101")), others.submit(request, 32, ("101", "100"))]
     for each in both:
         each.result()
     assert stored_slots("101") == [(30, 32), (32, 34)]

@@ -12,8 +12,7 @@ import pytest
 
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._io import lock_record
-from tests.simulation import checkers
-from tests.simulation.checkers import Lives, Violation
+from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.claims import wished
 from tests.simulation.engine.faults import Fault
 from tests.simulation.engine.network import Change, Place
@@ -59,7 +58,7 @@ class History:
         self.scheduler = SimpleNamespace(now=0.0, steps=0, actors=[], moment=itertools.count(100).__next__)
         self.trace: list[Any] = []
         self.faults = SimpleNamespace(happened=Counter[Fault]())
-        self.network = SimpleNamespace(image=self.images.get)
+        self.network = SimpleNamespace(image=self.images.get, on_decided=[])
         self.world = SimpleNamespace(
             seen_by=lambda _: contextlib.nullcontext(), time_ms=lambda: (START_S + self.scheduler.now) * 1000
         )
@@ -80,7 +79,6 @@ class History:
         return Process(name=name, is_alive=True, own={}, clock=SimpleNamespace(skew_ms=0))
 
     def actor(self, name: str = "party0", process: Any = None) -> Any:
-        """Return one who acts."""
         return Actor(name=name, process=process or self.process)
 
     def did(self, kind: str, *places: Place, at: tuple[int, int], told: Told = Told.APPLIED, **more: Any) -> Operation:
@@ -107,7 +105,7 @@ class History:
     def checked_by(self, name: str) -> Any:
         """Return a checker that looks at this run."""
         run: Any = self
-        return getattr(checkers, name)(run)
+        return next(checker for checker in CHECKERS if checker.__name__ == name)(run)
 
 
 def log(*numbers: int, version: int | None = None, **more: Any) -> dict[str, Any]:
@@ -175,3 +173,14 @@ def grant(
 def refused(name: str) -> Any:
     """Expect a violation of that checker."""
     return pytest.raises(Violation, match=rf"^{name}: ")
+
+
+def judged(name: str, is_right: bool) -> Any:
+    """Expect a violation of that checker, unless all is right."""
+    return contextlib.nullcontext() if is_right else refused(name)
+
+
+def judging(name: str, **plan: Any) -> tuple[History, Any]:
+    """Return a run, and a checker that looks at it."""
+    history = History(**plan)
+    return history, history.checked_by(name)

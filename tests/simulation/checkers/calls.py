@@ -42,7 +42,6 @@ class OneResult(Checker):
         self._stored: list[Stored] = []
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Look at what a result is stored over."""
         for change in changes:
             if change.place.table != Called.Meta.table_name:
                 continue

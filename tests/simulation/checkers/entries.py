@@ -160,7 +160,6 @@ class TrueLoss(Checker):
         self._begun = 0
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Note whose entries are taken away by others."""
         done: Operation | None = request.purpose
         for change in changes:
             is_deleted = queue_of(change.after).since != queue_of(change.before).since

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Iterator
 
 #: By node: by successor, why it comes after.
 Graph = dict[Hashable, dict[Hashable, list[str]]]
@@ -66,41 +66,20 @@ class _Search:
             self.found.append(component[::-1])
 
 
-def shortest_circle(graph: Graph, reasons: Container[str]) -> list[Hashable]:
-    """Return the nodes of a shortest circle of edges that have one of these reasons; nothing if there is none."""
-    circles = (_path(graph, node, node, reasons)[:-1] for node in graph)
-    return min(filter(None, circles), key=len, default=[])
-
-
-def circle_through(graph: Graph, reason: str, others: Container[str]) -> list[Hashable]:
-    """Return a shortest circle of one edge with a reason and otherwise edges with others; nothing if there is none."""
-    circles = (
-        _path(graph, after, node, others)
-        for node, successors in graph.items()
-        for after, reasons in successors.items()
-        if reason in reasons
-    )
-    return min(filter(None, circles), key=len, default=[])
-
-
-def _path(graph: Graph, start: Hashable, end: Hashable, reasons: Container[str]) -> list[Hashable]:
-    """Return a shortest way with at least one edge, both ends included."""
-    came_from: dict[Hashable, Hashable] = {}
+def shortest_way(graph: dict[Any, dict[Any, Any]], start: Any, end: Any, allows: Callable[[Any], bool]) -> list[Any]:
+    """Return a shortest way with at least one edge, both ends included; of edges whose reason is allowed."""
+    came_from: dict[Any, Any] = {}
     waiting = deque([start])
     while waiting:
         node = waiting.popleft()
         for after, why in graph[node].items():
-            if after in came_from or not any(each in reasons for each in why):
+            if after in came_from or not allows(why):
                 continue
             came_from[after] = node
             if after == end:
-                return _walked(came_from, start, end)
+                way = [end, node]
+                while way[-1] != start:
+                    way.append(came_from[way[-1]])
+                return way[::-1]
             waiting.append(after)
     return []
-
-
-def _walked(came_from: dict[Hashable, Hashable], start: Hashable, end: Hashable) -> list[Hashable]:
-    way = [end, came_from[end]]
-    while way[-1] != start:
-        way.append(came_from[way[-1]])
-    return way[::-1]

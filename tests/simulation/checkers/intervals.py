@@ -33,12 +33,9 @@ class _Committed(Checker):
         super().__init__(run)
         self._items: dict[Place, Image] = {}
         self._wrong: str | None = None
-        listeners = getattr(run.network, "on_decided", None)
-        if listeners is not None:
-            listeners.append(self.on_decided)
+        run.network.on_decided.append(self.on_decided)
 
     def on_decided(self, request: Request) -> None:
-        """Note what a native transaction is going to do."""
         actions = [next(iter(action.items())) for action in request.kwargs["TransactItems"]]
         self._note(
             (place, kwargs.get("Item"))
@@ -47,7 +44,6 @@ class _Committed(Checker):
         )
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Note what is in its place."""
         self._note((change.place, change.after) for change in changes)
 
     def _note(self, images: Iterable[tuple[Place, Image | None]]) -> None:
@@ -65,11 +61,9 @@ class _Committed(Checker):
         raise NotImplementedError
 
     def on_step(self) -> None:
-        """Raise what was found."""
         self.require(self._wrong is None, str(self._wrong))
 
     def at_end(self) -> None:
-        """Raise what was found in the last step."""
         self.on_step()
 
 
@@ -79,7 +73,6 @@ class Disjoint(_Committed):
     tables = frozenset(model.Meta.table_name for model in (Booking, Stay, Tariff))
 
     def wrong_in(self, items: Mapping[Place, Image]) -> Iterator[str]:
-        """Compare neighbours."""
         groups: dict[Any, list[tuple[float, float]]] = defaultdict(list)
         for place, image in items.items():
             groups[place.table, place.key[0]].append((_number(image, "begin"), _number(image, "end")))
@@ -95,7 +88,6 @@ class Limited(_Committed):
     tables = frozenset({Seat.Meta.table_name})
 
     def wrong_in(self, items: Mapping[Place, Image]) -> Iterator[str]:
-        """Count them."""
         counted = Counter((place.key[0], image["kind"]["S"]) for place, image in items.items())
         for (key, kind), number in counted.items():
             if number > LIMITS[kind]:

@@ -84,7 +84,6 @@ class Versions(Checker):
     """A version grows with each write of data, and never goes back while the item lives."""
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Compare the versions before and after."""
         for change in changes:
             if change.before is None or change.after is None or "version" not in {*change.before, *change.after}:
                 continue
@@ -148,7 +147,6 @@ class Expiry(Checker):
         self._blocked: set[int] = set()
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Look at the time of expiry of what was replaced."""
         done: Operation | None = request.purpose
         for change in changes:
             if done is not None and done.kind == "create" and is_replaced(change):
@@ -184,7 +182,6 @@ class Progress(Checker):
     """Where nothing goes wrong, and no party is in another one's way by design, nothing is refused, lost or unknown."""
 
     def at_end(self) -> None:
-        """Look at what everybody was told."""
         run = self.run
         is_skewed = run.plan.has_skew and run.workload.trusts_clocks
         if run.workload.is_contended or run.faults.happened or is_skewed:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 class Model(Protocol):
     """How an object behaves that does one thing after the other."""
 
-    def initial(self) -> Hashable:
-        """Return the state at the beginning."""
-        ...
+    def initial(self) -> Hashable: ...
 
     def step(self, state: Any, action: Any) -> tuple[bool, Hashable]:
         """Tell whether an action, with its result, is possible in a state; and return the state after it."""
@@ -71,7 +69,6 @@ class RegisterModel:
         self._first = first
 
     def initial(self) -> int:
-        """Return the first value."""
         return self._first
 
     def step(self, state: Any, action: Any) -> tuple[bool, Hashable]:

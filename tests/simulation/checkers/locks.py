@@ -83,9 +83,7 @@ class Fence(Checker):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._decided: list[tuple[Request, dict[Place, Image | None]]] = []
-        listeners = getattr(run.network, "on_decided", None)
-        if listeners is not None:  # a checker that is tested by itself has no network
-            listeners.append(self.on_decided)
+        run.network.on_decided.append(self.on_decided)
 
     def on_decided(self, request: Request) -> None:
         """Keep the rows of a transaction whose steps are still to come."""
@@ -140,7 +138,6 @@ class SoundQueue(Checker):
         self._highest: dict[Place, int] = {}
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Compare the queue before and after."""
         for change in changes:
             before, after = queue_of(change.before), queue_of(change.after)
             if before.raw == after.raw:
@@ -234,7 +231,6 @@ class Breaking(Checker):
         self._looked_at: set[int] = set()
 
     def on_step(self) -> None:
-        """Look at the queue right after each call."""
         for done in self.run.history.operations:
             is_over = done.kind == "break lock" and done.returned is not None and done.error is None
             if not is_over or done.number in self._looked_at or done.value is None or len(done.value) < 3:

@@ -55,7 +55,6 @@ class Unhindered(Checker):
                 self._free[done] = queued.id, len(self.run.trace)
 
     def at_end(self) -> None:
-        """Look for those who waited all the same."""
         # Who has stood still for a lease renews before it takes what it was let in to.
         signs = _WAIT if _PAUSES & {*self.run.faults.happened} else {*_WAIT, "renew"}
         for done, (_, came) in self._free.items():
@@ -75,7 +74,6 @@ class Steady(Checker):
     """
 
     def at_end(self) -> None:
-        """Compare what each reader has seen."""
         for done, grant, seen in self._reports():
             self.require(
                 all(each == seen[0] for each in seen) or self.may_be_robbed(grant),
@@ -92,7 +90,6 @@ class OnceEach(Checker):
     """Each job of a work queue is done once at most, however many look for work."""
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Count how often each job was written."""
         jobs = {Place(model.Meta.table_name, (key,)) for model, key in self.run.workload.jobs}
         for change in changes:
             if change.place in jobs:

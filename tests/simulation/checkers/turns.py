@@ -72,7 +72,6 @@ class Turns(Checker):
         self._is_calm = True
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Note which tickets are drawn together."""
         self._is_calm &= request.step != "evict"
         for change in changes:
             before, after = queue_of(change.before), queue_of(change.after)
@@ -107,7 +106,6 @@ class Turns(Checker):
         )
 
     def at_end(self) -> None:
-        """Look for draws that passed a caller over."""
         run = self.run
         if run.faults.happened or run.plan.has_skew or run.history.broken or not self._is_calm:
             return

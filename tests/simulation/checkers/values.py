@@ -7,14 +7,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tests.simulation.checkers.base import Checker
+from tests.simulation.checkers.graphs import components
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
 from tests.simulation.engine.network import Place
 from tests.simulation.history import Told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterator
 
+    from tests.simulation.checkers.graphs import Graph
     from tests.simulation.engine.network import Change, Request
     from tests.simulation.history import Operation
 
@@ -23,7 +24,6 @@ class Linearizable(Checker):
     """Each overwritten value is a register: there is one order of writes and reads that fits what all have seen."""
 
     def at_end(self) -> None:
-        """Search for such an order, for each register."""
         for model, key in self.run.workload.registers:
             place = Place(model.Meta.table_name, (key,))
             calls = [
@@ -49,7 +49,6 @@ class Bank(Checker):
     """Money is never made nor lost: the sum of all balances is the same in every state and for every reader."""
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
-        """Add up what is stored."""
         purses = self.run.workload.purses
         if purses and any(change.place.table == "purse" for change in changes):
             places = [Place(model.Meta.table_name, (key,)) for model, key in purses]
@@ -58,7 +57,6 @@ class Bank(Checker):
             self.require(total == 100 * len(purses), f"{request.purpose} made the sum {total}")
 
     def at_end(self) -> None:
-        """Look at what readers have counted."""
         for done in self.run.history.operations:
             if done.kind == "count" and done.told is Told.APPLIED:
                 self.require(done.value == 100 * len(self.run.workload.purses), f"{done} counted {done.value}")
@@ -72,15 +70,15 @@ class OneOrder(Checker):
     """
 
     def at_end(self) -> None:
-        """Look for a cycle."""
         if any(done.is_unchecked for done in self.run.history.operations):
             return  # these undo what others wrote
-        after: dict[int, set[int]] = defaultdict(set)
+        after: Graph = defaultdict(dict)
         for first, second in [*self._in_items(), *self._seen(), *self._in_real_time()]:
             if first and second and first != second:
-                after[first].add(second)
-        circle = find_circle(after)
-        self.require(circle is None, f"operations are before one another in a circle: {circle}")
+                after[first][second] = []
+                after.setdefault(second, {})
+        circles = [each for each in components(after) if len(each) > 1]
+        self.require(not circles, f"operations are before one another in circles: {circles}")
 
     def _in_items(self) -> Iterator[tuple[int, int]]:
         for place in list(self.run.lives.events):
@@ -114,25 +112,3 @@ class OneOrder(Checker):
         """Tell whether it is known where it took effect. A creation may be repeated by its late copy."""
         is_seen = isinstance(done.seen, dict)
         return is_seen or any(self.run.lives.times(place, done.number) for place in done.places)
-
-
-def find_circle(after: Mapping[int, AbstractSet[int]]) -> list[int] | None:
-    """Return the nodes of a circle; None if there is none."""
-    done: set[int] = set()
-    path: list[int] = []
-
-    def visit(node: int) -> list[int] | None:
-        if node in path:
-            return path[path.index(node) :]
-        if node in done:
-            return None
-        path.append(node)
-        for successor in sorted(after.get(node, ())):
-            circle = visit(successor)
-            if circle is not None:
-                return circle
-        path.pop()
-        done.add(node)
-        return None
-
-    return next((circle for node in list(after) if (circle := visit(node)) is not None), None)

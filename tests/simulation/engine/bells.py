@@ -29,7 +29,6 @@ class Bells:
         self._count = 0
 
     def neighbours(self) -> frozenset[str]:
-        """Tell that others listen."""
         return frozenset({"others"})
 
     def ring(self, entry_ids: Iterable[str]) -> None:

@@ -75,7 +75,6 @@ class Bench:
         return self
 
     def send(self, operation: str, **kwargs: Any) -> dict[str, Any]:
-        """Send a request."""
         return self.network.attempt(operation, kwargs, 1.0)
 
     def add(self, *keys: str, token: str | None = None, by: int = 1, but: str = "") -> str:
@@ -99,11 +98,9 @@ class Bench:
         return tuple(_number(each) for each in self.send("TransactGetItems", TransactItems=gets)["Responses"])
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self.scheduler.block(seconds, "sleeps")
 
     def count(self, key: str) -> int:
-        """Return what is stored."""
         return _number({"Item": self.network.image(place(key)) or {}})
 
 

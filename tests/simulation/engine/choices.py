@@ -36,7 +36,6 @@ class Recorded:
         self.taken: list[int] = []
 
     def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
-        """Return one of n options."""
         if n < 2:
             return 0
         self.taken.append(self._choices.pick(n, purpose, names))
@@ -58,7 +57,6 @@ class Seeded:
         self._rates = rates
 
     def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
-        """Return one of n options."""
         if names:
             return self._strategy.choose(names)
         rate = self._rates.get(purpose)

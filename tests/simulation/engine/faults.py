@@ -40,14 +40,7 @@ _ONLY_WRITES: Final = frozenset({Fault.FAILED_AFTER, Fault.LOST_RESPONSE, Fault.
 _SINGLE_WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem"})
 #: What strikes a batch of statements as a whole; each of its statements may have a fault of its own as well.
 _OF_BATCHES: Final = frozenset(
-    {
-        Fault.THROTTLED,
-        Fault.FAILED_BEFORE,
-        Fault.FAILED_AFTER,
-        Fault.LOST_REQUEST,
-        Fault.LOST_RESPONSE,
-        Fault.LATE,
-    }
+    {Fault.THROTTLED, Fault.FAILED_BEFORE, Fault.FAILED_AFTER, Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE}
 )
 TIMEOUTS: Final = frozenset({Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE})
 

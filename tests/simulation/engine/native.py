@@ -98,7 +98,6 @@ class Transaction:
 
     @property
     def token(self) -> str | None:
-        """Its ClientRequestToken."""
         token: str | None = self.request.kwargs.get("ClientRequestToken")
         return token
 

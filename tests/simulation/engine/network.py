@@ -356,7 +356,6 @@ class Network(MemoryDynamoDB):
             listener(request)
 
     def applied(self, request: Request, replaced: list[Replaced]) -> None:
-        """Tell what was changed."""
         changes = list[Change]()
         for place, old, new in replaced:
             self._older.setdefault(place, []).append(old)

@@ -90,13 +90,7 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        choices: Recorded,
-        preemptions: int | None,
-        horizon: float,
-        on_step: Callable[[], None],
-        *,
-        is_fine: bool,
+        self, choices: Recorded, preemptions: int | None, horizon: float, on_step: Callable[[], None], *, is_fine: bool
     ) -> None:
         self.now = 0.0
         self.steps = 0
@@ -156,7 +150,6 @@ class Scheduler:
         process.is_alive = False
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error."""
         self.failure = self.failure or error
         self._end()
 
@@ -212,10 +205,6 @@ class Scheduler:
         me = self._me()
         me.process.paused_until = self.now + seconds
         self._switch(me)
-
-    def check_alive(self) -> None:
-        """End here if our process is dead."""
-        self._check_alive(self._me())
 
     def _check_alive(self, actor: Actor) -> None:
         if not actor.process.is_alive:

@@ -46,7 +46,6 @@ class Steps:
         return self.native.begin(request, self._scheduler.now, self._scheduler.time_ms())
 
     def wait_for(self, transaction: Transaction) -> None:
-        """Go on until it is over."""
         while not transaction.is_over:
             self._scheduler.hand_over(transaction)
             self._take_back(transaction)

@@ -30,7 +30,6 @@ class Mutex:
         self._waiting: list[Actor] = []
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it."""
         self._world.fine_point("takes a mutex")
         scheduler = self._world.scheduler
         me = scheduler.current
@@ -44,7 +43,6 @@ class Mutex:
         return True
 
     def release(self) -> None:
-        """Give it back."""
         if self._owner is not self._world.scheduler.current:
             return  # a dead actor that was in Condition.wait
         self._depth -= 1
@@ -108,7 +106,6 @@ class Condition:
             self._world.scheduler.wake(actor)
 
     def notify_all(self) -> None:
-        """Wake everyone who waits."""
         self.notify(len(self._waiting))
 
 
@@ -124,7 +121,6 @@ class Event:
         return self._is_set
 
     def set(self) -> None:
-        """Let it happen."""
         with self._condition:
             self._is_set = True
             self._condition.notify_all()

@@ -96,7 +96,6 @@ class World(runtime.Runtime):
         return cast("threading.RLock", Mutex(self, is_reentrant=True))
 
     def event(self) -> threading.Event:
-        """Return an event."""
         return cast("threading.Event", Event(self))
 
     def condition(self) -> threading.Condition:
@@ -108,7 +107,6 @@ class World(runtime.Runtime):
         return condition.wait(timeout)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self.scheduler.block(self.true(seconds), "sleeps")
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
@@ -117,7 +115,6 @@ class World(runtime.Runtime):
         self.scheduler.spawn(self.process, f"{name.removeprefix('pynamo-locking-')}-{self._tokens}", target)
 
     def party(self) -> tuple[object, ...]:
-        """Return who runs."""
         try:
             task = asyncio.current_task()
         except RuntimeError:

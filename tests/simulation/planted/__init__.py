@@ -2,64 +2,17 @@
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
-bugs themselves are in `guards`, `queue`, `handing_over`, `waiting`, `modes`, `intervals`, `jobs`, `leading`,
-`locked_reads`, `outcomes`, `resolving`, `tasks`, `transactions`, `calls` and `unique`.
+other modules of this folder have the bugs themselves.
 """
 
 from __future__ import annotations
 
-from tests.simulation.planted import (
-    calls,
-    guards,
-    handing_over,
-    intervals,
-    jobs,
-    leading,
-    locked_reads,
-    modes,
-    outcomes,
-    queue,
-    resolving,
-    statements,
-    tasks,
-    transactions,
-    unique,
-    waiting,
-)
-from tests.simulation.planted.machinery import (
-    BUGS,
-    OPEN,
-    Bug,
-    checker_of,
-    choices_of,
-    measure,
-    runs_until_found,
-    search,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "BUGS",
-    "OPEN",
-    "Bug",
-    "calls",
-    "checker_of",
-    "choices_of",
-    "guards",
-    "handing_over",
-    "intervals",
-    "jobs",
-    "leading",
-    "locked_reads",
-    "measure",
-    "modes",
-    "outcomes",
-    "queue",
-    "resolving",
-    "runs_until_found",
-    "search",
-    "statements",
-    "tasks",
-    "transactions",
-    "unique",
-    "waiting",
-]
+from tests.simulation.planted.machinery import BUGS, Bug, checker_of, choices_of, runs_until_found, search
+
+__all__ = ["BUGS", "Bug", "checker_of", "choices_of", "runs_until_found", "search"]
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")  # adds its bugs

@@ -14,7 +14,7 @@ from pynamo_locking._writes import send
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.guards import clause_of, unconditional
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 
 @plants(Plan("calls", faults={Fault.PAUSE_BEFORE: 1}), "OneResult", "Growing", limit=250, first_seed=110_000)
@@ -43,17 +43,15 @@ def stored_result_not_looked_at() -> Patches:
 
 
 @plants(Plan("calls"), "OneResult")
-def key_not_in_the_commit() -> Patches:
+@replaces(idempotency.IdempotentCall, "_leave_in")
+def key_not_in_the_commit(_original: Any, self: Any, tx: Any, error: Any) -> None:
     """A transaction stores its effect, and its result afterwards."""
 
-    def leave_in(self: Any, tx: Any, error: Any) -> None:
-        def store() -> None:
-            self._row.update(self._actions(), add_version_condition=False)
+    def store() -> None:
+        self._row.update(self._actions(), add_version_condition=False)
 
-        if error is None:
-            tx.after_commit(store)
-
-    return [(idempotency.IdempotentCall, "_leave_in", leave_in)]
+    if error is None:
+        tx.after_commit(store)
 
 
 @plants(Plan("short calls"), "OneResult")

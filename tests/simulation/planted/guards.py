@@ -16,7 +16,7 @@ from pynamo_locking._writes.send import Check, RowWrite
 from pynamo_locking._writes.writer import Writer
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,17 +69,13 @@ def embedded_save_without_guard() -> Patches:
 
 
 @plants(Plan("separate row", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")
-def row_transaction_without_guard() -> Patches:
+@replaces(RowWrite, "made")
+def row_transaction_without_guard(made: Any, self: Any) -> Any:
     """A save beside the lock's row does not check that row."""
-    made = RowWrite.made
-
-    def unguarded(self: Any) -> Any:
-        if self.write is not None:
-            return made(self)
-        row = self.check.own.row
-        return {"ConditionCheck": {"TableName": row.table, "Key": row.key, **protocol.alone(_ANYTHING, {})}}
-
-    return [(RowWrite, "made", unguarded)]
+    if self.write is not None:
+        return made(self)
+    row = self.check.own.row
+    return {"ConditionCheck": {"TableName": row.table, "Key": row.key, **protocol.alone(_ANYTHING, {})}}
 
 
 @plants(Plan("edit", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}, preemptions=0), "Fence", limit=250, exhaustive=True)
@@ -115,10 +111,9 @@ def writes_not_counted() -> Patches:
 
 
 @plants(Plan("embedded", processes=2, parties=3), "SoundQueue")
-def put_instead_of_update() -> Patches:
+@replaces(Writer, "plan_save")
+def put_instead_of_update(
+    _original: Any, self: Any, condition: Any, *, checks_version: bool, error: Any = PutError, **_: Any
+) -> Any:
     """A guarded save is a PutItem, which writes an old lock document over those who came meanwhile."""
-
-    def plan_save(self: Any, condition: Any, *, checks_version: bool, error: Any = PutError, **_: Any) -> Any:
-        return write.plan_save(self.item, condition, checks_version=checks_version, error=error)
-
-    return [(Writer, "plan_save", plan_save)]
+    return write.plan_save(self.item, condition, checks_version=checks_version, error=error)

@@ -21,7 +21,7 @@ from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.queue import other_condition
 
 #: Two processes, each with callers that share an entry.
@@ -52,17 +52,13 @@ def handed_over_twice() -> Patches:
 
 
 @plants(_RELEASED.but(faults={Fault.PAUSE_BEFORE: 1}), "Truth", "OneHolder", "Fence", "ToldLoss")
-def a_refusal_to_hand_over_is_a_copy() -> Patches:
+@replaces(lock_requests, "hand_over")
+def a_refusal_to_hand_over_is_a_copy(hand_over: Any, row: Any, *arguments: Any) -> Any:
     """A write that should hand over and is refused counts as applied, also after an eviction."""
-    hand_over = lock_requests.hand_over
-
-    def always(row: Any, *arguments: Any) -> Any:
-        try:
-            return hand_over(row, *arguments)
-        except Refused as refused:
-            return refused.image
-
-    return [(lock_requests, "hand_over", always)]
+    try:
+        return hand_over(row, *arguments)
+    except Refused as refused:
+        return refused.image
 
 
 @plants(_RELEASED.but(processes=1, faults={Fault.LATE: 3}), "Growing", "Fence")
@@ -81,14 +77,10 @@ def one_ticket_for_all() -> Patches:
 
 
 @plants(_SHARED, "SoundQueue")
-def tickets_are_not_counted() -> Patches:
+@replaces(lock_requests, "_update")
+def tickets_are_not_counted(update: Any, row: Any, clause: Any, given: Any, **options: Any) -> Any:
     """Entering draws a ticket for each caller, and counts one."""
-    update = lock_requests._update
-
-    def count_one(row: Any, clause: Any, given: Any, **options: Any) -> Any:
-        return update(row, clause, {**given, ":members": {"N": "1"}}, **options)
-
-    return [(lock_requests, "_update", count_one)]
+    return update(row, clause, {**given, ":members": {"N": "1"}}, **options)
 
 
 @plants(_SHARED, "SoundQueue")
@@ -123,31 +115,21 @@ def one_ticket_at_a_time() -> Patches:
 
 
 @plants(_RELEASED.but(processes=1), "Turns")
-def the_last_comer_is_next() -> Patches:
+@replaces(local_queue, "enqueue_locally")
+def the_last_comer_is_next(join: Any, caller: Any) -> Any:
     """A caller lines up before those that wait already."""
-    join = local_queue.enqueue_locally
-
-    def push_in(caller: Any) -> bool:
-        leads = join(caller)
-        cohort = local_queue.local_queues.get(caller.row.identity)
-        if cohort is not None and caller in cohort.waiting:
-            cohort.waiting.move_to_end(caller, last=False)
-        return leads
-
-    return [(local_queue, "enqueue_locally", push_in)]
+    leads = join(caller)
+    cohort = local_queue.local_queues.get(caller.row.identity)
+    if cohort is not None and caller in cohort.waiting:
+        cohort.waiting.move_to_end(caller, last=False)
+    return leads
 
 
 @plants(Plan("downgrade", parties=6, processes=2, rounds=2, block=32), "OneHolder", "Fifo", first_seed=10_000)
-def handed_over_by_a_reader() -> Patches:
+@replaces(local_queue, "handover_to_next")
+def handed_over_by_a_reader(succession: Any, caller: Any, entry: Any) -> Any:
     """A holder that shares its lock hands it over to a caller that comes ahead of other readers."""
-    succession = local_queue.handover_to_next
-    return [
-        (
-            local_queue,
-            "handover_to_next",
-            lambda caller, entry: succession(caller, entry and replace(entry, claim=WHOLE)),
-        ),
-    ]
+    return succession(caller, entry and replace(entry, claim=WHOLE))
 
 
 @plants(_SHARED, "Quiet", "Calm", "Progress")
@@ -165,10 +147,7 @@ def who_gives_up_stays_in_line() -> Patches:
 @plants(Plan("cancelled tasks", parties=3, processes=1, rounds=2, block=32), "KeptPlace", "Quiet")
 def what_is_not_collected_stays() -> Patches:
     """The entry that was stored for a caller that had left stays in the queue."""
-    return [
-        (local_queue, "_remove_handed_over", lambda _: None),
-        (local_queue, "was_handed_over", lambda _: False),
-    ]
+    return [(local_queue, "_remove_handed_over", lambda _: None), (local_queue, "was_handed_over", lambda _: False)]
 
 
 def _remember(after: Any, caller: Any, _: Any) -> Any:
@@ -217,12 +196,8 @@ def the_next_one_begins_early() -> Patches:
 
 
 @plants(_RELEASED.but(faults={Fault.PAUSE_AFTER: 1}), "OneHolder", "Fifo", first_seed=10_000)
-def lease_from_when_it_comes() -> Patches:
+@replaces(local_queue, "accept_handover")
+def lease_from_when_it_comes(come: Any, caller: Any) -> Any:
     """The lease of an entry that was handed over counts from when its caller comes for it."""
-    come = local_queue.accept_handover
-
-    def now(caller: Any) -> Any:
-        handed_over = come(caller)
-        return handed_over and (runtime.current.monotonic(), handed_over[1])
-
-    return [(local_queue, "accept_handover", now)]
+    handed_over = come(caller)
+    return handed_over and (runtime.current.monotonic(), handed_over[1])

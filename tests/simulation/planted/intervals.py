@@ -15,7 +15,7 @@ from pynamo_locking._transactions.items import TransactionItems
 from tests.simulation.engine.faults import Fault
 from tests.simulation.models import Booking
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 _INTERVALS = Plan("intervals", parties=3, processes=3)
 _QUERIES = Plan("guarded queries", parties=3, processes=3)
@@ -29,15 +29,11 @@ def _is_guard(member: Any) -> bool:
 
 
 @plants(_INTERVALS, "Disjoint")
-def guard_not_counted() -> Patches:
+@replaces(TransactionItem, "save")
+def guard_not_counted(save: Any, self: Any, *arguments: Any, **options: Any) -> None:
     """The guard of a hash key is checked, and not counted."""
-    save = TransactionItem.save
-
-    def save_items(self: Any, *arguments: Any, **options: Any) -> None:
-        if not _is_guard(self):
-            save(self, *arguments, **options)
-
-    return [(TransactionItem, "save", save_items)]
+    if not _is_guard(self):
+        save(self, *arguments, **options)
 
 
 @plants(_INTERVALS, "Disjoint")
@@ -69,14 +65,10 @@ def touched_items_not_named() -> Patches:
 
 
 @plants(_INTERVALS.but(workload="open intervals"), "Disjoint", first_seed=31)
-def open_ends_not_seen() -> Patches:
+@replaces(IntervalAttributes, "span_in")
+def open_ends_not_seen(span_in: Any, self: Any, image: Any) -> Any:
     """A stored item without an end counts as one without an interval."""
-    span_in = IntervalAttributes.span_in
-
-    def whole_span_in(self: Any, image: Any) -> Any:
-        return span_in(self, image) if all(name in image for name in self.stored) else None
-
-    return [(IntervalAttributes, "span_in", whole_span_in)]
+    return span_in(self, image) if all(name in image for name in self.stored) else None
 
 
 @plants(_INTERVALS.but(workload="open intervals"), "Disjoint")
@@ -91,13 +83,10 @@ def open_ends_written_unseen() -> Patches:
 
 
 @plants(_INTERVALS, "Disjoint")
-def last_part_not_looked_at() -> Patches:
+@replaces(intervals, "_is_below")
+def last_part_not_looked_at(_original: Any, lower: Any, upper: Any) -> bool:
     """Items that overlap by the last part of one do not count."""
-
-    def is_below(lower: Any, upper: Any) -> bool:
-        return lower is None or upper is None or lower.at < upper.at - 1
-
-    return [(intervals, "_is_below", is_below)]
+    return lower is None or upper is None or lower.at < upper.at - 1
 
 
 def _none_is_done(is_done: Any) -> Any:
@@ -125,16 +114,12 @@ def done_under_a_lost_lock() -> Patches:
 
 
 @plants(_INTERVALS.but(workload="intervals in turns"), "Disjoint", limit=300, first_seed=230)
-def names_forgotten_in_turn() -> Patches:
+@replaces(VersionedMixin, "update")
+def names_forgotten_in_turn(update: Any, self: Any, actions: Any, *arguments: Any, **options: Any) -> Any:
     """Who increments the guard in its turn removes the names of items that are perhaps not in their places."""
-    update = VersionedMixin.update
-
-    def forgetful(self: Any, actions: Any, *arguments: Any, **options: Any) -> Any:
-        if isinstance(self, ConflictRow):
-            actions = [type(self).touched.set([])]
-        return update(self, actions, *arguments, **options)
-
-    return [(VersionedMixin, "update", forgetful)]
+    if isinstance(self, ConflictRow):
+        actions = [type(self).touched.set([])]
+    return update(self, actions, *arguments, **options)
 
 
 @plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint")
@@ -144,15 +129,11 @@ def staged_items_not_seen() -> Patches:
 
 
 @plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300, first_seed=14)
-def earlier_calls_not_named() -> Patches:
+@replaces(StagedInserts, "look")
+def earlier_calls_not_named(look: Any, self: Any) -> None:
     """The guard names the items of the last call of a transaction alone."""
-    look = StagedInserts.look
-
-    def forgetful(self: Any) -> None:
-        look(self)
-        self._touched = [each for each in self._touched if not self._is_ours(each.key(self._axis))]
-
-    return [(StagedInserts, "look", forgetful)]
+    look(self)
+    self._touched = [each for each in self._touched if not self._is_ours(each.key(self._axis))]
 
 
 # Queries

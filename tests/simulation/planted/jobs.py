@@ -10,28 +10,24 @@ from pynamo_locking._io.protocol import Clause
 from pynamo_locking._recipes.once import Once, Period
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.queue import other_condition
 
 PLAN = Plan("once in a period")
 
 
 @plants(PLAN, "OneSuccess")
-def success_before_the_work() -> Patches:
+@replaces(Once, "_judge")
+def success_before_the_work(judge: Any, once: Any) -> Any:
     """A success is noted when the run begins: a run that dies or fails counts."""
-    judge = Once._judge
-
-    def judge_and_note(once: Any) -> bool:
-        is_ours = judge(once)
-        if is_ours:
-            held = once.lock._handle.entry
-            success = Success(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
-            stored = {":success": lock_record.stored_success(success, once._period.kept_s(0))}
-            note = protocol.OWN_ENTRY + Clause(set_="#l.#success = :success")
-            lock_requests._update(held.row, note, lock_requests.mine(held.entry) | stored)
-        return is_ours
-
-    return [(Once, "_judge", judge_and_note)]
+    is_ours = judge(once)
+    if is_ours:
+        held = once.lock._handle.entry
+        success = Success(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
+        stored = {":success": lock_record.stored_success(success, once._period.kept_s(0))}
+        note = protocol.OWN_ENTRY + Clause(set_="#l.#success = :success")
+        lock_requests._update(held.row, note, lock_requests.mine(held.entry) | stored)
+    return is_ours
 
 
 @plants(PLAN.but(faults={Fault.PAUSE_BEFORE: 1}), "OneSuccess")
@@ -48,53 +44,41 @@ def failed_run_counts() -> Patches:
 
 
 @plants(PLAN, "OneSuccess", limit=200)
-def period_not_looked_at_under_the_lock() -> Patches:
+@replaces(Once, "_judge")
+def period_not_looked_at_under_the_lock(_original: Any, once: Any) -> bool:
     """A caller that has waited for a run takes it for one that has failed."""
-
-    def judge(once: Any) -> bool:
-        once._ours = once.lock._handle.held_entry()
-        once._began_ms = runtime.current.time_ms()
-        return bool(once._run)
-
-    return [(Once, "_judge", judge)]
+    once._ours = once.lock._handle.held_entry()
+    once._began_ms = runtime.current.time_ms()
+    return bool(once._run)
 
 
 @plants(PLAN.but(parties=3, processes=3, rounds=2, skew="some"), "OneSuccess", limit=400)
-def period_compared_for_equality() -> Patches:
+@replaces(Period, "answer")
+def period_compared_for_equality(
+    _original: Any, period: Period, begin_ms: int, now_ms: int, last: Success | None
+) -> str:
     """A run is due if its period is another one than the last: a clock that is behind runs an old period again."""
-
-    def answer(period: Period, begin_ms: int, now_ms: int, last: Success | None) -> str:
-        return "done" if last is not None and last.period_ms == begin_ms else "due"
-
-    return [(Period, "answer", answer)]
+    return "done" if last is not None and last.period_ms == begin_ms else "due"
 
 
 @plants(Plan("once in a period, at least apart", 3, 3, rounds=2, skew="some"), "OneSuccess", limit=400)
-def at_least_ignored() -> Patches:
+@replaces(Period, "answer")
+def at_least_ignored(answer: Any, period: Period, begin_ms: int, now_ms: int, last: Success | None) -> Any:
     """A run begins at the border of two periods, right after another one."""
-    answer = Period.answer
-
-    def by_the_grid_alone(period: Period, begin_ms: int, now_ms: int, last: Success | None) -> str:
-        return answer(Period(period.length_s, period.zone, 0), begin_ms, now_ms, last)
-
-    return [(Period, "answer", by_the_grid_alone)]
+    return answer(Period(period.length_s, period.zone, 0), begin_ms, now_ms, last)
 
 
 @plants(PLAN.but(parties=3, processes=3), "OneSuccess")
-def expiry_without_the_success() -> Patches:
+@replaces(lock_requests, "_call")
+def expiry_without_the_success(send: Any, row: Any, operation: str, arguments: dict[str, Any]) -> Any:
     """A lock of the same name lets the row expire after a day, whatever is noted in it."""
-    send = lock_requests._call
-
-    def call(row: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        kept = "if_not_exists(#l.#success.#kept, :kept)"
-        if kept in arguments.get("UpdateExpression", ""):
-            names = {name: value for name, value in arguments["ExpressionAttributeNames"].items() if name != "#kept"}
-            names.pop("#success")
-            arguments = {
-                **arguments,
-                "UpdateExpression": arguments["UpdateExpression"].replace(kept, ":kept"),
-                "ExpressionAttributeNames": names,
-            }
-        return send(row, operation, arguments)
-
-    return [(lock_requests, "_call", call)]
+    kept = "if_not_exists(#l.#success.#kept, :kept)"
+    if kept in arguments.get("UpdateExpression", ""):
+        names = {name: value for name, value in arguments["ExpressionAttributeNames"].items() if name != "#kept"}
+        names.pop("#success")
+        arguments = {
+            **arguments,
+            "UpdateExpression": arguments["UpdateExpression"].replace(kept, ":kept"),
+            "ExpressionAttributeNames": names,
+        }
+    return send(row, operation, arguments)

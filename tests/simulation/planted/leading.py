@@ -9,7 +9,7 @@ from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._recipes.leader_election import Term
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 
 @plants(Plan("leaders", rounds=2), "Terms")
@@ -31,15 +31,11 @@ def a_leader_beyond_its_lease() -> Patches:
 
 
 @plants(Plan("leaders", parties=3, processes=3), "Terms")
-def one_term_for_all() -> Patches:
+@replaces(Term, "__init__")
+def one_term_for_all(init: Any, self: Any, lock: Any, tell: Any) -> None:
     """Each leader names its term after the first ticket there was."""
-    init = Term.__init__
-
-    def begin(self: Any, lock: Any, tell: Any) -> None:
-        init(self, lock, tell)
-        self.ticket = lock._handle.entry.possession.since
-
-    return [(Term, "__init__", begin)]
+    init(self, lock, tell)
+    self.ticket = lock._handle.entry.possession.since
 
 
 @plants(Plan("leaders", parties=3, processes=3), "Terms")

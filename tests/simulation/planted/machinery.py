@@ -71,24 +71,37 @@ class Bug:
 
 BUGS: Final[list[Bug]] = []
 
-#: Bugs that nothing notices yet, since a checker or a fault for them is missing; they have no `found_by`.
-OPEN: Final[list[Bug]] = []
-
 
 def plants(
     plan: Plan, *found_by: str, limit: int = 100, exhaustive: bool = False, first_seed: int = 0
 ) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
-    """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks."""
+    """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks.
+
+    With `replaces` below it, the function is the one that has the bug.
+    """
 
     def add(function: Callable[[], Patches]) -> Callable[[], Patches]:
         name = function.__name__.replace("_", " ").strip()
         bug = Bug(
             name, function.__doc__ or "", plan, found_by, limit, exhaustive, function(), first_seed, function.__module__
         )
-        (BUGS if found_by else OPEN).append(bug)
+        BUGS.append(bug)
         return function
 
     return add
+
+
+def replaces(target: Any, name: str) -> Callable[[Callable[..., Any]], Callable[[], Patches]]:
+    """Make the patches of a function that is called instead of this one, which it gets as its first argument."""
+    original = getattr(target, name)
+
+    def patches_of(function: Callable[..., Any]) -> Callable[[], Patches]:
+        def planted(*arguments: Any, **options: Any) -> Any:
+            return function(original, *arguments, **options)
+
+        return functools.update_wrapper(lambda: [(target, name, planted)], function)
+
+    return patches_of
 
 
 # Searching
@@ -127,11 +140,6 @@ def _runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
     with bug.planted():
         runs, found = search(bug, first_seed, limit)
     return None if found is None else runs
-
-
-def measure(seeds: int = 20, limit: int = 2000) -> dict[str, list[int | None]]:
-    """Return for each bug how many runs it took from each of so many starting points."""
-    return {bug.name: [runs_until_found(bug, 10_000 * seed, limit) for seed in range(seeds)] for bug in BUGS}
 
 
 def checker_of(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._writes.send import ForeignLockCheck, Refusal
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.outcomes import item_from_before_our_turn
 
 # Ranges
@@ -35,14 +35,11 @@ def _only_holders_ahead() -> Patches:
 
 
 @plants(Plan("adjacent ranges"), "Unhindered")
-def closed_ranges() -> Patches:
+@replaces(LockMode, "overlaps")
+def closed_ranges(_original: Any, self: LockMode, other: LockMode) -> bool:
     """The end of a range is taken for a part of it, so that ranges which only touch wait for each other."""
-
-    def overlaps(self: LockMode, other: LockMode) -> bool:
-        ends = ((self.lower, other.upper), (other.lower, self.upper))
-        return all(lock_modes._is_before(lower, upper) or lower == upper for lower, upper in ends)
-
-    return [(LockMode, "overlaps", overlaps)]
+    ends = ((self.lower, other.upper), (other.lower, self.upper))
+    return all(lock_modes._is_before(lower, upper) or lower == upper for lower, upper in ends)
 
 
 @plants(Plan("named ranges"), "OneHolder")
@@ -52,14 +49,10 @@ def ranges_by_their_beginning() -> Patches:
 
 
 @plants(Plan("named ranges", parties=4), "OneHolder", "Fifo")
-def open_ends_are_empty() -> Patches:
+@replaces(LockMode, "overlaps")
+def open_ends_are_empty(overlaps: Any, self: LockMode, other: LockMode) -> bool:
     """A range with an open end has nothing in common with any other."""
-    overlaps = LockMode.overlaps
-
-    def closed_overlap(self: LockMode, other: LockMode) -> bool:
-        return None not in (self.lower, self.upper, other.lower, other.upper) and overlaps(self, other)
-
-    return [(LockMode, "overlaps", closed_overlap)]
+    return None not in (self.lower, self.upper, other.lower, other.upper) and overlaps(self, other)
 
 
 @plants(Plan("ranges of items", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
@@ -82,28 +75,20 @@ def writers_meet_no_ranges() -> Patches:
 
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
-def ranges_looked_at_before() -> Patches:
+@replaces(GuardedMixin, "_foreign_checks")
+def ranges_looked_at_before(foreign_checks: Any, self: Any, owns: Any) -> list[Any]:
     """A writer looks at the ranges of others, then writes without the check, as if no holder could come meanwhile."""
-    foreign_checks = GuardedMixin._foreign_checks
-
-    def looked_at(self: Any, owns: Any) -> list[Any]:
-        for foreign_check in foreign_checks(self, owns):
-            work: Any = SimpleNamespace(kind=PutError, is_named=False)
-            foreign_check.clear(Refusal(work, lock_requests.look(foreign_check.row, consistent=True), ValueError()))
-        return []
-
-    return [(GuardedMixin, "_foreign_checks", looked_at)]
+    for foreign_check in foreign_checks(self, owns):
+        work: Any = SimpleNamespace(kind=PutError, is_named=False)
+        foreign_check.clear(Refusal(work, lock_requests.look(foreign_check.row, consistent=True), ValueError()))
+    return []
 
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
-def only_holders_are_met() -> Patches:
+@replaces(ForeignLockCheck, "_in_the_way")
+def only_holders_are_met(in_the_way: Any, self: Any, state: LockState) -> Any:
     """A writer looks only at who holds a range, and not at who waits for it and may hold it by then."""
-    in_the_way = ForeignLockCheck._in_the_way
-
-    def held_in_the_way(self: Any, state: LockState) -> Any:
-        return [entry for entry in in_the_way(self, state) if entry in state.holders]
-
-    return [(ForeignLockCheck, "_in_the_way", held_in_the_way)]
+    return [entry for entry in in_the_way(self, state) if entry in state.holders]
 
 
 @plants(Plan("named ranges", parties=3), "Fifo")
@@ -122,13 +107,10 @@ def readers_overtake_a_writer() -> Patches:
 
 
 @plants(Plan("readers"), "OneHolder", "Fence")
-def readers_beside_a_writer() -> Patches:
+@replaces(LockMode, "conflicts")
+def readers_beside_a_writer(_original: Any, self: LockMode, other: LockMode) -> bool:
     """Who shares a lock conflicts with no other."""
-
-    def conflicts(self: LockMode, other: LockMode) -> bool:
-        return SHARED not in (self.mode, other.mode) and self.overlaps(other)
-
-    return [(LockMode, "conflicts", conflicts)]
+    return SHARED not in (self.mode, other.mode) and self.overlaps(other)
 
 
 @plants(Plan("readers", parties=3), "Unhindered")
@@ -165,14 +147,11 @@ def only_the_first_eviction_traced() -> Patches:
 
 
 @plants(Plan("downgrade"), "Fence")
-def downgrade_not_counted() -> Patches:
+@replaces(lock_requests, "downgrade")
+def downgrade_not_counted(_original: Any, row: Any, entry: Any, write: int) -> Any:
     """A downgrade does not count as a write, so that one from before it is accepted when it comes after it."""
-
-    def downgrade(row: Any, entry: Any, write: int) -> Any:
-        share = protocol.OWN_ENTRY + Clause(set_="#l.#q.#me[1].#mode = :shared")
-        return lock_requests._update(row, share, lock_requests.mine(entry) | {":shared": {"S": SHARED}})
-
-    return [(lock_requests, "downgrade", downgrade)]
+    share = protocol.OWN_ENTRY + Clause(set_="#l.#q.#me[1].#mode = :shared")
+    return lock_requests._update(row, share, lock_requests.mine(entry) | {":shared": {"S": SHARED}})
 
 
 @plants(Plan("downgrade", rounds=2), "Fence")

@@ -12,7 +12,7 @@ from pynamodb.expressions.operand import Path
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import Answer
 from pynamo_locking._core.lock_queue import LockState
-from pynamo_locking._core.write_outcome import Outcome, judge, judge_by_id
+from pynamo_locking._core.write_outcome import Outcome, judge
 from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._items import conditions, expiry
 from pynamo_locking._items.versions import VersionPart
@@ -28,7 +28,7 @@ from pynamo_locking.exceptions import OutcomeUnknown
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.guards import judged_by_the_entry_alone
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 # Outcomes
 
@@ -51,14 +51,11 @@ def another_token_for_each_attempt() -> Patches:
 @plants(
     Plan("embedded", faults={Fault.LOST_RESPONSE: 1, Fault.PAUSE_BEFORE: 1}, preemptions=0), "Truth", exhaustive=True
 )
-def unknown_guarded_write_told_as_lost() -> Patches:
+@replaces(send, "judge")
+def unknown_guarded_write_told_as_lost(judge: Any, *arguments: Any, **options: Any) -> Outcome:
     """A guarded write of which nothing is known is reported as not done."""
-
-    def told(*arguments: Any, **options: Any) -> Outcome:
-        outcome = judge(*arguments, **options)
-        return Outcome.LOST if outcome is Outcome.UNKNOWN else outcome
-
-    return [(send, "judge", told)]
+    outcome = judge(*arguments, **options)
+    return Outcome.LOST if outcome is Outcome.UNKNOWN else outcome
 
 
 @plants(
@@ -67,29 +64,21 @@ def unknown_guarded_write_told_as_lost() -> Patches:
     exhaustive=True,
     limit=250,
 )
-def own_repetition_forgotten() -> Patches:
+@replaces(send, "_settle")
+def own_repetition_forgotten(settle: Any, work: Any, rows: Any, error: Any, *, in_doubt: bool) -> Any:
     """A guarded write knows that botocore has sent it again, and not that it has done so itself."""
-    settle = send._settle
-
-    def forget(work: Any, rows: Any, error: Any, *, in_doubt: bool) -> Any:
-        return settle(work, rows, error, in_doubt=responses.was_repeated(error))
-
-    return [(send, "_settle", forget)]
+    return settle(work, rows, error, in_doubt=responses.was_repeated(error))
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "TrueLoss")
-def loss_not_noted() -> Patches:
+@replaces(Check, "judge")
+def loss_not_noted(told: Any, self: Any, *arguments: Any, **options: Any) -> Any:
     """A write that is told that the lock is lost leaves it to the next heartbeat to note that."""
-    told = Check.judge
-
-    def without_note(self: Any, *arguments: Any, **options: Any) -> Outcome:
-        self.own.absent_from = lambda *_, **__: self.own.loss()
-        try:
-            return told(self, *arguments, **options)
-        finally:
-            del self.own.absent_from
-
-    return [(Check, "judge", without_note)]
+    self.own.absent_from = lambda *_, **__: self.own.loss()
+    try:
+        return told(self, *arguments, **options)
+    finally:
+        del self.own.absent_from
 
 
 @plants(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth")
@@ -112,42 +101,34 @@ def unseen_copy_of_a_release_told_as_lost() -> Patches:
 
 
 @plants(Plan("modify", faults={Fault.LOST_RESPONSE: 1}), "Truth")
-def unknown_told_as_refused() -> Patches:
+@replaces(write, "judge_by_id")
+def unknown_told_as_refused(judge_by_id: Any, *arguments: Any, **options: Any) -> Outcome:
     """A write of which nothing is known is reported as refused."""
-
-    def told(*arguments: Any, **options: Any) -> Outcome:
-        outcome = judge_by_id(*arguments, **options)
-        return Outcome.REJECTED if outcome is Outcome.UNKNOWN else outcome
-
-    return [(write, "judge_by_id", told)]
+    outcome = judge_by_id(*arguments, **options)
+    return Outcome.REJECTED if outcome is Outcome.UNKNOWN else outcome
 
 
 @plants(
     Plan("append", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}, preemptions=0), "RealTime", exhaustive=True
 )
-def unknown_told_as_applied() -> Patches:
+@replaces(ItemWork, "look")
+def unknown_told_as_applied(look: Any, self: Any, error: Exception) -> Any:
     """A write of which nothing is known is reported as done."""
-    look = ItemWork.look
-
-    def trust(self: Any, error: Exception) -> Any:
-        try:
-            return look(self, error)
-        except OutcomeUnknown:
-            return {"Attributes": self.write.item.serialize()}
-
-    return [(ItemWork, "look", trust)]
+    try:
+        return look(self, error)
+    except OutcomeUnknown:
+        return {"Attributes": self.write.item.serialize()}
 
 
 @plants(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth")
-def write_known_by_its_version() -> Patches:
+@replaces(write, "judge_by_id")
+def write_known_by_its_version(
+    judge_by_id: Any, seen: Any, before: Any, *rest: Any, repeated: bool, **options: Any
+) -> Any:
     """A repeated write takes the next version for its own, whichever writer made it."""
-
-    def told(seen: Any, before: Any, *rest: Any, repeated: bool, **options: Any) -> Outcome:
-        if repeated and seen is not None and seen.version == (before.version or 0) + 1:
-            return Outcome.APPLIED
-        return judge_by_id(seen, before, *rest, repeated=repeated, **options)
-
-    return [(write, "judge_by_id", told)]
+    if repeated and seen is not None and seen.version == (before.version or 0) + 1:
+        return Outcome.APPLIED
+    return judge_by_id(seen, before, *rest, repeated=repeated, **options)
 
 
 @plants(Plan("append", faults={Fault.LOST_RESPONSE: 1}), "Truth")
@@ -169,14 +150,11 @@ def new_token_for_the_same_transaction() -> Patches:
 
 
 @plants(Plan("either", parties=4, processes=4, faults={Fault.LOST_REQUEST: 2}), "Truth", limit=100)
-def absence_told_as_applied() -> Patches:
+@replaces(send, "_outcome_of")
+def absence_told_as_applied(_original: Any, work: Any, row: Any, refusal: Any) -> Outcome:
     """A transaction counts as applied if an item that it deletes is absent, though another one has deleted it."""
-
-    def believe(work: Any, row: Any, refusal: Any) -> Outcome:
-        told: Outcome = row.judge(refusal.image, in_doubt=refusal.in_doubt)
-        return told
-
-    return [(send, "_outcome_of", believe)]
+    told: Outcome = row.judge(refusal.image, in_doubt=refusal.in_doubt)
+    return told
 
 
 # Writes that meet one of another Region
@@ -185,19 +163,15 @@ _REPLICATED = "ReplicatedWriteConflictException"
 
 
 @plants(Plan("modify", faults={Fault.REPLICATED: 3}, preemptions=0), "Truth", limit=200)
-def write_that_met_another_region_told_as_applied() -> Patches:
+@replaces(ItemWork, "dispatch")
+def write_that_met_another_region_told_as_applied(dispatch_once: Any, self: Any, rows: Any) -> Any:
     """A write that DynamoDB has refused for now, for the sake of another Region, counts as done."""
-    dispatch_once = ItemWork.dispatch
-
-    def dispatch(self: Any, rows: Any) -> Any:
-        try:
-            return dispatch_once(self, rows)
-        except ClientError as error:
-            if responses.code_of(error) != _REPLICATED:
-                raise
-            return {"Attributes": self.write.item.serialize()}
-
-    return [(ItemWork, "dispatch", dispatch)]
+    try:
+        return dispatch_once(self, rows)
+    except ClientError as error:
+        if responses.code_of(error) != _REPLICATED:
+            raise
+        return {"Attributes": self.write.item.serialize()}
 
 
 @plants(Plan("append", faults={Fault.REPLICATED: 1}, preemptions=0), "Truth", limit=200)
@@ -222,71 +196,53 @@ def change_of_a_function_that_raises() -> Patches:
 
 
 @plants(Plan("combine", processes=1), "Truth")
-def answer_of_another_caller() -> Patches:
+@replaces(edit.QueuedChange, "tell")
+def answer_of_another_caller(tell: Any, self: Any, error: Any, saved: Any = None) -> None:
     """Once a function has raised, all callers that line up behind its caller are told what it raised."""
-    tell = edit.QueuedChange.tell
-
-    def tell_all(self: Any, error: Any, saved: Any = None) -> None:
-        line: Any = self.line
-        line.told = error or getattr(line, "told", None)
-        tell(self, line.told, saved)
-
-    return [(edit.QueuedChange, "tell", tell_all)]
+    line: Any = self.line
+    line.told = error or getattr(line, "told", None)
+    tell(self, line.told, saved)
 
 
 @plants(Plan("combine", parties=6, faults={Fault.LOST_RESPONSE: 2}), "Truth")
-def changes_of_an_unknown_write_made_again() -> Patches:
+@replaces(edit, "_may_be_of_one")
+def changes_of_an_unknown_write_made_again(_original: Any, applied: Any, error: Any) -> bool:
     """After a write whose outcome is unknown, the functions of its callers are applied once more."""
-
-    def may_be_of_one(applied: Any, error: Any) -> bool:
-        return len(applied) > 1 and isinstance(error, OutcomeUnknown)
-
-    return [(edit, "_may_be_of_one", may_be_of_one)]
+    return len(applied) > 1 and isinstance(error, OutcomeUnknown)
 
 
 @plants(Plan("append"), "Versions", limit=150)
-def version_set_not_counted() -> Patches:
+@replaces(VersionPart, "actions")
+def version_set_not_counted(actions: Any, self: Any) -> Any:
     """A write that does not check the version sets it to the one it knows, plus one."""
-    actions = VersionPart.actions
-
-    def set_version(self: Any) -> Any:
-        count = self.shape.attribute.set((self.before.version or 0) + 1)
-        return [count if action is self.shape.count else action for action in actions(self)]
-
-    return [(VersionPart, "actions", set_version)]
+    count = self.shape.attribute.set((self.before.version or 0) + 1)
+    return [count if action is self.shape.count else action for action in actions(self)]
 
 
 @plants(Plan("lives, no lock", parties=4, processes=4), "NothingLost", limit=220)
-def write_id_not_compared() -> Patches:
+@replaces(VersionPart, "condition")
+def write_id_not_compared(_original: Any, self: Any) -> Any:
     """An old copy passes for an item that was deleted and made anew with the same version."""
-
-    def condition(self: Any) -> Any:
-        if not self.is_checked or self.shape.version is None:
-            return None
-        version = self.before.version
-        return self.shape.version.does_not_exist() if version is None else self.shape.version == version
-
-    return [(VersionPart, "condition", condition)]
+    if not self.is_checked or self.shape.version is None:
+        return None
+    version = self.before.version
+    return self.shape.version.does_not_exist() if version is None else self.shape.version == version
 
 
 # Transactions and values
 
 
 @plants(Plan("bank"), "Bank")
-def transaction_in_parts() -> Patches:
+@replaces(send, "send")
+def transaction_in_parts(send_all: Any, work: Any) -> Any:
     """A transaction is sent one action at a time."""
-    send_all = send.send
-
-    def send_each(work: Any) -> Any:
-        if not isinstance(work, TransactionActions):
-            return send_all(work)
-        data: Any = {}
-        for row in work.all:
-            work.all, work.token = [row], ""
-            data = send_all(work)
-        return data
-
-    return [(send, "send", send_each)]
+    if not isinstance(work, TransactionActions):
+        return send_all(work)
+    data: Any = {}
+    for row in work.all:
+        work.all, work.token = [row], ""
+        data = send_all(work)
+    return data
 
 
 @plants(Plan("lists", parties=3, processes=3), "OneOrder", limit=180)
@@ -321,14 +277,10 @@ def item_from_before_our_turn() -> Patches:
 
 
 @plants(Plan("expiring"), "Expiry")
-def replaced_before_it_expires() -> Patches:
+@replaces(expiry, "for_save")
+def replaced_before_it_expires(for_save: Any, model: Any, condition: Any) -> Any:
     """A new item replaces one that will only expire within the next minute."""
-    for_save = expiry.for_save
-
-    def too_early(model: Any, condition: Any) -> Any:
-        name = expiry.attribute_name(model)
-        if name is None or condition is None or not expiry.holds_without_item(condition):
-            return for_save(model, condition)
-        return condition | (Path([name]) <= expiry.now_s() + 60)
-
-    return [(expiry, "for_save", too_early)]
+    name = expiry.attribute_name(model)
+    if name is None or condition is None or not expiry.holds_without_item(condition):
+        return for_save(model, condition)
+    return condition | (Path([name]) <= expiry.now_s() + 60)

@@ -14,7 +14,7 @@ from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 # Requests of the lock
 
@@ -71,15 +71,11 @@ def release_without_condition() -> Patches:
 
 
 @plants(Plan("long work", parties=3, processes=3, faults={Fault.PAUSE_BEFORE: 1}), "NoEarlyEviction", "OneHolder")
-def release_of_a_stranger() -> Patches:
+@replaces(lock_requests, "release")
+def release_of_a_stranger(release: Any, row: Any, entry_id: str, *, want_image: bool) -> Any:
     """A release removes the first entry."""
-    release = lock_requests.release
-
-    def release_first(row: Any, entry_id: str, *, want_image: bool) -> Any:
-        entries = row.state(lock_requests.look(row, consistent=True)).entries
-        return release(row, entries[0].id if entries else entry_id, want_image=want_image)
-
-    return [(lock_requests, "release", release_first)]
+    entries = row.state(lock_requests.look(row, consistent=True)).entries
+    return release(row, entries[0].id if entries else entry_id, want_image=want_image)
 
 
 @plants(Plan("embedded"), "Quiet")
@@ -98,69 +94,55 @@ def nothing_broken() -> Patches:
 
 
 @plants(Plan("embedded", parties=3), "SoundQueue")
-def ticket_read_then_written() -> Patches:
+@replaces(lock_requests, "enter")
+def ticket_read_then_written(enter: Any, row: Any, entry: NewEntry, capacity: int) -> Any:
     """The next ticket is read with one request and taken with another: two can have the same."""
-    enter = lock_requests.enter
-
-    def enter_with_known_ticket(row: Any, entry: NewEntry, capacity: int) -> Any:
-        seen = row.state(lock_requests.look(row, consistent=True)).next_ticket
-        if not seen:
-            return enter(row, entry, capacity)
-        return lock_requests._update(
-            row,
-            Clause(
-                "attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
-                "#l.#q.#me = :entry, #l.#n[0] = :next",
-            ),
-            {
-                "#me": entry.id,
-                ":entry": entry.stored(runtime.current.time_ms(), seen),
-                ":next": stored_rows.number(seen + 1),
-                ":max": stored_rows.number(capacity),
-            },
-        )
-
-    return [(lock_requests, "enter", enter_with_known_ticket)]
+    seen = row.state(lock_requests.look(row, consistent=True)).next_ticket
+    if not seen:
+        return enter(row, entry, capacity)
+    return lock_requests._update(
+        row,
+        Clause(
+            "attribute_exists(#l.#n) AND attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max",
+            "#l.#q.#me = :entry, #l.#n[0] = :next",
+        ),
+        {
+            "#me": entry.id,
+            ":entry": entry.stored(runtime.current.time_ms(), seen),
+            ":next": stored_rows.number(seen + 1),
+            ":max": stored_rows.number(capacity),
+        },
+    )
 
 
 @plants(Plan("embedded", parties=3), "SoundQueue", limit=170)
-def ticket_taken_before_entering() -> Patches:
+@replaces(lock_requests, "enter")
+def ticket_taken_before_entering(enter: Any, row: Any, entry: NewEntry, capacity: int) -> Any:
     """As in the seed: a counter gives the ticket, another request enters; a later ticket can be in before."""
-    enter = lock_requests.enter
-
-    def enter_later(row: Any, entry: NewEntry, capacity: int) -> Any:
-        if not row.state(lock_requests.look(row, consistent=True)).exists:
-            return enter(row, entry, capacity)
-        count = Clause("attribute_exists(#l.#n)", "#l.#n[0] = #l.#n[0] + :one")
-        counted = lock_requests._update(row, count, {":one": stored_rows.number(1)})
-        return lock_requests._update(
-            row,
-            Clause("attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max", "#l.#q.#me = :entry"),
-            {
-                "#me": entry.id,
-                ":entry": entry.stored(runtime.current.time_ms(), row.state(counted).next_ticket - 1),
-                ":max": stored_rows.number(capacity),
-            },
-        )
-
-    return [(lock_requests, "enter", enter_later)]
+    if not row.state(lock_requests.look(row, consistent=True)).exists:
+        return enter(row, entry, capacity)
+    count = Clause("attribute_exists(#l.#n)", "#l.#n[0] = #l.#n[0] + :one")
+    counted = lock_requests._update(row, count, {":one": stored_rows.number(1)})
+    return lock_requests._update(
+        row,
+        Clause("attribute_not_exists(#l.#q.#me) AND size(#l.#q) < :max", "#l.#q.#me = :entry"),
+        {
+            "#me": entry.id,
+            ":entry": entry.stored(runtime.current.time_ms(), row.state(counted).next_ticket - 1),
+            ":max": stored_rows.number(capacity),
+        },
+    )
 
 
 @plants(Plan("embedded", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}), "NoEarlyEviction", exhaustive=True)
-def id_used_twice() -> Patches:
+@replaces(Acquisition, "_name_entry")
+def id_used_twice(_original: Any, self: Any) -> NewEntry:
     """A party has the same id each time it enters, so that a late release of the last time removes it."""
-
-    def name_entry(self: Any) -> NewEntry:
-        return NewEntry("of-" + self._options.owner, self._options.owner, self._options.lease)
-
-    return [(Acquisition, "_name_entry", name_entry)]
+    return NewEntry("of-" + self._options.owner, self._options.owner, self._options.lease)
 
 
 @plants(Plan("embedded", processes=1), "Progress", "Fence", "TrueLoss")
-def id_of_the_process() -> Patches:
+@replaces(Acquisition, "_name_entry")
+def id_of_the_process(_original: Any, self: Any) -> NewEntry:
     """All attempts of a process enter under one id, so that one party takes the entry of another for its own."""
-
-    def name_entry(self: Any) -> NewEntry:
-        return NewEntry("of-" + self._options.owner.partition(".")[0], self._options.owner, self._options.lease)
-
-    return [(Acquisition, "_name_entry", name_entry)]
+    return NewEntry("of-" + self._options.owner.partition(".")[0], self._options.owner, self._options.lease)

@@ -10,7 +10,7 @@ from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._writes import writer
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 _WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
 _MIXED = Plan("mixed, by statements", parties=3, processes=3, rounds=2)
@@ -20,21 +20,17 @@ _GIVEN_UP = Plan("sweepers, by statements", parties=1, processes=1, preemptions=
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-def a_statement_without_its_condition() -> Patches:
+@replaces(batch_requests, "_statement")
+def a_statement_without_its_condition(made: Any, write: Any) -> Any:
     """A statement names its item and checks nothing else of it."""
-    made = batch_requests._statement
-
-    def bare(write: Any) -> Any:
-        statement = made(write)
-        if statement is None:
-            return None
-        kwargs = write.kwargs
-        exists = "attribute_exists(#k)"
-        names = {**kwargs["ExpressionAttributeNames"], "#k": next(iter(kwargs["Key"]))}
-        changed = {**kwargs, "ConditionExpression": exists, "ExpressionAttributeNames": names}
-        return made(write._replace(kwargs=changed))
-
-    return [(batch_requests, "_statement", bare)]
+    statement = made(write)
+    if statement is None:
+        return None
+    kwargs = write.kwargs
+    exists = "attribute_exists(#k)"
+    names = {**kwargs["ExpressionAttributeNames"], "#k": next(iter(kwargs["Key"]))}
+    changed = {**kwargs, "ConditionExpression": exists, "ExpressionAttributeNames": names}
+    return made(write._replace(kwargs=changed))
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
@@ -44,38 +40,26 @@ def a_refused_statement_counts_as_applied() -> Patches:
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-def one_success_is_taken_for_all() -> Patches:
+@replaces(batch_requests, "_sent")
+def one_success_is_taken_for_all(sent: Any, *arguments: Any) -> list[StatementResult]:
     """If one statement of a batch was applied, all are taken for applied."""
-    sent = batch_requests._sent
-
-    def together(*arguments: Any) -> list[StatementResult]:
-        results = sent(*arguments)
-        return [StatementResult.APPLIED] * len(results) if StatementResult.APPLIED in results else results
-
-    return [(batch_requests, "_sent", together)]
+    results = sent(*arguments)
+    return [StatementResult.APPLIED] * len(results) if StatementResult.APPLIED in results else results
 
 
 @plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
-def a_lost_batch_counts_as_applied() -> Patches:
+@replaces(batch_requests, "_sent")
+def a_lost_batch_counts_as_applied(sent: Any, *arguments: Any) -> list[StatementResult]:
     """A batch whose answer was lost is taken for applied, also those of its statements that never arrived."""
-    sent = batch_requests._sent
-
-    def trusting(*arguments: Any) -> list[StatementResult]:
-        return [StatementResult.APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
-
-    return [(batch_requests, "_sent", trusting)]
+    return [StatementResult.APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
 
 
 @plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
-def a_batch_is_repeated_without_looking() -> Patches:
+@replaces(batch_requests, "_sent")
+def a_batch_is_repeated_without_looking(sent: Any, *arguments: Any) -> list[StatementResult]:
     """A batch whose answer was lost is sent again; what is refused then is taken for applied by the first copy."""
-    sent = batch_requests._sent
-
-    def repeated(*arguments: Any) -> list[StatementResult]:
-        results = sent(*arguments)
-        return [StatementResult.APPLIED for _ in sent(*arguments)] if StatementResult.UNKNOWN in results else results
-
-    return [(batch_requests, "_sent", repeated)]
+    results = sent(*arguments)
+    return [StatementResult.APPLIED for _ in sent(*arguments)] if StatementResult.UNKNOWN in results else results
 
 
 def _trusting(*codes: str) -> Patches:
@@ -108,56 +92,38 @@ def answers_are_matched_to_the_wrong_statements() -> Patches:
 
 
 @plants(_MIXED.but(faults={Fault.THROTTLED: 3}), *_WRITE_CHECKS, limit=1000)
-def only_the_first_refusal_of_a_batch_is_seen() -> Patches:
+@replaces(batch_requests, "_sent")
+def only_the_first_refusal_of_a_batch_is_seen(sent: Any, *arguments: Any) -> list[StatementResult]:
     """After a refused statement the others of its batch are taken for applied."""
-    sent = batch_requests._sent
-
-    def hasty(*arguments: Any) -> list[StatementResult]:
-        results = sent(*arguments)
-        refused = [
-            i for i, result in enumerate(results) if result in (StatementResult.NOT_APPLIED, StatementResult.BUSY)
-        ]
-        seen = refused[0] + 1 if refused else len(results)
-        return [*results[:seen], *[StatementResult.APPLIED] * (len(results) - seen)]
-
-    return [(batch_requests, "_sent", hasty)]
+    results = sent(*arguments)
+    refused = [i for i, result in enumerate(results) if result in (StatementResult.NOT_APPLIED, StatementResult.BUSY)]
+    seen = refused[0] + 1 if refused else len(results)
+    return [*results[:seen], *[StatementResult.APPLIED] * (len(results) - seen)]
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-def half_of_a_batch_is_dropped() -> Patches:
+@replaces(batch_requests, "_sent")
+def half_of_a_batch_is_dropped(sent: Any, first: Any, batch: list[Any]) -> list[StatementResult]:
     """The second half of a batch is never sent, and is taken for applied."""
-    sent = batch_requests._sent
-
-    def half(first: Any, batch: list[Any]) -> list[StatementResult]:
-        kept = (len(batch) + 1) // 2
-        return [*sent(first, batch[:kept]), *[StatementResult.APPLIED] * (len(batch) - kept)]
-
-    return [(batch_requests, "_sent", half)]
+    kept = (len(batch) + 1) // 2
+    return [*sent(first, batch[:kept]), *[StatementResult.APPLIED] * (len(batch) - kept)]
 
 
 @plants(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=3000)
-def a_finish_in_a_batch_does_not_name_its_transaction() -> Patches:
+@replaces(write_intents, "finishing")
+def a_finish_in_a_batch_does_not_name_its_transaction(finishing: Any, *arguments: Any) -> Any:
     """A finish is applied to whatever mark the item has."""
-    finishing = write_intents.finishing
-
-    def nameless(*arguments: Any) -> Any:
-        write = finishing(*arguments)
-        if write is None:
-            return None
-        return write._replace(kwargs={**write.kwargs, "ConditionExpression": "attribute_exists(#l.#tx.#id)"})
-
-    return [(write_intents, "finishing", nameless)]
+    write = finishing(*arguments)
+    if write is None:
+        return None
+    return write._replace(kwargs={**write.kwargs, "ConditionExpression": "attribute_exists(#l.#tx.#id)"})
 
 
 @plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)
-def a_lost_batch_counts_as_not_applied() -> Patches:
+@replaces(batch_requests, "_sent")
+def a_lost_batch_counts_as_not_applied(sent: Any, *arguments: Any) -> list[StatementResult]:
     """A batch whose answer was lost is taken for lost on its way, and its marks arrive after a sweep."""
-    sent = batch_requests._sent
-
-    def sure(*arguments: Any) -> list[StatementResult]:
-        return [StatementResult.NOT_APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
-
-    return [(batch_requests, "_sent", sure)]
+    return [StatementResult.NOT_APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
 
 
 @plants(
@@ -167,26 +133,18 @@ def a_lost_batch_counts_as_not_applied() -> Patches:
     limit=2000,
     first_seed=85,
 )
-def a_refused_finish_counts_as_applied() -> Patches:
+@replaces(write_intents, "_sent_together")
+def a_refused_finish_counts_as_applied(together: Any, marked: Any, writes: Any) -> Any:
     """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
-    together = write_intents._sent_together
-
-    def believed(marked: Any, writes: Any) -> Any:
-        left = together(marked, writes)
-        return left if len(marked) == 1 else []
-
-    return [(write_intents, "_sent_together", believed)]
+    left = together(marked, writes)
+    return left if len(marked) == 1 else []
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10)
-def one_header_is_taken_for_all_marks() -> Patches:
+@replaces(Resolver, "header")
+def one_header_is_taken_for_all_marks(read: Any, self: Any, row: Any, mark: Any) -> Any:
     """A header that was read for one mark decides about those of other transactions as well."""
-    read = Resolver.header
-
-    def first(self: Any, row: Any, mark: Any) -> Any:
-        return next(iter(self._decided.values())) if self._decided else read(self, row, mark)
-
-    return [(Resolver, "header", first)]
+    return next(iter(self._decided.values())) if self._decided else read(self, row, mark)
 
 
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)
@@ -203,20 +161,16 @@ def one_save_of_a_batch_stands_for_all() -> Patches:
 
 
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)
-def one_refusal_in_a_batch_stands_for_all() -> Patches:
+@replaces(writer, "send_batch")
+def one_refusal_in_a_batch_stands_for_all(send: Any, batch: Any) -> Any:
     """If one write of a batch was refused, all are taken for refused, and begun anew."""
-    send = writer.send_batch
-
-    def together_or_not(batch: Any) -> list[bool]:
-        applied = send(batch)
-        if not all(applied):
-            applied = [False] * len(batch)
-            for each in batch:
-                each.write.part.write_ids.clear()
-                each.write.part.renew(runtime.current.token())
-        return applied
-
-    return [(writer, "send_batch", together_or_not)]
+    applied = send(batch)
+    if not all(applied):
+        applied = [False] * len(batch)
+        for each in batch:
+            each.write.part.write_ids.clear()
+            each.write.part.renew(runtime.current.token())
+    return applied
 
 
 @plants(_BATCH.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=1000)

@@ -7,17 +7,14 @@ from typing import Any
 from pynamo_locking._locks import acquire
 from tests.simulation.engine.world import World
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 
 @plants(Plan("cancelled tasks"), "KeptPlace", "Quiet")
-def abandoned_attempts_stay() -> Patches:
+@replaces(acquire.TaskAcquisition, "abandon")
+def abandoned_attempts_stay(_original: Any, self: Any) -> None:
     """A task that is cancelled on its way to a lock leaves its entry, or the lock, behind."""
-
-    def abandon(self: Any) -> None:
-        self.is_over = True
-
-    return [(acquire.TaskAcquisition, "abandon", abandon)]
+    self.is_over = True
 
 
 @plants(Plan("tasks", parties=1, processes=1), "OneHolder")

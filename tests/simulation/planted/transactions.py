@@ -21,7 +21,7 @@ from pynamo_locking._transactions.prepare import IntentWrite, IntentWriter
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.outcomes import another_token_for_each_attempt
 
 _WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
@@ -39,10 +39,7 @@ def r1_numbers_instead_of_stamps() -> Patches:
         finally:
             self.before = known
 
-    return [
-        (VersionPart, "condition", condition),
-        (Known, "may_be", lambda self, other: self.version == other.version),
-    ]
+    return [(VersionPart, "condition", condition), (Known, "may_be", lambda self, other: self.version == other.version)]
 
 
 @plants(Plan("crowd", parties=3, processes=3), *_WRITE_CHECKS, limit=400)
@@ -99,13 +96,10 @@ class _Dropped(Exception):  # noqa: N818 - a signal
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=530)
-def r5_plain_reads_validate() -> Patches:
+@replaces(validation, "read_together")
+def r5_plain_reads_validate(_original: Any, members: Any, marks: Any = ()) -> list[Any]:
     """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
-
-    def read_together(members: Any, marks: Any = ()) -> list[Any]:
-        return [*map(_plain_read, members), *(_plain_header(members, mark) for mark in marks)]
-
-    return [(validation, "read_together", read_together)]
+    return [*map(_plain_read, members), *(_plain_header(members, mark) for mark in marks)]
 
 
 def _plain_read(member: Any) -> Any:
@@ -134,38 +128,27 @@ def r7_absence_is_checked_last() -> Patches:
 
 
 @plants(Plan("resurrection", faults={Fault.LATE: 1, Fault.CRASH_BEFORE: 1}), "Together", "NothingLeft", limit=1000)
-def r8_placeholders_after_the_decision() -> Patches:
+@replaces(IntentWriter, "_place")
+def r8_placeholders_after_the_decision(_original: Any, self: Any, new: Any) -> None:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
-
-    def plain(self: Any, new: Any) -> None:
-        for one in new:
-            self.mark(one)
-
-    return [(IntentWriter, "_place", plain)]
+    for one in new:
+        self.mark(one)
 
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400, first_seed=84)
-def r9_finished_before_all_items_are() -> Patches:
+@replaces(MultiRequestCommit, "_finish")
+def r9_finished_before_all_items_are(finish: Any, self: Any) -> None:
     """The header says finished before the items are: a request that meets a mark then drops it."""
-    finish = MultiRequestCommit._finish
-
-    def early(self: Any) -> None:
-        transaction_record.finish(self._header_table, self._header.id)
-        finish(self)
-
-    return [(MultiRequestCommit, "_finish", early)]
+    transaction_record.finish(self._header_table, self._header.id)
+    finish(self)
 
 
 @plants(Plan("mixed transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=1000, first_seed=83)
-def r10_headers_are_forgotten_at_once() -> Patches:
+@replaces(transaction_record, "record_in")
+def r10_headers_are_forgotten_at_once(read: Any, image: Any, table: Any = None) -> Any:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
-    read = transaction_record.record_in
-
-    def forgetful(image: Any, table: Any = None) -> Any:
-        header = read(image, table)
-        return None if header is not None and header.state is transactions.TransactionStatus.FINISHED else header
-
-    return [(transaction_record, "record_in", forgetful)]
+    header = read(image, table)
+    return None if header is not None and header.state is transactions.TransactionStatus.FINISHED else header
 
 
 @plants(
@@ -174,15 +157,12 @@ def r10_headers_are_forgotten_at_once() -> Patches:
     limit=600,
     first_seed=128,
 )
-def r11_silence_is_taken_for_failure() -> Patches:
+@replaces(MultiRequestCommit, "_give_up")
+def r11_silence_is_taken_for_failure(_original: Any, self: Any, error: Any) -> bool:
     """No answer to the decision is told as a failure, and the header is not asked."""
-
-    def give_up(self: Any, error: Any) -> bool:
-        if isinstance(error, OutcomeUnknown):
-            raise TransactionConflict("no answer")
-        return False
-
-    return [(MultiRequestCommit, "_give_up", give_up)]
+    if isinstance(error, OutcomeUnknown):
+        raise TransactionConflict("no answer")
+    return False
 
 
 @plants(Plan("native transactions", faults={Fault.LOST_RESPONSE: 3}), "Truth", limit=600)
@@ -192,27 +172,19 @@ def r11_another_token_for_each_attempt() -> Patches:
 
 
 @plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=314)
-def snapshots_with_headers_of_another_moment() -> Patches:
+@replaces(validation, "read_together")
+def snapshots_with_headers_of_another_moment(read: Any, members: Any, marks: Any = ()) -> list[Any]:
     """A snapshot looks past a mark whose transaction was pending a moment ago: it is decided when the item is read."""
-    read = validation.read_together
-
-    def read_together(members: Any, marks: Any = ()) -> list[Any]:
-        found = [_plain_header(members, mark) for mark in marks]
-        return [*read(members), *found]
-
-    return [(validation, "read_together", read_together)]
+    found = [_plain_header(members, mark) for mark in marks]
+    return [*read(members), *found]
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=1154)
-def snapshots_look_past_early_checks() -> Patches:
+@replaces(transaction_record, "record_in")
+def snapshots_look_past_early_checks(header_in: Any, image: Any, table: Any = None) -> Any:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
-    header_in = transaction_record.record_in
-
-    def late(image: Any, table: Any = None) -> Any:
-        header = header_in(image, table)
-        return None if header is None else replace(header, is_early=False)
-
-    return [(transaction_record, "record_in", late)]
+    header = header_in(image, table)
+    return None if header is None else replace(header, is_early=False)
 
 
 @plants(
@@ -223,13 +195,10 @@ def snapshots_look_past_early_checks() -> Patches:
     limit=600,
     first_seed=125,
 )
-def r12_placeholders_are_left_as_items() -> Patches:
+@replaces(write_intents, "_dropping")
+def r12_placeholders_are_left_as_items(_original: Any, row: Any, mark: Any) -> Any:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
-
-    def drop(row: Any, mark: Any) -> Any:
-        return write_intents._request(row, mark, replace(mark, set={}, remove=()))
-
-    return [(write_intents, "_dropping", drop)]
+    return write_intents._request(row, mark, replace(mark, set={}, remove=()))
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
@@ -242,46 +211,35 @@ def clean_while_a_mark_is_underway() -> Patches:
 
 
 @plants(_GIVEN_UP.but(faults={Fault.CRASH_BEFORE: 1}), "NothingLeft", limit=100, exhaustive=True)
-def clean_before_the_marks_are_dropped() -> Patches:
+@replaces(MultiRequestCommit, "_drop_marks")
+def clean_before_the_marks_are_dropped(drop: Any, self: Any) -> None:
     """An aborted transaction is noted as clean first: a process that dies then leaves marks that no sweep sees."""
-    drop = MultiRequestCommit._drop_marks
-
-    def early(self: Any) -> None:
-        transaction_record.clean(self._header_table, self._header.id, is_certain=True)
-        drop(self)
-
-    return [(MultiRequestCommit, "_drop_marks", early)]
+    transaction_record.clean(self._header_table, self._header.id, is_certain=True)
+    drop(self)
 
 
 @plants(Plan("plain readers"), "PlainReads", limit=100)
-def values_beside_the_mark() -> Patches:
+@replaces(IntentWriter, "mark")
+def values_beside_the_mark(mark: Any, self: Any, one: Any) -> None:
     """A mark stores what it intends in the item itself, before the decision: dirty reads."""
-    mark = IntentWriter.mark
-
-    def dirty(self: Any, one: Any) -> None:
-        mark(self, one)
-        if one.mark.set:
-            changes = list(enumerate(one.mark.set.items()))
-            kwargs = {
-                "TableName": one.row.table,
-                "Key": one.row.key,
-                "UpdateExpression": "SET " + ", ".join(f"#{i} = :{i}" for i, _ in changes),
-                "ExpressionAttributeNames": {f"#{i}": name for i, (name, _) in changes},
-                "ExpressionAttributeValues": {f":{i}": value for i, (_, value) in changes},
-            }
-            client.ask(one.row.connection, "UpdateItem", kwargs)
-
-    return [(IntentWriter, "mark", dirty)]
+    mark(self, one)
+    if one.mark.set:
+        changes = list(enumerate(one.mark.set.items()))
+        kwargs = {
+            "TableName": one.row.table,
+            "Key": one.row.key,
+            "UpdateExpression": "SET " + ", ".join(f"#{i} = :{i}" for i, _ in changes),
+            "ExpressionAttributeNames": {f"#{i}": name for i, (name, _) in changes},
+            "ExpressionAttributeValues": {f":{i}": value for i, (_, value) in changes},
+        }
+        client.ask(one.row.connection, "UpdateItem", kwargs)
 
 
 @plants(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=400)
-def resumed_without_a_look() -> Patches:
+@replaces(suspension, "_check")
+def resumed_without_a_look(_original: Any, member: Any, _: Any) -> None:
     """What a suspended transaction had read counts as unchanged, whatever is stored when it is resumed."""
-
-    def check(member: Any, _: Any) -> None:
-        member.check()
-
-    return [(suspension, "_check", check)]
+    member.check()
 
 
 @plants(Plan("suspended", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=400)

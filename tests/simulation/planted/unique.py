@@ -10,7 +10,7 @@ from pynamo_locking._transactions.items import TransactionItems
 from pynamo_locking._writes import native_transaction, unique_rows, write
 from pynamo_locking._writes.unique_rows import UniqueRow, UniqueRows
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 _VALUES = Plan("unique values", parties=3, processes=3)
 _EXPIRING = _VALUES.but(workload="unique values, expiring")
@@ -28,14 +28,11 @@ def row_not_conditional() -> Patches:
 
 
 @plants(_VALUES, "OneRowEach")
-def old_row_not_deleted() -> Patches:
+@replaces(unique_rows, "merged")
+def old_row_not_deleted(_original: Any, several: Any) -> Any:
     """A change leaves the row of the old value."""
-
-    def merged(several: Any) -> Any:
-        rows = _merged(several)
-        return [row for row in rows if row.to is not None or all(each.to is None for each in rows)]
-
-    return [(unique_rows, "merged", merged)]
+    rows = _merged(several)
+    return [row for row in rows if row.to is not None or all(each.to is None for each in rows)]
 
 
 @plants(_VALUES, "OneRowEach")
@@ -57,16 +54,13 @@ def old_values_not_checked() -> Patches:
 
 
 @plants(_EXPIRING, "OneRowEach")
-def time_of_the_row_not_moved() -> Patches:
+@replaces(UniqueRows, "expect")
+def time_of_the_row_not_moved(_original: Any, self: Any, old: Any) -> None:
     """An item gets more time, and its row does not."""
-
-    def expect(self: Any, old: Any) -> None:
-        expires, self._expires = self._expires, None
-        _expect(self, old)
-        self.holder = self.holder._replace(expires=self._change(old).get(expires))
-        self._expires = expires
-
-    return [(UniqueRows, "expect", expect)]
+    expires, self._expires = self._expires, None
+    _expect(self, old)
+    self.holder = self.holder._replace(expires=self._change(old).get(expires))
+    self._expires = expires
 
 
 @plants(_EXPIRING, "OneRowEach")

@@ -15,7 +15,7 @@ from pynamo_locking._locks.heartbeat import HeartbeatThread
 from pynamo_locking._locks.held_lock import HeldEntry
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants
+from tests.simulation.planted.machinery import Patches, plants, replaces
 
 # Waiting
 
@@ -39,29 +39,21 @@ def waiter_not_renewed() -> Patches:
 
 
 @plants(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace")
-def absence_in_old_image() -> Patches:
+@replaces(Acquisition, "_with_us")
+def absence_in_old_image(with_us: Any, self: Any, image: Any) -> Any:
     """An eventually consistent read that lacks our entry is taken for the proof that it is gone."""
-    with_us = Acquisition._with_us
-
-    def _with_us(self: Any, image: Any) -> Any:
-        is_in = self._row.state(image).find(self._new.id) is not None
-        return (yield from with_us(self, image)) if is_in or self._entry is None else None
-
-    return [(Acquisition, "_with_us", _with_us)]
+    is_in = self._row.state(image).find(self._new.id) is not None
+    return (yield from with_us(self, image)) if is_in or self._entry is None else None
 
 
 @plants(Plan("polling", faults={Fault.STALE: 1}), "OneHolder")
-def old_image_without_us() -> Patches:
+@replaces(Acquisition, "_with_us")
+def old_image_without_us(with_us: Any, self: Any, image: Any) -> Any:
     """An image from before we entered decides who is ahead of us."""
-    with_us = Acquisition._with_us
-
-    def _with_us(self: Any, image: Any) -> Any:
-        if self._entry is None or image is None:
-            return (yield from with_us(self, image))
-        self._state = self._row.state(image)
-        return image
-
-    return [(Acquisition, "_with_us", _with_us)]
+    if self._entry is None or image is None:
+        return (yield from with_us(self, image))
+    self._state = self._row.state(image)
+    return image
 
 
 @plants(Plan("embedded", parties=3, processes=3, has_bells=True), "Fifo", "OneHolder")

@@ -13,10 +13,10 @@ from tests.simulation.history import Told
 from tests.simulation.models import LOCKED_ELSEWHERE, WITHOUT_LOCK, Names, Note, has_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking import Lock
-    from tests.simulation.history import History, Operation
+    from tests.simulation.history import Grant, History, Operation
 
 
 class Workload:
@@ -38,6 +38,7 @@ class Workload:
         most_actions: how many a native transaction holds; fewer than DynamoDB's, so that few items make a long one.
         refusals: after how many an insert of an interval takes its turn; fewer than usual, so that few parties do.
         most_statements: how many a batch of statements holds; 1: none are sent.
+        halves_seeds: whether tests make half as many seeds: one of many workloads for one rule, or one that takes long.
     """
 
     name: ClassVar[str]
@@ -53,6 +54,7 @@ class Workload:
     most_actions: ClassVar[int | None] = None
     refusals: ClassVar[int | None] = None
     most_statements: ClassVar[int] = 1
+    halves_seeds: ClassVar[bool] = False
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -107,14 +109,70 @@ class Workload:
         """Let an item show the number of an operation."""
         item.log = [*(item.log or []), done]
 
-    def saves(self, lock: Lock[Any], *work_s: float) -> None:
-        """Take a lock, save once after each time of work, and give it back."""
-        if self.taken(lock):
+    def append_and_save(self, item: Any, done: int) -> None:
+        """Let an item show the number of an operation, and save it."""
+        self.append(item, done)
+        item.save()
+
+    def appended(self, model: Any, done: int) -> Any:
+        """Return the action that lets an item show the number of an operation."""
+        return model.log.set(model.log.append([done]))
+
+    def plain_save(self, model: Any, key: str, kind: str = "save") -> None:
+        """Read an item and save it, without a lock."""
+        with self.history.operation(kind, place(model, key)) as done:
+            self.append_and_save(model.get(key, consistent_read=True), done.number)
+
+    def plain_create(self, model: Any, key: str, condition: Any = None, **values: Any) -> None:
+        """Make an item, if there is none."""
+        with self.history.operation("create", place(model, key)) as done:
+            model(key, log=[done.number], **values).save(condition)
+
+    def plain_delete(self, model: Any, key: str, kind: str = "delete") -> None:
+        """Read an item and delete it, without a lock."""
+        with self.history.operation(kind, place(model, key)):
+            model.get(key, consistent_read=True).delete()
+
+    def save_together(self, done: int, *items: Any, lock: Lock[Any] | None = None, kind: Any = TransactWrite) -> None:
+        """Let items show the number of an operation in one native transaction, perhaps only if we still have a lock."""
+        with kind(connection=Note._get_connection().connection) as transaction:
+            if lock is not None:
+                lock.check(transaction)
+            for item in items:
+                self.append(item, done)
+                transaction.save(item)
+
+    def until_not_refused(self, act: Callable[[], Told], attempts: int) -> None:
+        """Do something again as long as it is refused."""
+        for _ in range(attempts):
+            if act() is not Told.REFUSED:
+                return
+
+    def using(self, lock: Lock[Any], work: Callable[[], object], **arguments: Any) -> None:
+        """Take a lock, work, and give it back."""
+        if self.taken(lock, **arguments):
             try:
-                for seconds in work_s:
-                    self.save_locked(lock, seconds)
+                work()
             finally:
                 self.give_back(lock)
+
+    def holding(self, lock: Lock[Any], work: Callable[[Grant], object], **arguments: Any) -> None:
+        """Take a lock, work while it counts as held, and give it back."""
+
+        def held() -> None:
+            with self.history.held(lock, self.row(lock)) as grant:
+                work(grant)
+
+        self.using(lock, held, **arguments)
+
+    def saves(self, lock: Lock[Any], *work_s: float) -> None:
+        """Take a lock, save once after each time of work, and give it back."""
+
+        def save() -> None:
+            for seconds in work_s:
+                self.save_locked(lock, seconds)
+
+        self.using(lock, save)
 
     def save_locked(self, lock: Lock[Any], work_s: float = 0) -> None:
         """Change an item under its lock."""
@@ -122,9 +180,7 @@ class Workload:
             if work_s:
                 runtime.current.sleep(work_s)
             with self.history.operation("save", self.item(lock), ticket=lock.ticket) as done:
-                item = lock.item
-                self.append(item, done.number)
-                item.save()
+                self.append_and_save(lock.item, done.number)
             self.take_back(lock, done)
 
     def take_back(self, lock: Lock[Any], done: Operation) -> None:
@@ -136,11 +192,7 @@ class Workload:
     def write_beside(self, lock: Lock[Any]) -> Operation:
         """Change an item that has no lock, if we still have ours."""
         with self.history.operation("write beside", place(Note, "n"), ticket=lock.ticket) as done:
-            note = Note.get("n", consistent_read=True)
-            self.append(note, done.number)
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                lock.check(transaction)
-                transaction.save(note)
+            self.save_together(done.number, Note.get("n", consistent_read=True), lock=lock)
         return done
 
     def read(self, model: Any, key: str) -> None:

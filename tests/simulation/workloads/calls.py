@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamo_locking import transaction
 from pynamo_locking._io import runtime
-from tests.simulation.history import Told
 from tests.simulation.models import Called, Coin
 from tests.simulation.workloads.base import Workload, place
 from tests.simulation.workloads.transacting import LEASE_S
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking import IdempotentCall, Lock, Transaction
     from tests.simulation.engine.network import Place
-    from tests.simulation.history import Operation
+    from tests.simulation.history import Operation, Told
 
 KEY: Final = "k"
 
@@ -28,6 +28,7 @@ class Calls(Workload):
     """All call the same function with the same key."""
 
     name = "calls"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, str], ...]] = ((Coin, "a"),)
     tables: ClassVar[tuple[Any, ...]] = (Called,)
     is_contended = True
@@ -35,12 +36,10 @@ class Calls(Workload):
     ways: ClassVar[tuple[str, ...]] = (BY_LOCK, BY_COMMIT, BY_BOTH)
 
     def party(self, index: int, turn: int) -> None:
-        """Call twice; if a commit was refused, once more."""
         for n in range(2):
             way = self.ways[(index + turn + n) % len(self.ways)]
-            for _ in range(2 if way == BY_COMMIT else 1):
-                if self.call(way, self.payload(index, n)) is not Told.REFUSED:
-                    break
+            act = partial(self.call, way, self.payload(index, n))
+            self.until_not_refused(act, attempts=2 if way == BY_COMMIT else 1)
 
     def payload(self, index: int, n: int) -> str:
         """Return what the call is about."""
@@ -80,7 +79,6 @@ class Calls(Workload):
             call.result = result
 
     def do(self, tx: Transaction, done: Operation) -> None:
-        """Append to the coin."""
         coin = tx.get(Coin, "a")
         self.append(coin, done.number)
         tx.save(coin)
@@ -90,7 +88,6 @@ class Calls(Workload):
         return [*super().rows(), place(Called, KEY)]
 
     def locks(self) -> Iterator[Lock[Any]]:
-        """Return one lock for each of them."""
         yield from super().locks()
         yield Called.lock(KEY)
 
@@ -112,7 +109,6 @@ class ShortCalls(Calls):
     keep_s = 8
 
     def party(self, index: int, turn: int) -> None:
-        """Call; call again when the result has expired."""
         super().party(index, turn)
         runtime.current.sleep(self.keep_s + 1 + 5 * index)
         super().party(index, turn)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
 from tests.simulation.models import Device, Document, Note
@@ -20,20 +18,12 @@ class IdleHolders(Workload):
     def party(self, index: int, turn: int) -> None:
         """Hold, or write from outside: alone, in a transaction, or again and again."""
         if index % 2 == 0:
-            lock = Document.lock("d")
-            if self.taken(lock):
-                with self.history.held(lock, self.row(lock)):
-                    runtime.current.sleep(1.5)
-                self.give_back(lock)
+            self.holding(Document.lock("d"), lambda _: runtime.current.sleep(1.5))
         else:
             (self.save, self.transact, self.modify)[(index // 2 * 2 + turn) % 3]()
 
     def save(self) -> None:
-        """Write alone."""
-        with self.history.operation("save from outside", place(Document, "d")) as done:
-            item = Document.get("d", consistent_read=True)
-            self.append(item, done.number)
-            item.save()
+        self.plain_save(Document, "d", "save from outside")
 
     def modify(self) -> None:
         """Write as often as it takes."""
@@ -43,11 +33,8 @@ class IdleHolders(Workload):
     def transact(self) -> None:
         """Write together with another item."""
         with self.history.operation("transaction", place(Document, "d"), place(Note, "n")) as done:
-            items: list[Any] = [Document.get("d", consistent_read=True), Note.get("n", consistent_read=True)]
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                for item in items:
-                    self.append(item, done.number)
-                    transaction.save(item)
+            items = Document.get("d", consistent_read=True), Note.get("n", consistent_read=True)
+            self.save_together(done.number, *items)
 
 
 class _InDoubt(Workload):
@@ -56,7 +43,6 @@ class _InDoubt(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Go out of the way after a while, or write."""
         if index % 2 == 0:
             runtime.current.sleep(1.5)
             self.make_way()
@@ -79,18 +65,12 @@ class TransactCreate(_InDoubt):
     items = ((Note, "x"), (Note, "n"))
 
     def make_way(self) -> None:
-        """Delete the item."""
-        with self.history.operation("delete", place(Note, "x")):
-            Note.get("x", consistent_read=True).delete()
+        self.plain_delete(Note, "x")
 
     def transact(self) -> None:
         """Create the one, change the other."""
         with self.history.operation("transaction", place(Note, "x"), place(Note, "n")) as done:
-            items = (Note("x"), Note.get("n", consistent_read=True))
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                for item in items:
-                    self.append(item, done.number)
-                    transaction.save(item)
+            self.save_together(done.number, Note("x"), Note.get("n", consistent_read=True))
 
 
 class TransactCheck(_InDoubt):
@@ -101,10 +81,7 @@ class TransactCheck(_InDoubt):
 
     def make_way(self) -> None:
         """Write what the other one waits for."""
-        with self.history.operation("save", place(Document, "a")) as done:
-            document = Document.get("a", consistent_read=True)
-            self.append(document, done.number)
-            document.save()
+        self.plain_save(Document, "a")
 
     def transact(self) -> None:
         """Change an item if another one has a log."""
@@ -124,11 +101,9 @@ class LockedCreate(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Delete from outside, or create under the lock."""
         if index % 2 == 0:
             runtime.current.sleep(1.5)
-            with self.history.operation("delete", place(Device, "d")):
-                Device.get("d", consistent_read=True).delete()
+            self.plain_delete(Device, "d")
             return
         lock = Device.lock("d")
         if self.taken(lock):

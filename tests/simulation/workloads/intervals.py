@@ -40,7 +40,6 @@ class Intervals(Workload):
 
     @property
     def model(self) -> Any:
-        """The model of the items."""
         return self.tables[0]
 
     def party(self, index: int, turn: int) -> None:
@@ -99,12 +98,10 @@ class Intervals(Workload):
         """Give an item another end, by a save or by an update."""
         with self.history.operation("extend", self.at(int(item.begin))) as done:
             if done.number % 2:
-                self.append(item, done.number)
                 item.end += 3
-                item.save()
+                self.append_and_save(item, done.number)
             else:
-                log = self.model.log
-                item.update(actions=[self.model.end.set(item.end + 3), log.set(log.append([done.number]))])
+                item.update([self.model.end.set(item.end + 3), self.appended(self.model, done.number)])
 
 
 class IntervalsInTurns(Intervals):
@@ -124,8 +121,7 @@ class OpenIntervals(Intervals):
     def extend(self, item: Any) -> None:
         """Let an item go on for ever, or end it early."""
         with self.history.operation("extend", self.at(int(item.begin))) as done:
-            log = self.model.log.set(self.model.log.append([done.number]))
-            item.update(actions=[self.model.end.remove(), log])
+            item.update([self.model.end.remove(), self.appended(self.model, done.number)])
         if done.told is Told.APPLIED:
             self.close(item)
 
@@ -141,6 +137,7 @@ class IntervalsUnderLocks(Intervals):
     """Inserted and moved under range locks, that is one after the other; deletes and changes in between."""
 
     name = "intervals under locks"
+    halves_seeds = True
     items = ((Names, f"{Stay.Meta.table_name}/{KEY}"),)
     tables = (Stay,)
     options: ClassVar[dict[str, Any]] = {"wait": WAIT_S, "pessimistic": True}
@@ -175,7 +172,6 @@ class IntervalsInTransactions(Intervals):
         return told is Told.APPLIED
 
     def new(self, begin: int, end: int | None, number: int, log: Sequence[int] = ()) -> Any:
-        """Return a new item."""
         return self.model(KEY, begin, end=end, log=[*log, number])
 
     def insert(self, *spans: tuple[int, int | None]) -> Any:

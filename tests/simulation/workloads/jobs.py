@@ -29,6 +29,7 @@ class Periods(Workload):
     """
 
     name = "once in a period"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Names, "job"),)
     is_contended = True
     at_least_s = 0
@@ -38,7 +39,6 @@ class Periods(Workload):
         self.ended = set[int]()
 
     def party(self, index: int, turn: int) -> None:
-        """Ask for a run, work, and end well or not."""
         runtime.current.sleep(PAUSES_S[self.pick(len(PAUSES_S), "pause")])
         if index == 2 and turn == 0:
             self.saves(Names.lock("job"))
@@ -61,7 +61,6 @@ class Periods(Workload):
             self.end(once, run.ticket, fails=fails)
 
     def pick(self, count: int, what: str) -> int:
-        """Choose one of so many."""
         return self.history.scheduler._choices.pick(count, what)
 
     def end(self, once: Once[Any], ticket: int, *, fails: bool) -> None:

@@ -40,6 +40,7 @@ class Leaders(Workload):
     """Each party is a candidate until its work as the leader is over, and writes beside in each term."""
 
     name = "leaders"
+    halves_seeds = True
     items = ((Names, "leader"), (Note, "n"))
     is_contended = True
     trusts_clocks = False
@@ -50,7 +51,6 @@ class Leaders(Workload):
         self._terms: list[int] = []
 
     def party(self, index: int, turn: int) -> None:
-        """Campaign, lead, and leave."""
         process = runtime.current.process  # type: ignore[attr-defined]
         is_over = runtime.current.event()
         kind = (index + turn) % 3

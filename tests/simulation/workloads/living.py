@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from pynamo_locking._io import runtime
@@ -17,46 +17,36 @@ class _Lives(Workload):
     model: Any
 
     def party(self, index: int, turn: int) -> None:
-        """Do three of the four, in another order each time."""
         acts = [self.delete_locked, self.create, self.delete, self.save]
         first = index + 2 * turn
         for number in range(3):
             acts[(first + number) % 4]()
 
+    @property
+    def is_versioned(self) -> bool:
+        return self.model._version_attribute_name is not None
+
     def create(self) -> None:
         """Make the item, if there is none."""
-        with self.history.operation("create", place(self.model, "d")) as done:
-            item = self.model("d", log=[done.number])
-            is_versioned = self.model._version_attribute_name is not None
-            item.save(None if is_versioned else self.model.key.does_not_exist())
+        self.plain_create(self.model, "d", None if self.is_versioned else self.model.key.does_not_exist())
 
     def delete(self) -> None:
         """Delete the item from outside of the lock."""
-        is_versioned = self.model._version_attribute_name is not None
-        with self.history.operation("delete" if is_versioned else "unchecked delete", place(self.model, "d")):
-            self.model.get("d", consistent_read=True).delete()
+        self.plain_delete(self.model, "d", "delete" if self.is_versioned else "unchecked delete")
 
     def delete_locked(self) -> None:
-        """Delete the item under its lock."""
+        """Delete the item under its lock. From then on the lock may go with it, so it is not reported as held."""
         lock = self.model.lock("d")
-        if not self.taken(lock):
-            return
-        try:
-            # Not reported as held: from here on the lock may go with the item before its holder hears of it.
+
+        def delete() -> None:
             with self.history.operation("delete", place(self.model, "d"), ticket=lock.ticket):
                 lock.item.delete()
-        finally:
-            self.give_back(lock)
+
+        self.using(lock, delete)
 
     def save(self) -> None:
         """Change the item under its lock, or without any."""
-        lock = self.model.lock("d")
-        if not self.taken(lock):
-            return
-        try:
-            self.save_locked(lock)
-        finally:
-            self.give_back(lock)
+        self.saves(self.model.lock("d"), 0)
 
 
 class LivesOfAccount(_Lives):
@@ -92,53 +82,53 @@ class LivesOfNote(_Lives):
 
     def delete_locked(self) -> None:
         """Delete what may have become another item meanwhile."""
-        with self.history.operation("delete", place(Note, "d")):
-            note = Note.get("d", consistent_read=True)
-            note.delete()
+        self.plain_delete(Note, "d")
 
     def save(self) -> None:
         """Change what may have become another item meanwhile."""
-        with self.history.operation("save", place(Note, "d")) as done:
-            note = Note.get("d", consistent_read=True)
-            self.append(note, done.number)
-            note.save()
+        self.plain_save(Note, "d")
         self.read(Note, "d")
 
 
-class Expiring(Workload):
+class _Prolonged(Workload):
+    """What users do with items that expire."""
+
+    is_contended = True
+    model: Any
+
+    def prepare(self) -> None:
+        self.model(self.items[0][1], expires=after(2)).save()
+
+    def create(self) -> None:
+        """Make the item, if there is none, or an expired one."""
+        self.plain_create(self.model, self.items[0][1], expires=after(3))
+
+    def prolong(self, work_s: float = 0) -> None:
+        """Change the item from outside, and let it live for longer."""
+        key = self.items[0][1]
+        with self.history.operation("prolong", place(self.model, key)) as done:
+            item = self.model.get(key, consistent_read=True)
+            if work_s:
+                runtime.current.sleep(work_s)
+            item.expires = after(4)
+            self.append_and_save(item, done.number)
+
+
+class Expiring(_Prolonged):
     """Items with a time of expiry, which DynamoDB may remove at any moment after it."""
 
     name = "expiring"
     items = ((Session, "s"),)
-    is_contended = True
-
-    def prepare(self) -> None:
-        """Make an item that expires soon."""
-        Session("s", expires=_after(2)).save()
+    model = Session
 
     def party(self, index: int, turn: int) -> None:
-        """Be DynamoDB's TTL, or a user."""
         if index == 0:
             self.expire()
         else:
             self.create()
-            self.prolong()
+            self.prolong(work_s=1.0)
             runtime.current.sleep(3.0)
             self.create()
-
-    def create(self) -> None:
-        """Make the item, if there is none, or an expired one."""
-        with self.history.operation("create", place(Session, "s")) as done:
-            Session("s", log=[done.number], expires=_after(3)).save()
-
-    def prolong(self) -> None:
-        """Change the item, and let it live for longer."""
-        with self.history.operation("prolong", place(Session, "s")) as done:
-            item = Session.get("s", consistent_read=True)
-            runtime.current.sleep(1.0)
-            self.append(item, done.number)
-            item.expires = _after(4)
-            item.save()
 
     def expire(self) -> None:
         """Remove the item as DynamoDB does, if it has expired by true time."""
@@ -156,6 +146,6 @@ class Expiring(Workload):
         item._get_connection().delete_item("s", condition=Session.expires == item.expires)
 
 
-def _after(seconds: float) -> datetime:
-    now_s = runtime.current.time_ms() / 1000
-    return datetime.fromtimestamp(now_s, timezone.utc) + timedelta(seconds=seconds)
+def after(seconds: float) -> datetime:
+    """Return that many seconds from now, by the clock of the process that asks."""
+    return datetime.fromtimestamp(runtime.current.time_ms() / 1000 + seconds, timezone.utc)

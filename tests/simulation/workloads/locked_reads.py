@@ -18,10 +18,10 @@ class LockedReads(Workload):
     """Cards a and b are there, x is created by the first that wants to write it."""
 
     name = "locked reads"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, str], ...]] = ((Card, "a"), (Card, "b"))
 
     def party(self, index: int, turn: int) -> None:
-        """Take one role after the other."""
         self.transact(*_ROLES[(index + turn) % 4])
         self.transact(*_ROLES[2 + (index + turn) % 2])
 
@@ -50,6 +50,5 @@ class Creators(LockedReads):
     tables: ClassVar[tuple[Any, ...]] = (Card,)
 
     def party(self, index: int, turn: int) -> None:
-        """Create it, or append to it."""
         for _ in range(2):
             self.transact("", "", "x")

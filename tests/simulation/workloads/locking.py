@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pynamo_locking import LockingError, TransactWrite, locked_all
-from tests.simulation.models import BY_PACE, OFTEN, Account, Device, Document, Note
+from pynamo_locking import LockingError, locked_all
+from tests.simulation.models import BY_PACE, OFTEN, Account, Device, Document
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ class Embedded(Workload):
     items = ((Account, "a"),)
 
     def party(self, index: int, turn: int) -> None:
-        """Take, save, release."""
         self.saves(Account.lock("a"), 0)
 
 
@@ -30,7 +29,6 @@ class SeparateRow(Workload):
     items = ((Device, "d"),)
 
     def party(self, index: int, turn: int) -> None:
-        """Take, save, release."""
         self.saves(Device.lock("d"), 0)
 
 
@@ -41,7 +39,6 @@ class LongWork(Workload):
     items = ((Document, "d"),)
 
     def party(self, index: int, turn: int) -> None:
-        """Take, work, save, work, save, release."""
         self.saves(Document.lock("d"), 7.0, 1.0)
 
 
@@ -53,7 +50,6 @@ class Polling(Workload):
     settings = OFTEN
 
     def party(self, index: int, turn: int) -> None:
-        """Take, work, save, release."""
         self.saves(Account.lock("a", settings=self.settings), 1.0 if index + turn else 14.0)
 
 
@@ -74,16 +70,14 @@ class NoHeartbeat(Workload):
     def party(self, index: int, turn: int) -> None:
         """Take, work, save; some make sure of the rest of their lease, some do not."""
         lock = Account.lock("a", heartbeat=False)
-        if not self.taken(lock):
-            return
-        try:
-            self.save_locked(lock, work_s=3.0 + 4.0 * (index % 2))
-            with self.history.operation("read", place(Account, "a")) as done:
-                lock.ensure(5)
-                done.value = list(Account.get("a", consistent_read=True).log or [])
-            self.save_locked(lock)
-        finally:
-            self.give_back(lock)
+        self.using(lock, lambda: self.work(lock, 3.0 + 4.0 * (index % 2)))
+
+    def work(self, lock: Lock[Any], work_s: float) -> None:
+        self.save_locked(lock, work_s)
+        with self.history.operation("read", place(Account, "a")) as done:
+            lock.ensure(5)
+            done.value = list(Account.get("a", consistent_read=True).log or [])
+        self.save_locked(lock)
 
 
 class Edit(Workload):
@@ -93,7 +87,6 @@ class Edit(Workload):
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Document, "d"), (Device, "d"))
 
     def party(self, index: int, turn: int) -> None:
-        """Edit the item, or the one with its lock elsewhere."""
         model, _ = self.items[turn % 2]
         edit = model.edit("d")
         with self.history.operation("edit", place(model, "d")) as done, edit as item:
@@ -110,25 +103,17 @@ class Reentry(Workload):
     items = ((Document, "d"),)
 
     def party(self, index: int, turn: int) -> None:
-        """Take three times, save in between."""
         outer = Document.lock("d")
-        if not self.taken(outer):
-            return
-        try:
-            self.save_locked(outer)
-            inner = Document.lock("d")
-            if self.taken(inner):
-                try:
-                    self.save_locked(inner)
-                finally:
-                    self.give_back(inner)
-            self.save_locked(outer)
-            edit = Document.edit("d")
-            with self.history.operation("edit", place(Document, "d")) as done, edit as item:
-                done.ticket = edit.lock.ticket
-                self.append(item, done.number)
-        finally:
-            self.give_back(outer)
+        self.using(outer, lambda: self.work(outer))
+
+    def work(self, outer: Lock[Any]) -> None:
+        self.save_locked(outer)
+        self.saves(Document.lock("d"), 0)
+        self.save_locked(outer)
+        edit = Document.edit("d")
+        with self.history.operation("edit", place(Document, "d")) as done, edit as item:
+            done.ticket = edit.lock.ticket
+            self.append(item, done.number)
 
 
 class Waits(Workload):
@@ -139,13 +124,8 @@ class Waits(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Take with another patience each time."""
         lock = Account.lock("a")
-        if self.taken(lock, wait=(0, 5, 1000)[(index + turn) % 3]):
-            try:
-                self.save_locked(lock, work_s=2.0)
-            finally:
-                self.give_back(lock)
+        self.using(lock, lambda: self.save_locked(lock, work_s=2.0), wait=(0, 5, 1000)[(index + turn) % 3])
 
 
 class Both(Workload):
@@ -155,7 +135,6 @@ class Both(Workload):
     items = ((Account, "a"), (Document, "b"), (Device, "c"))
 
     def party(self, index: int, turn: int) -> None:
-        """Take both, write both."""
         locks: list[Any] = [Account.lock("a"), (Document, Device)[turn % 2].lock("bc"[turn % 2])]
         if index % 2:
             locks.reverse()
@@ -171,8 +150,4 @@ class Both(Workload):
         tickets = {self.row(lock): lock.ticket for lock in locks}
         with self.history.operation("transaction", *places) as done:
             done.tickets = tickets
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                for lock in locks:
-                    item = lock.item
-                    self.append(item, done.number)
-                    transaction.save(item)
+            self.save_together(done.number, *[lock.item for lock in locks])

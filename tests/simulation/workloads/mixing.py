@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import TransactGetError
@@ -14,11 +13,13 @@ from pynamo_locking._io import runtime
 from tests.simulation.history import Told
 from tests.simulation.models import Account, Crate, Device, Document, Note, Voucher
 from tests.simulation.workloads.base import Workload, place
+from tests.simulation.workloads.living import _Prolonged, after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking import Lock
+    from tests.simulation.history import Grant
 
 
 class LockedUpdates(Workload):
@@ -28,24 +29,19 @@ class LockedUpdates(Workload):
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Document, "d"), (Device, "d"), (Account, "d"))
 
     def party(self, index: int, turn: int) -> None:
-        """Take, update twice, release."""
         model: Any = (Document, Device, Account)[turn % 3 if index < 3 else 1]
         lock = model.lock("d")
-        if not self.taken(lock):
-            return
-        try:
-            with self.history.held(lock, self.row(lock)):
-                for checks in (False, True):
-                    self.update(lock, checks_version=checks)
-        finally:
-            self.give_back(lock)
+
+        def work(_: Grant) -> None:
+            for checks in (False, True):
+                self.update(lock, checks_version=checks)
+
+        self.holding(lock, work)
 
     def update(self, lock: Lock[Any], *, checks_version: bool) -> None:
-        """Append without reading."""
         with self.history.operation("update", self.item(lock), ticket=lock.ticket) as done:
             item = lock.item
-            actions = [type(item).log.set(type(item).log.append([done.number]))]
-            item.update(actions=actions, add_version_condition=checks_version)
+            item.update([self.appended(type(item), done.number)], add_version_condition=checks_version)
 
 
 class UpdatesBeside(LockedUpdates):
@@ -59,13 +55,12 @@ class UpdatesBeside(LockedUpdates):
         """Take, update, save what the update has left here, release."""
         model, key = self.items[turn % 2]
         lock = model.lock(key)
-        if not self.taken(lock):
-            return
-        try:
+
+        def work() -> None:
             self.update(lock, checks_version=bool(index % 2))
             self.save_locked(lock)
-        finally:
-            self.give_back(lock)
+
+        self.using(lock, work)
 
 
 class LockedBatch(Workload):
@@ -75,7 +70,6 @@ class LockedBatch(Workload):
     items = ((Document, "d"), (Document, "e"), (Device, "f"))
 
     def party(self, index: int, turn: int) -> None:
-        """Take all, write all."""
         locks: list[Any] = [Document.lock("d"), Document.lock("e"), Device.lock("f")]
         try:
             with locked_all(*locks[:: 1 - 2 * (index % 2)]):
@@ -109,15 +103,9 @@ class DeletedTogether(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Delete under the lock, or make anew."""
         lock = Document.lock("d")
-        if self.taken(lock):
-            try:
-                self.delete(lock)
-            finally:
-                self.give_back(lock)
-        with self.history.operation("create", place(Document, "d")) as done:
-            Document("d", log=[done.number]).save()
+        self.using(lock, lambda: self.delete(lock))
+        self.plain_create(Document, "d")
 
     def delete(self, lock: Lock[Any]) -> None:
         """Delete the one, change the other."""
@@ -136,7 +124,6 @@ class DeletedTogether(Workload):
                         self.history.tell(part, error)
 
     def transact(self, lock: Lock[Any], number: int) -> None:
-        """Send the transaction."""
         item, note = lock.item, Note.get("n", consistent_read=True)
         self.append(note, number)
         with TransactWrite(connection=Note._get_connection().connection) as transaction:
@@ -152,17 +139,11 @@ class StockTransactions(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Write both at once, in the lock or not."""
+        lock = Document.lock("d")
         if (index + turn) % 3 == 0:
             self.transact(None)
-            return
-        lock = Document.lock("d")
-        if self.taken(lock):
-            try:
-                with self.history.held(lock, self.row(lock)):
-                    self.transact(lock.ticket, work_s=2.5 * (index % 2))
-            finally:
-                self.give_back(lock)
+        else:
+            self.holding(lock, lambda _: self.transact(lock.ticket, work_s=2.5 * (index % 2)))
 
     def transact(self, ticket: int | None, work_s: float = 0) -> None:
         """Append to both; where our entry was gone when we read, that is found out before anything is sent."""
@@ -174,23 +155,15 @@ class StockTransactions(Workload):
             item = Document.get("d", consistent_read=True)
             runtime.current.sleep(work_s)
             note = Note.get("n", consistent_read=True)
-            for each in (item, note):
-                self.append(each, done.number)
-            with StockTransactWrite(connection=Note._get_connection().connection) as transaction:
-                for each in (item, note):
-                    transaction.save(each)
+            self.save_together(done.number, item, note, kind=StockTransactWrite)
 
 
-class ExpiringLocks(Workload):
+class ExpiringLocks(_Prolonged):
     """Locked items that expire: no party gets the lock of an expired item, and it can be made anew."""
 
     name = "expiring lock"
     items = ((Voucher, "v"),)
-    is_contended = True
-
-    def prepare(self) -> None:
-        """Make an item that expires soon."""
-        Voucher("v", expires=_after(2)).save()
+    model = Voucher
 
     def party(self, index: int, turn: int) -> None:
         """Use it, sleep, make it anew, change it from outside."""
@@ -204,41 +177,19 @@ class ExpiringLocks(Workload):
     def use(self) -> None:
         """Save under the lock; then it lives for longer."""
         lock = Voucher.lock("v")
-        if not self.taken(lock):
-            return
-        try:
-            with (
-                self.history.held(lock, self.row(lock)),
-                self.history.operation("save", self.item(lock), ticket=lock.ticket) as done,
-            ):
+
+        def save(_: Grant) -> None:
+            with self.history.operation("save", self.item(lock), ticket=lock.ticket) as done:
                 item = lock.item
-                self.append(item, done.number)
-                item.expires = _after(4)
-                item.save()
+                item.expires = after(4)
+                self.append_and_save(item, done.number)
             if done.told is Told.REFUSED:
                 self.history.losses += 1
-        finally:
-            self.give_back(lock)
 
-    def create(self) -> None:
-        """Make the item, if there is none, or an expired one."""
-        with self.history.operation("create", place(Voucher, "v")) as done:
-            Voucher("v", log=[done.number], expires=_after(3)).save()
-
-    def prolong(self) -> None:
-        """Change the item from outside."""
-        with self.history.operation("prolong", place(Voucher, "v")) as done:
-            item = Voucher.get("v", consistent_read=True)
-            self.append(item, done.number)
-            item.expires = _after(4)
-            item.save()
+        self.holding(lock, save)
 
     def locks(self) -> Iterator[Lock[Any]]:
         """Take the lock as often as it takes to be told that there is nothing to lock: that empties the queue, too."""
         with contextlib.suppress(ItemNotFound), Voucher.lock("v"):
             pass
         yield from ()
-
-
-def _after(seconds: float) -> datetime:
-    return datetime.fromtimestamp(runtime.current.time_ms() / 1000 + seconds, timezone.utc)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Sharing(Workload):
     """What those who share have in common."""
 
+    halves_seeds = True
+
     def reads(self, grant: Grant, *looks: Callable[[], list[int]], own: list[int] | None = None) -> None:
         """Look at what a lock protects, with some work in between; all must be the same, and what was written last."""
         with self.history.operation("steady") as done:
@@ -46,9 +48,7 @@ class Sharing(Workload):
     def try_to_save(self, lock: Lock[Any], kind: str = "forbidden save") -> None:
         """Write the item of a lock that others may hold as well, which is refused."""
         with self.refusable(kind, self.item(lock), ticket=lock.ticket) as done:
-            item = lock.item
-            self.append(item, done.number)
-            item.save()
+            self.append_and_save(lock.item, done.number)
         self.take_back(lock, done)
 
     @contextlib.contextmanager
@@ -71,34 +71,19 @@ class _Readers(Sharing):
     second: ClassVar[Any]
 
     def party(self, index: int, turn: int) -> None:
-        """Write, or read."""
         if (index + turn) % 3 == 0:
             lock = self.model.lock("a")
-            if self.taken(lock):
-                try:
-                    with self.history.held(lock, self.row(lock)):
-                        self.write_both(lock)
-                finally:
-                    self.give_back(lock)
-            return
-        lock = self.model.lock("a", shared=True)
-        if self.taken(lock):
-            try:
-                with self.history.held(lock, self.row(lock)) as grant:
-                    self.read_both(lock, grant)
-            finally:
-                self.give_back(lock)
+            self.holding(lock, lambda _: self.write_both(lock))
+        else:
+            lock = self.model.lock("a", shared=True)
+            self.holding(lock, lambda grant: self.read_both(lock, grant))
 
     def write_both(self, lock: Lock[Any]) -> None:
         """Change both items, of which only one is locked."""
         places = self.item(lock), place(self.second, "b")
         with self.history.operation("transaction", *places) as done:
             done.tickets = {self.row(lock): lock.ticket}
-            items = [lock.item, self.second.get("b", consistent_read=True)]
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                for item in items:
-                    self.append(item, done.number)
-                    transaction.save(item)
+            self.save_together(done.number, lock.item, self.second.get("b", consistent_read=True))
 
     def read_both(self, lock: Lock[Any], grant: Grant) -> None:
         """Read one item twice, and the other one in between."""
@@ -134,19 +119,16 @@ class SleepyReaders(Sharing):
     items = ((Account, "a"),)
 
     def party(self, index: int, turn: int) -> None:
-        """Write, or read for a while."""
         if index % 2:
             self.saves(Account.lock("a", settings=OFTEN), 0)
             return
         lock = Account.lock("a", shared=True, heartbeat=False, settings=OFTEN)
-        if not self.taken(lock):
-            return
-        try:
-            with self.history.held(lock, self.row(lock)) as grant:
-                runtime.current.sleep(1.0)
-                self.reads(grant, lambda: list(lock.item.log or []), lambda: self.seen_in(Account, "a"))
-        finally:
-            self.give_back(lock)
+
+        def read(grant: Grant) -> None:
+            runtime.current.sleep(1.0)
+            self.reads(grant, lambda: list(lock.item.log or []), lambda: self.seen_in(Account, "a"))
+
+        self.holding(lock, read)
 
 
 class Downgrades(Sharing):
@@ -157,22 +139,19 @@ class Downgrades(Sharing):
     models: ClassVar[tuple[Any, Any]] = (Document, Device)
 
     def party(self, index: int, turn: int) -> None:
-        """Write and share; read; or write."""
         model = self.models[turn % 2]
         role = (index + turn) % 3
         lock = model.lock("d", shared=role == 1)
-        if not self.taken(lock):
-            return
-        try:
-            with self.history.held(lock, self.row(lock)) as grant:
-                if role == 1:
-                    self.reads(grant, *[lambda: self.seen_in(model, "d")] * 2)
-                    return
-                written = self.save(lock)
-                if role == 0:
-                    self.share(lock, grant, written)
-        finally:
-            self.give_back(lock)
+
+        def work(grant: Grant) -> None:
+            if role == 1:
+                self.reads(grant, *[lambda: self.seen_in(model, "d")] * 2)
+                return
+            written = self.save(lock)
+            if role == 0:
+                self.share(lock, grant, written)
+
+        self.holding(lock, work)
 
     def save(self, lock: Lock[Any], kind: str = "save") -> list[int] | None:
         """Change the item; return what it is then, if that is known."""
@@ -188,11 +167,10 @@ class Downgrades(Sharing):
         grant.is_downgraded, told = True, Told.REFUSED
         with self.refusable("transaction in doubt", self.item(lock), ticket=lock.ticket) as late:
             item = lock.item
-            log = type(item).log
             # PynamoDB's own one numbers its writes when they are added to it, ours when they are sent.
             kind: Any = StockTransactWrite if isinstance(item, Document) else TransactWrite
             with kind(connection=Note._get_connection().connection) as transaction:
-                transaction.update(item, [log.set(log.append([late.number]))])
+                transaction.update(item, [self.appended(type(item), late.number)])
                 told = self.downgrade(lock)
                 if told is Told.APPLIED:
                     late.kind = "forbidden transaction"
@@ -245,8 +223,6 @@ class DowngradeBesideAChild(Downgrades):
         """Write under the lock of the parent, as long as that is not shared."""
         try:
             with self.refusable("save of a child", self.item(lock), ticket=lock.ticket) as done:
-                item = type(lock.item).get("d", consistent_read=True)
-                self.append(item, done.number)
-                item.save()
+                self.append_and_save(type(lock.item).get("d", consistent_read=True), done.number)
         finally:
             is_done.set()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking import Lock
     from tests.simulation.engine.network import Place
+    from tests.simulation.history import Grant
 
 
 class Semaphores(Sharing):
@@ -37,17 +38,12 @@ class Semaphores(Sharing):
         """Take a permit, work, write beside it or try to write under it."""
         model: Any = (Names, Account)[turn % 2]
         lock = model.lock("pool" if model is Names else "a", permits=2, wait=(1000, 1000, 8, 0)[index % 4])
-        if not self.taken(lock):
-            return
-        try:
-            with self.history.held(lock, self.row(lock)):
-                runtime.current.sleep(1.0)
-                if model is Account:
-                    self.try_to_save(lock)
-                else:
-                    self.write_beside(lock)
-        finally:
-            self.give_back(lock)
+
+        def work(_: Grant) -> None:
+            runtime.current.sleep(1.0)
+            (self.try_to_save if model is Account else self.write_beside)(lock)
+
+        self.holding(lock, work)
 
     @staticmethod
     def row_of(item: Place) -> Place | None:
@@ -63,7 +59,6 @@ class Disagreements(Sharing):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Take it in one of two ways, and stay for a while."""
         lock = Names.lock("pool", permits=1 + (index + turn) % 2)
         try:
             if not self.taken(lock):

@@ -49,7 +49,6 @@ class GuardedQueries(Workload):
                 return
 
     def found(self, tx: Transaction, kind: str) -> list[Any]:
-        """Return all seats of a kind."""
         return tx.query(Seat, KEY, filter_condition=Seat.kind == kind)
 
     def add(self, tx: Transaction, done: Operation, at: int, kind: str) -> None:

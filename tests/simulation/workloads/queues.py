@@ -26,7 +26,6 @@ class WorkQueue(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Work until no job is left, or a few times in vain."""
         left = [key for _, key in self.items]
         for attempt in range(4):
             if not left:
@@ -67,4 +66,4 @@ class WorkQueue(Workload):
         if job.log:
             return
         with self.history.operation("update", self.item(lock), ticket=lock.ticket) as done:
-            job.update([Account.log.set(Account.log.append([done.number]))])
+            job.update([self.appended(Account, done.number)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pynamo_locking import TransactWrite
 from tests.simulation.models import Names, Note, Shelf, Slot
 from tests.simulation.workloads.base import place
 from tests.simulation.workloads.modes import Sharing
@@ -38,21 +37,14 @@ class _Ranges(Sharing):
         raise NotImplementedError
 
     def party(self, index: int, turn: int) -> None:
-        """Take a range, and write or read what is in it."""
         spans = self.spans[turn % len(self.spans)]
         lower, upper, shared = spans[index % len(spans)]
         points = [at for at in POINTS if (lower is None or lower <= at) and (upper is None or at < upper)]
         lock = self.lock_of(lower, upper, shared=shared)
-        if not self.taken(lock):
-            return
-        try:
-            with self.history.held(lock, self.row(lock)) as grant:
-                (self.read_in if shared else self.write_in)(lock, grant, sorted({points[0], points[-1]}))
-        finally:
-            self.give_back(lock)
+        act = self.read_in if shared else self.write_in
+        self.holding(lock, lambda grant: act(lock, grant, sorted({points[0], points[-1]})))
 
     def read_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
-        """Read items of the range, twice."""
         for at in points:
             look = partial(self.seen_at, at)
             self.reads(grant, look, look)
@@ -73,7 +65,6 @@ class NamedRanges(_Ranges):
     items = ((Names, "line"), *((Note, f"n{at}") for at in POINTS))
 
     def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
-        """Return a range of the name."""
         return Names.locked_range("line", lower, upper, shared=shared)
 
     def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
@@ -81,19 +72,13 @@ class NamedRanges(_Ranges):
         places = [place(Note, f"n{at}") for at in points]
         with self.history.operation("write beside", *places, ticket=lock.ticket) as done:
             notes = [Note.get(f"n{at}", consistent_read=True) for at in points]
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                lock.check(transaction)
-                for note in notes:
-                    self.append(note, done.number)
-                    transaction.save(note)
+            self.save_together(done.number, *notes, lock=lock)
 
     def seen_at(self, at: int) -> list[int]:
-        """Read the item of a point."""
         return self.seen_in(Note, f"n{at}")
 
     @staticmethod
     def row_of(item: Place) -> Place | None:
-        """Return the row of the one name."""
         return place(Names, "line")
 
 
@@ -112,24 +97,18 @@ class RangesOfItems(_Ranges):
     items = tuple((Slot, ("d", at)) for at in POINTS)
 
     def locks(self) -> Iterator[Lock[Any]]:
-        """Return the lock of all items."""
         yield self.model.locked_range("d", None, None)
 
     def lock_of(self, lower: int | None, upper: int | None, *, shared: bool) -> Lock[Any]:
-        """Return a range of items."""
         lock: Lock[Any] = self.model.locked_range("d", lower, upper, shared=shared)
         return lock
 
     def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
-        """Write one item after the other."""
         for at in points:
             with self.history.operation("save", place(self.model, ("d", at)), ticket=lock.ticket) as done:
-                item = self.model.get("d", at, consistent_read=True)
-                self.append(item, done.number)
-                item.save()
+                self.append_and_save(self.model.get("d", at, consistent_read=True), done.number)
 
     def seen_at(self, at: int) -> list[int]:
-        """Read the item of a point."""
         return self.seen_in(self.model, ("d", at))
 
 
@@ -139,7 +118,6 @@ class ItemsInRanges(RangesOfItems):
     name = "items in ranges"
 
     def write_in(self, lock: Lock[Any], grant: Grant, points: Sequence[int]) -> None:
-        """Edit one item after the other."""
         for at in points:
             with (
                 self.history.operation("save", place(self.model, ("d", at)), ticket=lock.ticket) as done,
@@ -170,11 +148,7 @@ class EnforcedRanges(RangesOfItems):
         """Write items without a lock."""
         with self.history.operation("outside", *(place(Shelf, ("d", at)) for at in points)) as done:
             items = [Shelf.get("d", at, consistent_read=True) for at in points]
-            for item in items:
-                self.append(item, done.number)
             if len(items) == 1:
-                items[0].save()
-                return
-            with TransactWrite(connection=Shelf._get_connection().connection) as transaction:
-                for item in items:
-                    transaction.save(item)
+                self.append_and_save(items[0], done.number)
+            else:
+                self.save_together(done.number, *items)

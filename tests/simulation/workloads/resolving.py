@@ -16,6 +16,7 @@ class ResolvedWrites(IdleHolders):
     """Saves, alone and in a transaction, beside holders that are in the way of them and of the answer."""
 
     name = "resolved writes"
+    halves_seeds = True
     most_actions = 100  # as ever; but a transaction takes steps, and a read may show what was before it
 
     def __init__(self, history: History) -> None:
@@ -27,6 +28,7 @@ class ResolvedTransactions(Transacting):
     """Native ones with a record, or with a key that the next attempt has as well: it must not find it given away."""
 
     name = "resolved transactions"
+    halves_seeds = True
     most_actions = 4
 
     def __init__(self, history: History) -> None:

@@ -14,7 +14,7 @@ from tests.simulation.workloads.base import Workload, place
 if TYPE_CHECKING:
     from pynamo_locking import Lock
     from tests.simulation.engine.network import Place
-    from tests.simulation.history import History
+    from tests.simulation.history import Grant, History
 
 
 class Named(Workload):
@@ -27,21 +27,18 @@ class Named(Workload):
     def party(self, index: int, turn: int) -> None:
         """Take it with or without patience, renew or make sure of it, write beside it."""
         lock = Names.lock("job")
-        if not self.taken(lock, wait=(1000, 0, 8)[(index + turn) % 3]):
-            return
-        try:
-            with self.history.held(lock, self.row(lock)):
-                try:
-                    (lock.renew if turn % 2 else lambda: lock.ensure(5.5))()
-                except LockingError:
-                    self.history.losses += 1
-                self.write_beside(lock)
-        finally:
-            self.give_back(lock)
+
+        def work(_: Grant) -> None:
+            try:
+                (lock.renew if turn % 2 else lambda: lock.ensure(5.5))()
+            except LockingError:
+                self.history.losses += 1
+            self.write_beside(lock)
+
+        self.holding(lock, work, wait=(1000, 0, 8)[(index + turn) % 3])
 
     @staticmethod
     def row_of(item: Place) -> Place | None:
-        """Return the row of the one lock."""
         return place(Names, "job")
 
 
@@ -58,7 +55,6 @@ class Neighbours(Workload):
         self.once()
 
     def once(self) -> None:
-        """Take, save, release."""
         self.saves(Account.lock("a"), 0)
 
 
@@ -69,13 +65,13 @@ class Callers(Workload):
     """
 
     name = "callers"
+    halves_seeds = True
     items = ((Document, "d"), (Device, "d"), (Names, "job"))
     is_contended = True
 
     model: Any = Document
 
     def prepare(self) -> None:
-        """Choose the lock that all of them want."""
         super().prepare()
         self.model = (Document, Device, Names)[self.history.scheduler._choices.pick(3, "model")]
 
@@ -124,28 +120,24 @@ class Inherit(Workload):
     items = ((Document, "d"), (Device, "d"))
 
     def party(self, index: int, turn: int) -> None:
-        """Take, let a child write, write, release."""
         model: Any = (Document, Device)[turn % 2]
         lock = model.lock("d")
-        if not self.taken(lock):
-            return
-        try:
+
+        def work() -> None:
             with self.history.held(lock, self.row(lock)):
                 is_done = runtime.current.event()
                 context = contextvars.copy_context()
                 runtime.current.spawn(lambda: context.run(self.child, model, lock, is_done), f"child{turn}")
                 is_done.wait()
             self.save_locked(lock)
-        finally:
-            self.give_back(lock)
+
+        self.using(lock, work)
 
     def child(self, model: Any, lock: Lock[Any], is_done: Any) -> None:
         """Write under the lock of the parent."""
         try:
             with self.history.operation("save of a child", place(model, "d"), ticket=lock.ticket) as done:
-                item = model.get("d")
-                self.append(item, done.number)
-                item.save()
+                self.append_and_save(model.get("d"), done.number)
         finally:
             is_done.set()
 
@@ -162,7 +154,6 @@ class Broken(Workload):
         self.models: tuple[Any, Any] = (Document, Device)
 
     def party(self, index: int, turn: int) -> None:
-        """Break the lock, or take and use it."""
         model = self.models[turn % 2]
         if index == 0:
             self.break_it(model)
@@ -193,5 +184,4 @@ class NoHints(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Take, work, write, release."""
         self.saves(Vault.lock("v", heartbeat=bool((index + turn) % 2)), 3.0 + 4.0 * (index % 2), 0)

@@ -33,6 +33,7 @@ class Tasks(Workload):
     """The lock in the item; tasks take it, work, save in a thread, and give it back. No task is cancelled."""
 
     name = "tasks"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, Any], ...]] = ((Account, "a"),)
     model: Any = Account
     key = "a"
@@ -43,7 +44,6 @@ class Tasks(Workload):
         self.inside = set[int]()
 
     def party(self, index: int, turn: int) -> None:
-        """Run an event loop."""
         process = runtime.current.process  # type: ignore[attr-defined]
         loop.run(self.together, process.own.setdefault("loops", []).append)
 
@@ -158,7 +158,6 @@ class CancelledTasks(Tasks):
     name = "cancelled tasks"
 
     async def disturb(self, tasks: Sequence[asyncio.Future[None]]) -> None:
-        """Cancel one."""
         choices = self.history.scheduler._choices
         for _ in range(1 + choices.pick(2, "cancel again")):
             await asyncio.sleep(CANCELLED_AFTER_S[choices.pick(len(CANCELLED_AFTER_S), "cancel")])
@@ -171,7 +170,6 @@ class TasksLeft(Tasks):
     name = "tasks left at the end"
 
     async def together(self) -> None:
-        """Begin, and end soon."""
         for _ in range(TASKS):
             asyncio.ensure_future(self.task())  # noqa: RUF006 - that is the point
         choices = self.history.scheduler._choices

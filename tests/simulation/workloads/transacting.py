@@ -10,12 +10,13 @@ from pynamodb.exceptions import DoesNotExist, PynamoDBException
 from pynamo_locking import LockingError, Transaction, sweep
 from pynamo_locking._io import runtime
 from tests.simulation.checkers.base import Violation, queue_of
-from tests.simulation.history import Told
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tests.simulation.history import Told
 
 #: Leases of transactions are as long as those of locks here.
 LEASE_S = 6.0
@@ -38,7 +39,6 @@ class Transacting(Workload):
             raise Violation(f"NothingLeft: a sweep has missed marks: {left}")
 
     def begin(self, **options: Any) -> Transaction:
-        """Return a transaction."""
         return Transaction(lease=LEASE_S, workers=1, wait=100, **options)
 
     def transact(self, reads: str, writes: str, *, kind: str = "transaction", **options: Any) -> Told:
@@ -55,7 +55,6 @@ class Transacting(Workload):
         return done.told
 
     def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
-        """Read coins one after the other, between writes."""
         return (tx.get(Coin, key) for key in keys)
 
     def look_at_all(self) -> None:
@@ -64,9 +63,7 @@ class Transacting(Workload):
 
     def repeatedly(self, reads: str, writes: str, **options: Any) -> None:
         """Transact until it is not refused, three times at most."""
-        for _ in range(3):
-            if self.transact(reads, writes, **options) is not Told.REFUSED:
-                return
+        self.until_not_refused(lambda: self.transact(reads, writes, **options), attempts=3)
 
 
 class LongTransactions(Transacting):
@@ -76,7 +73,6 @@ class LongTransactions(Transacting):
     most_actions = 2
 
     def party(self, index: int, turn: int) -> None:
-        """Write all, and look at all."""
         self.repeatedly("", "abc" if index % 2 else "cba")
         self.look_at_all()
 
@@ -88,7 +84,6 @@ class MixedTransactions(Transacting):
     most_actions = 2
 
     def party(self, index: int, turn: int) -> None:
-        """One of each path, in turns."""
         reads, writes = (("", "abc"), ("a", "b"), ("ab", "c"), ("c", "a"), ("b", "ac"), ("bc", ""))[
             (index * 2 + turn) % 6
         ]
@@ -101,6 +96,7 @@ class LongByStatements(LongTransactions):
     """The same, marked and finished by batches of statements."""
 
     name = "long, by statements"
+    halves_seeds = True
     most_statements = 25
 
 
@@ -108,6 +104,7 @@ class MixedByStatements(MixedTransactions):
     """The same, marked and finished by batches of statements."""
 
     name = "mixed, by statements"
+    halves_seeds = True
     most_statements = 25
 
 
@@ -115,9 +112,9 @@ class ReadTogether(MixedTransactions):
     """The same, with all that a transaction needs in one request."""
 
     name = "read together"
+    halves_seeds = True
 
     def found(self, tx: Transaction, keys: list[str]) -> Iterable[Coin]:
-        """Read all coins before the first write."""
         return [coin for coin in tx.get_all(Coin, keys) if coin is not None]
 
 
@@ -125,11 +122,11 @@ class ForgottenHeaders(MixedTransactions):
     """The headers of transactions that are over are deleted while late requests of theirs are on their way."""
 
     name = "forgotten headers"
+    halves_seeds = True
     #: Longer than any party pauses or asks again: one that is slower is told that the transaction is unknown.
     final_ttl_s = 15
 
     def party(self, index: int, turn: int) -> None:
-        """Give the TTL some time, and go on."""
         super().party(index, turn)
         runtime.current.sleep(self.final_ttl_s + 1)
         super().party(index, turn + 1)
@@ -154,21 +151,17 @@ class Crowd(Transacting):
     most_actions = 2
 
     def party(self, index: int, turn: int) -> None:
-        """Write in the way of the party."""
         way = (index + turn) % 4
         if way == 0:
             self.repeatedly("", "abc")
         elif way == 1:
-            with self.history.operation("save", place(Coin, "a")) as done:
-                coin = Coin.get("a", consistent_read=True)
-                self.append(coin, done.number)
-                coin.save()
+            self.plain_save(Coin, "a")
         elif way == 2:
             self.saves(Coin.lock("b"), 0)
         else:
             with self.history.operation("update", place(Coin, "c")) as done:
                 coin = Coin.get("c", consistent_read=True)
-                coin.update(actions=[Coin.log.set(Coin.log.append([done.number]))], add_version_condition=False)
+                coin.update([self.appended(Coin, done.number)], add_version_condition=False)
         self.look_at_all()
 
 
@@ -181,10 +174,7 @@ class Creations(Transacting):
     keys = "xyz"
 
     def party(self, index: int, turn: int) -> None:
-        """Create or append; delete; look."""
-        for _ in range(2):
-            if self.write(delete=bool((index + turn) % 2)) is not Told.REFUSED:
-                break
+        self.until_not_refused(lambda: self.write(delete=bool((index + turn) % 2)), attempts=2)
         self.look()
 
     def write(self, *, delete: bool) -> Told:
@@ -212,7 +202,6 @@ class Creations(Transacting):
             done.value = [None if coin is None else list(coin.log) for coin in found]
 
     def exists(self, model: Any, key: str) -> bool:  # type: ignore[override]
-        """Tell whether a coin is there."""
         try:
             return super().exists(model, key)
         except DoesNotExist:
@@ -226,7 +215,6 @@ class Either(Transacting):
     most_actions = 2
 
     def party(self, index: int, turn: int) -> None:
-        """Change both, or look at both."""
         if index % 2 == 0:
             self.look()
             return
@@ -282,6 +270,7 @@ class SweepersByStatements(Sweepers):
     """The same, marked by batches of statements."""
 
     name = "sweepers, by statements"
+    halves_seeds = True
     most_statements = 25
 
 
@@ -292,7 +281,6 @@ class PlainReaders(Transacting):
     most_actions = 2
 
     def party(self, index: int, turn: int) -> None:
-        """Write all, or look at each."""
         if index % 2:
             for key in "cab":
                 self.look(key)
@@ -314,7 +302,6 @@ class Resurrection(Transacting):
     created, deleted = "xyz", "xy"
 
     def party(self, index: int, turn: int) -> None:
-        """Create, or wait until it is there, and delete."""
         if index % 2 == 0:
             with self.history.operation("creation"), self.begin() as tx:
                 for key in self.created:
@@ -356,6 +343,7 @@ class Suspended(Transacting):
     """Each is suspended between its reads and its writes, and before its commit, and taken up again."""
 
     name = "suspended"
+    halves_seeds = True
     most_actions = 4
 
     def party(self, index: int, turn: int) -> None:

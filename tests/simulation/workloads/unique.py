@@ -12,7 +12,7 @@ from pynamo_locking._io import runtime
 from tests.simulation.history import Told
 from tests.simulation.models import Badge, Headers, Pass, Person, Uniques
 from tests.simulation.workloads.base import Workload, place
-from tests.simulation.workloads.living import _after
+from tests.simulation.workloads.living import after
 from tests.simulation.workloads.transacting import LEASE_S
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class UniqueValues(Workload):
     """Claimed, changed by saves and by updates, given up by deletes: two items, and an update that has read neither."""
 
     name = "unique values"
+    halves_seeds = True
     items: ClassVar[tuple[tuple[Any, str], ...]] = ()
     tables: ClassVar[tuple[Any, ...]] = (Person, Uniques)
     is_contended = True
@@ -34,7 +35,6 @@ class UniqueValues(Workload):
 
     @property
     def model(self) -> Any:
-        """The model of the items."""
         return self.tables[0]
 
     def party(self, index: int, turn: int) -> None:
@@ -56,7 +56,6 @@ class UniqueValues(Workload):
         return item if done.told is Told.APPLIED else None
 
     def change(self, item: Any, value: str | None, number: int) -> None:
-        """Change an instance."""
         item.email = value
         self.append(item, number)
 
@@ -68,7 +67,6 @@ class UniqueValues(Workload):
             model(key).update([model.email.set("y"), log], add_version_condition=False)
 
     def delete(self, key: str) -> None:
-        """Delete an item."""
         with self.history.operation("delete", place(self.model, key)):
             self.model.get(key, consistent_read=True).delete()
 
@@ -92,7 +90,7 @@ class UniqueValuesThatExpire(UniqueValues):
 
     def change(self, item: Any, value: str | None, number: int) -> None:
         """Let it live for longer as well."""
-        item.expires = _after(8 if item.version else 4)
+        item.expires = after(8 if item.version else 4)
         super().change(item, value, number)
 
 
@@ -115,7 +113,6 @@ class UniqueValuesInTransactions(UniqueValues):
             act(tx, done.number)
 
     def save_all(self, tx: Transaction, number: int, values: dict[str, str]) -> None:
-        """Save some items."""
         for key, value in values.items():
             item = tx.get_or_none(self.model, key) or self.model(key)
             self.change(item, value, number)
@@ -138,7 +135,6 @@ class UniqueValuesInLongTransactions(UniqueValuesInTransactions):
     most_actions = 2
 
     def clean_up(self) -> None:
-        """Finish what the dead have left."""
         sweep(Headers)
 
 
@@ -149,5 +145,4 @@ class OneClaim(UniqueValuesInLongTransactions):
     items: ClassVar[tuple[tuple[Any, str], ...]] = ((Badge, "a"), (Badge, "b"))
 
     def party(self, index: int, turn: int) -> None:
-        """Save two items."""
         self.together(lambda tx, number: self.save_all(tx, number, {"a": "x", "b": "y"}), "a", "b")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.transactions import TransactGet
 
 from pynamo_locking import TransactWrite
-from tests.simulation.history import Told
 from tests.simulation.models import LockedRegister, Note, Purse, Register
 from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from pynamo_locking import Lock
+    from tests.simulation.history import Told
 
 
 class Registers(Workload):
@@ -21,7 +24,6 @@ class Registers(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Overwrite, and look."""
         with self.history.operation("write", place(Register, "r")) as done:
             Register.modify("r", change=lambda item: self.put(item, done), attempts=4)
         self.look(Register)
@@ -31,7 +33,6 @@ class Registers(Workload):
         done.seen, item.value = int(item.value), done.number
 
     def look(self, model: Any) -> None:
-        """Read the value."""
         with self.history.operation("look", place(model, "r")) as done:
             done.value = int(model.get("r", consistent_read=True).value)
 
@@ -45,19 +46,14 @@ class LockedRegisters(Registers):
     is_contended = False
 
     def party(self, index: int, turn: int) -> None:
-        """Overwrite, and look."""
         lock = LockedRegister.lock("r")
-        if self.taken(lock):
-            try:
-                with (
-                    self.history.held(lock, self.row(lock)),
-                    self.history.operation("write", place(LockedRegister, "r"), ticket=lock.ticket) as done,
-                ):
-                    self.put(lock.item, done)
-                    lock.item.save()
-            finally:
-                self.give_back(lock)
+        self.holding(lock, lambda _: self.write(lock))
         self.look(LockedRegister)
+
+    def write(self, lock: Lock[Any]) -> None:
+        with self.history.operation("write", place(LockedRegister, "r"), ticket=lock.ticket) as done:
+            self.put(lock.item, done)
+            lock.item.save()
 
 
 class Bank(Workload):
@@ -69,26 +65,18 @@ class Bank(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Move some, and count all."""
         source, target = ("ab", "bc", "ca", "ba")[(index + turn) % 4]
-        for _ in range(2):
-            if self.move(source, target, 10 * (index + 1)) is not Told.REFUSED:
-                break
+        self.until_not_refused(lambda: self.move(source, target, 10 * (index + 1)), attempts=2)
         self.count()
 
     def move(self, source: str, target: str, amount: int) -> Told:
-        """Read both, write both."""
         with self.history.operation("transfer", place(Purse, source), place(Purse, target)) as done:
             giver, taker = (Purse.get(key, consistent_read=True) for key in (source, target))
             giver.balance, taker.balance = giver.balance - amount, taker.balance + amount
-            with TransactWrite(connection=Purse._get_connection().connection) as transaction:
-                for purse in (giver, taker):
-                    self.append(purse, done.number)
-                    transaction.save(purse)
+            self.save_together(done.number, giver, taker)
         return done.told
 
     def count(self) -> None:
-        """Read all purses at once."""
         with self.history.operation("count") as done:
             connection = Purse._get_connection().connection
             with TransactGet(connection=connection) as transaction:
@@ -108,19 +96,12 @@ class Lists(Workload):
     def party(self, index: int, turn: int) -> None:
         """Append to two, then to one that depends on another."""
         pair = ("ab", "bc", "ca", "ba")[(index + turn) % 4]
-        for _ in range(2):
-            if self.append_both(pair) is not Told.REFUSED:
-                break
+        self.until_not_refused(lambda: self.append_both(pair), attempts=2)
         self.append_by(*pair[::-1])
 
     def append_both(self, keys: str) -> Told:
-        """Read both, append to both."""
         with self.history.operation("transaction", *(place(Note, key) for key in keys)) as done:
-            notes = [Note.get(key, consistent_read=True) for key in keys]
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                for note in notes:
-                    self.append(note, done.number)
-                    transaction.save(note)
+            self.save_together(done.number, *[Note.get(key, consistent_read=True) for key in keys])
         return done.told
 
     def append_by(self, read: str, written: str) -> None:

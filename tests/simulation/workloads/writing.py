@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking import BatchError, Conflict, TransactWrite
-from tests.simulation.history import Told
+from pynamo_locking import BatchError, Conflict
 from tests.simulation.models import Document, Note, StockNote
 from tests.simulation.workloads.base import Workload, place
+
+if TYPE_CHECKING:
+    from tests.simulation.history import Told
 
 
 class Transact(Workload):
@@ -18,19 +22,11 @@ class Transact(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Read both, write both."""
-        for _ in range(3):
-            if self.attempt("ab" if index % 2 else "ba") is not Told.REFUSED:
-                return
+        self.until_not_refused(lambda: self.attempt("ab" if index % 2 else "ba"), attempts=3)
 
     def attempt(self, keys: str) -> Told:
-        """Try once."""
         with self.history.operation("transaction", *(place(Note, key) for key in keys)) as done:
-            notes = [Note.get(key, consistent_read=True) for key in keys]
-            with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                for note in notes:
-                    self.append(note, done.number)
-                    transaction.save(note)
+            self.save_together(done.number, *[Note.get(key, consistent_read=True) for key in keys])
         return done.told
 
 
@@ -42,7 +38,6 @@ class Modify(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Modify, and look."""
         with self.history.operation("modify", place(Note, "n")) as done:
             Note.modify("n", change=lambda note: self.append(note, done.number), attempts=6)
         self.read(Note, "n")
@@ -56,7 +51,6 @@ class Combine(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Modify, modify and raise, and look."""
         with self.history.operation("modify", place(Note, "n")) as done:
             changed = Note.modify("n", lambda note: self.append(note, done.number), attempts=6, combine=True)
             assert done.number in changed.log, "another caller's result"
@@ -78,11 +72,10 @@ class Append(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Append in the way of the party."""
         with self.history.operation("append", place(Note, "n")) as done:
             note = Note.get("n", consistent_read=True)
             checks = bool((index + turn) % 2)
-            note.update(actions=[Note.log.set(Note.log.append([done.number]))], add_version_condition=checks)
+            note.update(actions=[self.appended(Note, done.number)], add_version_condition=checks)
         self.read(Note, "n")
 
 
@@ -94,14 +87,10 @@ class Outsiders(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Save under the lock, or without."""
         if index % 2 == 0:
             self.saves(Document.lock("d"), 0)
-            return
-        with self.history.operation("save from outside", place(Document, "d")) as done:
-            item = Document.get("d", consistent_read=True)
-            self.append(item, done.number)
-            item.save()
+        else:
+            self.plain_save(Document, "d", "save from outside")
 
 
 class Unchecked(Workload):
@@ -112,7 +101,6 @@ class Unchecked(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Save with the check, without it, or touch."""
         way = (index + turn) % 3
         with self.history.operation("save" if way == 0 else "unchecked save", place(Note, "n")) as done:
             note = Note.get("n", consistent_read=True)
@@ -121,10 +109,7 @@ class Unchecked(Workload):
         if way == 2:
             with self.history.operation("touch"):
                 Note("n").touch(add_version_condition=False)
-        with self.history.operation("save", place(Note, "n")) as done:
-            note = Note.get("n", consistent_read=True)
-            self.append(note, done.number)
-            note.save()
+        self.plain_save(Note, "n")
 
 
 class Batch(Workload):
@@ -165,6 +150,7 @@ class BatchByStatements(Batch):
     """The same, by statements: new items, known ones and deletes in one request."""
 
     name = "batch, by statements"
+    halves_seeds = True
     has_transactions = False
     most_statements = 25
 
@@ -177,16 +163,12 @@ class MixedFleet(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        """Append, by PynamoDB or by us."""
         if index % 2:
-            with self.history.operation("stock save", place(Note, "n")) as done:
-                item = StockNote.get("n", consistent_read=True)
-                self.append(item, done.number)
-                item.save()
+            self.plain_save(StockNote, "n", "stock save")
             return
         with self.history.operation("modify", place(Note, "n")) as done:
             Note.modify("n", change=lambda note: self.append(note, done.number), attempts=4)
         with self.history.operation("append", place(Note, "n")) as done:
             note = Note.get("n", consistent_read=True)
-            note.update(actions=[Note.log.set(Note.log.append([done.number]))])
+            note.update(actions=[self.appended(Note, done.number)])
         self.read(Note, "n")
