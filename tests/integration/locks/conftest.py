@@ -1,9 +1,7 @@
-"""For tests of locks: one item with its lock inside, whose queue is empty in the end, and tests that are coroutines."""
+"""For tests of locks: one item with its lock inside, whose queue is empty in the end."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,16 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from tests.engines.engine import Engine
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function in an event loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
-    return True
 
 
 def bind(engine: Engine, model: Any, *keys: str) -> tuple[type[Any], ...]:

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_requests, "_refused", set())
+def _nothing_is_refused_yet() -> Iterator[None]:
+    """Not by `monkeypatch`, which would begin before the engine here, and undo what a test does to a model last."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_requests, "_refused", set())
+        yield
 
 
 @pytest.fixture
