@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pynamodb.expressions.operand import Path, Value
@@ -147,20 +148,18 @@ class Codec(Generic[_T]):
 
     def __init__(self, make: Callable[..., _T], **fields: Field) -> None:
         self._make = make
-        self._fields = [(attribute, field.name, *field.kind, field.unless) for attribute, field in fields.items()]
+        self._values = attrgetter(*fields)
+        self._to_store = [(field.name, field.kind.stored, field.unless) for field in fields.values()]
+        self._to_read = [(attribute, each.name, each.kind.read, each.unless) for attribute, each in fields.items()]
 
     def encode(self, row: object) -> dict[str, Any]:
-        stored = {}
-        for attribute, name, store, _, unless in self._fields:
-            value = getattr(row, attribute)
-            if value != unless:
-                stored[name] = store(value)
-        return stored
+        values = zip(self._to_store, self._values(row), strict=True)
+        return {name: store(value) for (name, store, unless), value in values if value != unless}
 
     def decode(self, stored: Mapping[str, Any]) -> _T:
         values = {
             attribute: read(stored[name]) if name in stored or unless is _NOTHING else unless
-            for attribute, name, _, read, unless in self._fields
+            for attribute, name, read, unless in self._to_read
         }
         return self._make(**values)
 

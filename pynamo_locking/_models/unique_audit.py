@@ -223,7 +223,7 @@ class _Audit:
             ]
             row.to = Holder(table, key, image.get(str(self._expires)))
         writer, write = row.plan(TransactWriteError)
-        needed = writer.row_write(replace(write, is_optional=False))
+        needed = writer.row_write(write.but(is_optional=False))
         rows = [*(self._unchanged(key, image) for key, image in seen.items.values()), needed]
         send.send(send.Work(self._to_table.connection, rows, runtime.current.token()))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import TransactWriteError
@@ -100,24 +99,24 @@ def complete_save(write: Write, stored: Image, extra: Image | None, *, replaces:
     if write.attributes is None:
         old = undeclared(item, stored)
         extra = old if extra is None else extra
-        write = replace(write, actions=[*([] if extra == old else changes(old, extra, ())), *write.actions])
+        write = write.but(actions=[*([] if extra == old else changes(old, extra, ())), *write.actions])
         write_id = versions.shape_of(type(item)).write_id_name
         kept = {name: value for name, value in stored.items() if name == write_id}
     else:
         extra = {} if replaces or extra is None else extra
-        write = replace(write, attributes=write.attributes | extra)
-    return write, kept | extra | write.values
+        write = write.but(attributes={**write.attributes, **extra})
+    return write, {**kept, **extra, **write.values}
 
 
 def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> Write:
     """Return the same save with another `VersionPart`."""
     condition = expiry.for_save(type(old.item), conditions.both(condition, part.condition()))
-    again = replace(old, part=part, condition=condition, return_values=None)
+    again = old.but(part=part, condition=condition, return_values=None)
     if old.attributes is None:
-        return replace(again, actions=[*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()])
+        return again.but(actions=[*old.actions[: len(old.actions) - len(old.part.actions())], *part.actions()])
     attributes = dict(old.attributes)
     part.complete_put(attributes)
-    return replace(again, attributes=attributes)
+    return again.but(attributes=attributes)
 
 
 def strict(
@@ -439,12 +438,13 @@ class TransactionItem:
 
     def require(self, condition: Condition | None) -> None:
         """Add a condition of the caller."""
-        self._set(condition=conditions.both(self.change.condition, condition))
+        if condition is not None:
+            self._set(condition=conditions.both(self.change.condition, condition))
 
     def make_optional(self) -> None:
         """Let the transaction go on without the write if its condition is not met."""
         if self.write is not None:
-            self._set(write=replace(self.write, is_optional=True))
+            self._set(write=self.write.but(is_optional=True))
 
     @contextlib.contextmanager
     def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
@@ -486,7 +486,8 @@ class TransactionItem:
             self._set(has_values=True)
 
     def _check_if(self, checks: bool) -> None:  # noqa: FBT001
-        self._set(is_checked=self.is_checked or self.is_read or checks)
+        if not self.is_checked and (self.is_read or checks):
+            self._set(is_checked=True)
 
     def _update(self, actions: Sequence[Action]) -> None:
         before = self.write
@@ -550,13 +551,12 @@ class TransactionItem:
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
         writer.token = self._token
-        self._set(writer=writer)
         return writer
 
     def note_lock(self) -> None:
         """Use the lock, acquired after the write was planned, for the write."""
         if self.write is not None:
-            self._new_writer()
+            self._set(writer=self._new_writer())
 
     def _plan_save(self, *, checks: bool, extra: Image | None, replaces: bool) -> None:
         """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
@@ -570,20 +570,20 @@ class TransactionItem:
                 stored=self.stored if self.is_checked else None,
             )
         write, after = complete_save(write, self.stored, extra, replaces=replaces)
-        self._set(write=write, after=after)
+        self._set(write=write, writer=writer, after=after)
         self._values = self.item.attribute_values
 
     def _plan_update(self, actions: list[Action]) -> None:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
             write = writer.plan_update(actions, self.change.condition, checks_version=self.is_checked)
-        self._set(write=write)
+        self._set(write=write, writer=writer)
 
     def _plan_delete(self) -> None:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
             write = writer.plan_delete(self.change.condition, checks_version=self.is_checked)
-        self._set(write=write)
+        self._set(write=write, writer=writer)
 
     def _changes(self) -> list[Action]:
         """Return the actions that turn the stored item into the one that the transaction sees."""
@@ -613,8 +613,7 @@ class TransactionItem:
                 part = versions.part_of(self.item, is_checked=True)
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
             return Write(self.item, CHECK, part, conditions.both(self.change.condition, condition))
-        return replace(
-            write,
+        return write.but(
             condition=conditions.both(self._strict(write.condition, write.part), self.expected),
             claims=None,  # the rows are items of the transaction: see `TransactionItems.claim_values`
             is_shown=self.is_checked and self.is_current,

@@ -129,16 +129,14 @@ class IntentWrite:
         elif not self.mark.is_ghost:
             has_lock = protocol.HAS_LOCK if self.has_document else protocol.HAS_NO_LOCK
             clause = protocol.ITEM_EXISTS + Clause(fencing.lock_is_free(self.row)[0].if_) + has_lock + clause
-        blank = replace(write, operation=Operation.INTENT, attributes=None, return_values=None)
-        return replace(blank, condition=condition, actions=[]).kwargs(clause, given)
+        blank = write.but(operation=Operation.INTENT, attributes=None, return_values=None)
+        return blank.but(condition=condition, actions=[]).kwargs(clause, given)
 
     def decided_by(self) -> RowWrite:
         """Return how the decision writes the item, on condition that it carries this transaction's mark."""
         write = self.member.final()
         given = {**self.row.names, ":id": {"S": self.mark.id}}
-        return RowWrite(
-            write=replace(write, condition=None), filled=(protocol.HAS_INTENT + protocol.REMOVE_INTENT, given)
-        )
+        return RowWrite(write=write.but(condition=None), filled=(protocol.HAS_INTENT + protocol.REMOVE_INTENT, given))
 
 
 def plan_intent(

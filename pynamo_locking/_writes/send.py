@@ -20,7 +20,6 @@ transaction alone, which DynamoDB forgets after ten minutes.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import PynamoDBException, TransactWriteError
@@ -141,8 +140,10 @@ class RowWrite:
     def made(self) -> dict[str, Any]:
         """Make the request anew."""
         if self.write is not None:
-            kwargs = self.write.kwargs(*(self._filled or (None, None)))
-            self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
+            if self._second is None:  # copies have the time of the first one
+                self._second = expiry.now_s()
+            clause, given = self._filled or (None, None)
+            kwargs = self.write.kwargs(clause, given, self._second)
             return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
@@ -714,7 +715,7 @@ def send_item(
         check = checks.pop() if lock is not None else None
         finishes = write.kind is EntryEffect.FINISH
         if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.own.row)):
-            write = replace(write, return_values="ALL_NEW")
+            write = write.but(return_values="ALL_NEW")
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)

@@ -7,7 +7,7 @@ look. If the hint is wrong, the refusal shows the stored item, and the write is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,7 +63,7 @@ class UniqueRow:
         writer, condition = writer_of(row), self.condition()
         writer.token = token
         if self.to is None:
-            write = replace(writer.plan_delete(condition, checks_version=False), is_optional=True)
+            write = writer.plan_delete(condition, checks_version=False).but(is_optional=True)
         else:
             write = writer.plan_save(condition, checks_version=False, error=error)
         return writer, write

@@ -5,7 +5,6 @@ A copy of the request may still be on its way. So "not applied" is said only onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -200,8 +199,7 @@ class HandedOut(NamedTuple):
     own: HeldEntry | None
 
 
-@dataclass(frozen=True)
-class Write:
+class Write(NamedTuple):
     """One write of one item, before the lock's part is added. A value, but for the ids in `part`: one each attempt.
 
     Attributes:
@@ -223,9 +221,9 @@ class Write:
     operation: Operation
     part: VersionPart
     condition: Condition | None
-    actions: list[Action] = field(default_factory=list)
+    actions: Sequence[Action] = ()
     attributes: dict[str, Any] | None = None
-    values: dict[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = {}
     is_repeatable: bool = True
     creates: bool = False
     kind: EntryEffect = EntryEffect.KEEP
@@ -234,6 +232,10 @@ class Write:
     is_strict: bool = False
     is_optional: bool = False
     claims: UniqueRows | None = None
+
+    def but(self, **changed: Any) -> Write:
+        """Return the same write, but for these fields."""
+        return self._replace(**changed)
 
     @property
     def label(self) -> str:
@@ -261,8 +263,10 @@ class Write:
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
-    def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the request, with the lock's part."""
+    def kwargs(
+        self, clause: Clause | None = None, given: Mapping[str, Any] | None = None, second: int | None = None
+    ) -> dict[str, Any]:
+        """Return the request, with the lock's part, and with that time in its conditions about expiry, or with now."""
         whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
         whole = conditions.both(whole, self.part.shape.known)
         hash_key, range_key = serialized_key_of(self.item)
@@ -279,7 +283,7 @@ class Write:
         if clause is not None:
             protocol.merge(kwargs, clause, given or {}, is_update=self.request == "UpdateItem")
         conditions.check_size(self.item, kwargs)
-        expiry.date(kwargs)
+        expiry.date(kwargs, second)
         return kwargs
 
     def expects_other_values(self, image: Image | None) -> bool:

@@ -8,7 +8,7 @@ be said, or was not applied, is sent alone.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +143,7 @@ class Writer:
         """Delete the item; a separate lock stays."""
         write = self.plan_delete(condition, checks_version=checks_version)
         if self.is_locked and not self.is_embedded:
-            write = replace(write, kind=EntryEffect.KEEP)
+            write = write.but(kind=EntryEffect.KEEP)
         data = self.send(write)
         self._note_deleted(is_deleted=True)
         return data
@@ -374,7 +374,7 @@ def _updating(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None
     actions: list[Action] = [Place(name).set(Stored(value)) for name, value in stored.items()]
     actions += [Place(name).remove() for name in removed]
     still = (Place(name).does_not_exist() for name in sorted(absent - removed))
-    said = replace(write, attributes=None, actions=actions, condition=reduce(conditions.both, still, write.condition))
+    said = write.but(attributes=None, actions=actions, condition=reduce(conditions.both, still, write.condition))
     return "UpdateItem", writer.request(said)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +183,7 @@ def test_an_action_can_be_dated_anew(clock, plan):
     """In place, and nothing else of it changes, not even the same number in a condition of the caller's."""
     write = plan(Token("a", number=5))
     now = expiry.now_s()
-    write = replace(write, condition=write.condition & (Token.number != now))
+    write = write.but(condition=write.condition & (Token.number != now))
     action = RowWrite(write=write).request
     [kwargs] = action.values()
     before = {name: dict(value) for name, value in kwargs["ExpressionAttributeValues"].items()}

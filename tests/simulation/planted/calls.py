@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from pynamo_locking._core.write_outcome import EntryEffect
@@ -24,7 +23,7 @@ def result_without_guard() -> Patches:
 
     def unchecked(write: Any, *arguments: Any) -> Any:
         if write.kind is EntryEffect.FINISH:
-            write = replace(write, condition=None)
+            write = write.but(condition=None)
         return send_item(write, *arguments)
 
     return [(send, "send_item", unchecked), *clause_of(EntryEffect.FINISH, unconditional)]
