@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
-    from pynamodb.models import Model
 
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._models.writes import GuardedMixin
 
 
 # Intervals that must not overlap: half-open, with ends that sort as DynamoDB sorts them. Pure.
@@ -131,7 +131,7 @@ class IntervalAttributes:
         may_be_open: whether a row may lack the end that is not the range key: the interval is open there.
     """
 
-    model: type[Model]
+    model: type[GuardedMixin]
     names: tuple[str, str]
     stored: tuple[str, str]
     is_by_begin: bool
@@ -233,7 +233,7 @@ def _edge(stored: dict[str, Any], value: Any) -> Edge:
     return Edge(order(next(iter(stored.items()))), value)
 
 
-def interval_attributes_of(model: type[Model]) -> IntervalAttributes:
+def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
     """Return a model's `Axis`; `ConfigurationError` without a valid ``Meta.interval``."""
     axis: IntervalAttributes | None = vars(model).get(_AXIS)
     if axis is None:
@@ -242,7 +242,7 @@ def interval_attributes_of(model: type[Model]) -> IntervalAttributes:
     return axis
 
 
-def _find_axis(model: type[Model]) -> IntervalAttributes:
+def _find_axis(model: type[GuardedMixin]) -> IntervalAttributes:
     attributes = model.get_attributes()
     names = getattr(model.Meta, "interval", None)
     if not (isinstance(names, (tuple, list)) and len(names) == 2 and all(name in attributes for name in names)):  # noqa: PLR2004 - begin and end
@@ -262,7 +262,7 @@ def _find_axis(model: type[Model]) -> IntervalAttributes:
     )
 
 
-def _check_kind(model: type[Model], names: tuple[str, str], begin: Attribute[Any], end: Attribute[Any]) -> None:
+def _check_kind(model: type[GuardedMixin], names: tuple[str, str], begin: Attribute[Any], end: Attribute[Any]) -> None:
     if type(begin) is not type(end) or begin.attr_type not in ("S", "N", "B"):
         raise ConfigurationError(
             f"{names[0]!r} and {names[1]!r} of {model.__name__} have to be attributes of the same class, of numbers, "

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pynamodb.connection import Connection
+    from pynamodb.models import Model
 
 
 def trusted(row: LockRow, state: LockState) -> LockState:
@@ -395,7 +396,7 @@ class LockRow:
     ttl_attribute: str | None
     may_create: bool
     given_name: str
-    model: type[Any] | None = field(default=None, compare=False, repr=False)
+    model: type[Model] | None = field(default=None, compare=False, repr=False)
     kept_s: int = IDLE_TTL_S
 
     @cached_property
@@ -441,10 +442,10 @@ class LockRow:
 
 
 #: Access keys of models that have their own, as first seen: later sessions of a role have other keys.
-_accounts: weakref.WeakKeyDictionary[type[Any], str] = weakref.WeakKeyDictionary()
+_accounts: weakref.WeakKeyDictionary[type[Model], str] = weakref.WeakKeyDictionary()
 
 
-def _account(model: type[Any] | None) -> str | None:
+def _account(model: type[Model] | None) -> str | None:
     """Identify the account of a model's tables: two accounts may have tables of one name in one Region.
 
     None: the environment's account.

@@ -86,7 +86,7 @@ def growing(found: ResultIterator[_T]) -> ResultIterator[_T]:
 
 
 def stored_pages(
-    model: type[Any], hash_key: Any, *, grows: bool, rate_limit: float | None = None, **how: Any
+    model: type[PlacedMixin], hash_key: Any, *, grows: bool, rate_limit: float | None = None, **how: Any
 ) -> Iterator[list[Image]]:
     """Query the stored items of a hash key consistently, page by page, without the filters of models."""
     operation, serialized = connection_of(model).query, serialize_key(model, hash_key)[0]
@@ -94,7 +94,7 @@ def stored_pages(
     return (page["Items"] for page in (_Growing(pages) if grows else pages))
 
 
-def stored_rows(model: type[Any], at_most: int) -> list[Image]:
+def stored_rows(model: type[PlacedMixin], at_most: int) -> list[Image]:
     """Scan the stored items of a table consistently; refuse more than so many, of which one more is read at most."""
     pages: PageIterator[Any] = PageIterator(
         connection_of(model).scan, (), {"consistent_read": True, "limit": at_most + 1}
@@ -155,7 +155,7 @@ class IsolatedReader:
         return Resolver(deadline=self._deadline, priority=self.priority)
 
     def committed(
-        self, model: type[Any], found: Sequence[tuple[Image, Image | None]], resolver: Resolver
+        self, model: type[PlacedMixin], found: Sequence[tuple[Image, Image | None]], resolver: Resolver
     ) -> Iterator[Image | None]:
         """Yield the items that one consistent read has found, given with their keys, without what is not committed.
 
@@ -231,7 +231,9 @@ class _Seen:
     So a transaction that is pending by its header was pending when its marks were read.
     """
 
-    def __init__(self, model: type[Any], found: Sequence[tuple[Image, Image | None]], resolver: Resolver) -> None:
+    def __init__(
+        self, model: type[PlacedMixin], found: Sequence[tuple[Image, Image | None]], resolver: Resolver
+    ) -> None:
         self.model = model
         self.keys = [key for key, _ in found]
         self.images = [image for _, image in found]

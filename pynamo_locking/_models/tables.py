@@ -57,7 +57,7 @@ class Audited(NamedTuple):
         ttl: of the time of expiry, whether the items count as absent after it or not.
     """
 
-    model: type[Any]
+    model: type[Model]
     table: str
     is_own: bool
     version: str | None

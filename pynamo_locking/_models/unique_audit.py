@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._models.attributes import PlacedMixin
 
 
 #: How often a problem is looked at that other writers change meanwhile.
@@ -93,7 +94,7 @@ class _Seen(NamedTuple):
     row: Image | None
 
 
-def check(model: type[Any], *, repairs: bool) -> UniqueReport:
+def check(model: type[PlacedMixin], *, repairs: bool) -> UniqueReport:
     """Compare all items of a model with its rows: see `VersionedMixin.check_unique`."""
     declared = unique_values.unique_of(model)
     if declared is None:
@@ -104,7 +105,7 @@ def check(model: type[Any], *, repairs: bool) -> UniqueReport:
 
 
 class _Audit:
-    def __init__(self, model: type[Any], declared: unique_values.Unique) -> None:
+    def __init__(self, model: type[PlacedMixin], declared: unique_values.Unique) -> None:
         self._model, self._table, self._expires = model, declared.table, declared.expires
         self._watched = sorted(declared.watched)
         self._to_table = connection_of(model)
@@ -266,11 +267,11 @@ class _Audit:
         return next((group for prefix, group in self._prefixes.items() if name.startswith(prefix)), None)
 
 
-def _scanned(model: type[Any]) -> Iterator[Image]:
+def _scanned(model: type[PlacedMixin]) -> Iterator[Image]:
     pages: PageIterator[Any] = PageIterator(connection_of(model).scan, (), {"consistent_read": True})
     for page in pages:
         yield from page["Items"]
 
 
-def _get(model: type[Any], key: Image) -> dict[str, Any]:
+def _get(model: type[PlacedMixin], key: Image) -> dict[str, Any]:
     return {"Get": {"TableName": model.Meta.table_name, "Key": key}}

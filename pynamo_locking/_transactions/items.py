@@ -230,7 +230,7 @@ class TransactionItems:
     _claiming: list[TransactionItem] = field(default_factory=list, init=False)  # the rows of unique values
 
     def read_all(
-        self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
+        self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
         """Return the items of some keys, given as the values of hash key and range key, reading each the first time.
 
@@ -243,7 +243,7 @@ class TransactionItems:
         return members
 
     def _find(
-        self, model: type[Any], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
+        self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
     ) -> list[TransactionItem]:
         check_model(model)
         keys = [key_of(model, *each) for each in values]
@@ -271,7 +271,7 @@ class TransactionItems:
         self.by_key[member.identity] = member
         return member
 
-    def _known(self, model: type[Any], key: Image) -> TransactionItem | None:
+    def _known(self, model: type[GuardedMixin], key: Image) -> TransactionItem | None:
         member = self.by_key.get(ItemKey.of(connection_of(model).table_name, key))
         return None if member is None or member.is_unused else member
 
@@ -280,7 +280,7 @@ class TransactionItems:
         member = self._known(type(item), key_of(type(item), *key_values_of(item)))
         return None if member is None or member.write is None else member
 
-    def found(self, model: type[Any], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
+    def found(self, model: type[GuardedMixin], pages: Iterable[list[Image]]) -> Iterator[TransactionItem]:
         """Yield the items that a consistent query has found; the transaction relies on each that was yielded."""
         names = [attribute.attr_name for attribute in key_attributes(model)]
         resolver = self.reader.resolver()
@@ -295,13 +295,15 @@ class TransactionItems:
                     member.rely()
                 yield member
 
-    def _add_found(self, model: type[Any], key: Image, image: Image, committed: Image | None) -> TransactionItem:
+    def _add_found(
+        self, model: type[GuardedMixin], key: Image, image: Image, committed: Image | None
+    ) -> TransactionItem:
         current = unexpired(model, committed)
         return self._add(model.from_raw_data(copy_of(current or image)), key, current)
 
     def query(
         self,
-        model: type[Any],
+        model: type[GuardedMixin],
         hash_key: Any,
         range_key_condition: Condition | None,
         filter_condition: Condition | None,
@@ -324,7 +326,7 @@ class TransactionItems:
             items.sort(key=lambda item: key_values_of(item)[1], reverse=backwards)
         return items[:limit]
 
-    def scan(self, model: type[Any], filter_condition: Condition | None, at_most: int) -> list[Any]:
+    def scan(self, model: type[GuardedMixin], filter_condition: Condition | None, at_most: int) -> list[Any]:
         """Return the items of a table as the transaction sees them, in no order."""
         if is_guarding_table(model):
             self.rely_on_guard(model)
@@ -333,7 +335,7 @@ class TransactionItems:
 
     def _shown(
         self,
-        model: type[Any],
+        model: type[GuardedMixin],
         found: list[TransactionItem],
         key_condition: Condition | None,
         filter_condition: Condition | None,
@@ -370,7 +372,7 @@ class TransactionItems:
         longest = own_keys_of(table).longest_name
         return self.counter(table, guard_name(model.Meta.table_name, *values, longest=longest))
 
-    def counter(self, model: type[Any], name: str) -> TransactionItem:
+    def counter(self, model: type[GuardedMixin], name: str) -> TransactionItem:
         """Return a guard; refuse a row that another program has stored under its name."""
         [member] = self._find(model, [(name, None)])
         if member.stored and versions.known_of(model, member.stored).version is None:
@@ -379,7 +381,7 @@ class TransactionItems:
             )
         return member
 
-    def rely_on_guard(self, model: type[Any], hash_key: Any = None) -> None:
+    def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any = None) -> None:
         """Rely on no transaction creating or deleting items of a hash key, and settle those that its guard names."""
         attribute, stored = hash_attribute_of(model), dict[str, Any]()
         if not is_guarding_table(model):
@@ -460,7 +462,7 @@ class TransactionItems:
         settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
 
-    def _images(self, model: type[Any], keys: Sequence[Image]) -> list[Image | None]:
+    def _images(self, model: type[GuardedMixin], keys: Sequence[Image]) -> list[Image | None]:
         return [unexpired(model, image) for image in self.reader.read_all(model, keys)]
 
     def undo_from(self, start: int) -> None:
@@ -472,7 +474,9 @@ class TransactionItems:
         """Return for how many seconds to wait for a lock."""
         return max(0.0, self._deadline.at - runtime.current.monotonic())
 
-    def locks_for(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> Iterator[Lock[Any]]:
+    def locks_for(
+        self, model: type[GuardedMixin], values: Iterable[tuple[Any, Any]], locking: Locking
+    ) -> Iterator[Lock[Any]]:
         """Yield the locks that the transaction has to acquire for some items, in one canonical order.
 
         The caller acquires each before it asks for the next one. An item that does not exist has no lock of its own:
@@ -510,7 +514,7 @@ class TransactionItems:
         same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
         return any(each.options.claim.covers(wanted.options.claim) for each in same)
 
-    def _lock(self, model: type[Any], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
+    def _lock(self, model: type[GuardedMixin], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
         for lock in self.locks_for(model, values, locking):
             with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
                 self.hold(lock)
@@ -525,7 +529,7 @@ class TransactionItems:
         for member in self.by_key.values() if self.locks else ():
             member.note_lock()
 
-    def table(self, model: type[Any] | None = None) -> type[TransactionTable]:
+    def table(self, model: type[GuardedMixin] | None = None) -> type[TransactionTable]:
         """Return the table of headers: the caller's, or the first that a model names."""
         models = [*([] if model is None else [model]), *(member.model for member in self.by_key.values())]
         candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in models)]
@@ -567,13 +571,13 @@ def _is_counter(member: TransactionItem) -> Condition:
     return condition
 
 
-def _is_shown(member: TransactionItem, model: type[Any], condition: Condition | None) -> bool:
+def _is_shown(member: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
     """Tell whether a query of that model shows an item."""
     return issubclass(member.model, model) and member.look() is not None and member.shows(condition)
 
 
 def _pages(
-    model: type[Any], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
+    model: type[GuardedMixin], hash_key: Any, range_key_condition: Condition | None, options: dict[str, Any]
 ) -> Iterator[list[Image]]:
     """Query without the filters of models: a placeholder, which has no class yet, may be a committed item."""
     limit, page_size = options.get("limit"), options.get("page_size")

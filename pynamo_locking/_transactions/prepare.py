@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._writes.write import Write
 
@@ -231,7 +232,7 @@ def can_be_marked(member: TransactionItem, table: str | None) -> bool:
     return member.is_absent or not _may_expire(member.model, member.base)
 
 
-def _may_expire(model: type[Any], base: Image | Unread | None) -> bool:
+def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
     """Tell whether DynamoDB's TTL may delete the stored item, and with it a mark that is decided but not finished.
 
     An item of another program is refused elsewhere: it gets no mark.

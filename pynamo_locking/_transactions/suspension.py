@@ -141,7 +141,7 @@ def resume(
     row = members.counter(table, commit.SUSPENDED + id_)
     if row.is_absent:
         raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or has expired.")
-    by_table: dict[str, list[type[Any]]] = {}
+    by_table: dict[str, list[type[GuardedMixin]]] = {}
     for model in (*models, table):
         by_table.setdefault(_place_of(model), []).append(model)
     key, entries = stored_rows.read(
@@ -165,14 +165,14 @@ def resume(
 
 
 def _content(
-    stored: Mapping[str, Any], models: Mapping[str, list[type[Any]]], own: str
+    stored: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str
 ) -> tuple[str | None, list[_Remembered]]:
     content = stored[CONTENT]["M"]
     key = content[_KEY]["S"] if _KEY in content else None
     return key, [_remembered(each["M"], models, own) for each in content["items"]["L"]]
 
 
-def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[Any]]], own: str) -> _Remembered:
+def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str) -> _Remembered:
     item = _ITEM.decode(entry)
     if item.op is not None and item.table == own:  # rows of the table itself are only relied on
         raise ValueError(item.op)
@@ -188,14 +188,14 @@ def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[Any]]],
     return _Remembered(item.table, item.model, values, known, item.op, actions)
 
 
-def _place_of(model: type[Any]) -> str:
+def _place_of(model: type[GuardedMixin]) -> str:
     """Return the table of a model; of rows of ours also their prefix, if items of others are in that table."""
     table: str = connection_of(model).table_name
     keys: OwnKeys | None = getattr(model, "_own_keys", None)
     return table if keys is None else keys.place(table)
 
 
-def _chosen(models: list[type[Any]], name: str) -> type[Any] | None:
+def _chosen(models: list[type[GuardedMixin]], name: str) -> type[GuardedMixin] | None:
     """Return the model of an item among those of its table: the one of that name, if there are several."""
     return next((each for each in models if each.__name__ == name or len(models) == 1), None)
 
@@ -212,7 +212,7 @@ def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[_
             yield member.item, entry.actions
 
 
-def _values(model: type[Any], key: Image) -> tuple[Any, Any]:
+def _values(model: type[GuardedMixin], key: Image) -> tuple[Any, Any]:
     attributes = (hash_attribute_of(model), range_attribute_of(model))
     values = [None if each is None else each.deserialize(key[each.attr_name][each.attr_type]) for each in attributes]
     return values[0], values[1]

@@ -338,7 +338,7 @@ class Transaction:
         if self._read_only:
             raise ConfigurationError("this transaction is read only: use another one to write.")
 
-    def _is_done_before(self, model: type[Any]) -> bool:
+    def _is_done_before(self, model: type[GuardedMixin]) -> bool:
         """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
         if self._options.idempotency_key is not None and not self._was_done:
             table = record_table_of(self._members.table(model))
@@ -720,7 +720,7 @@ def is_committed(transaction: Transaction) -> bool:
     return transaction._is_committed
 
 
-def is_done_before(transaction: Transaction, model: type[Any]) -> bool:
+def is_done_before(transaction: Transaction, model: type[GuardedMixin]) -> bool:
     """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
     return transaction._is_done_before(model)
 

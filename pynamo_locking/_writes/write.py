@@ -480,7 +480,7 @@ def locked_out(
     state: LockState,
     error: type[PynamoDBException],
     cause: Exception | None = None,
-    stored: tuple[type[Any], Image] | None = None,
+    stored: tuple[type[Model], Image] | None = None,
 ) -> ItemLocked:
     """Return the error for a write from outside the lock while another owner holds it."""
     advice = "Acquire the lock (locked() or edit()), or try again when it is free."
@@ -493,7 +493,7 @@ def locked_by(
     error: type[PynamoDBException],
     advice: str,
     cause: Exception | None = None,
-    stored: tuple[type[Any], Image] | None = None,
+    stored: tuple[type[Model], Image] | None = None,
 ) -> ItemLocked:
     """Return the error for a write that an entry is in the way of."""
     return also(ItemLocked, error)(
