@@ -304,7 +304,7 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
 
 def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    state, by = _state_of(item), _written_by(item, write_id, names)
+    by, state = _written_by(item, write_id, names), _state_of(item)
     vars(item)[_SLOT] = ItemState(by, state.freshness, state.values, state.notes)
 
 

@@ -52,7 +52,8 @@ def _step(
 
     def decorate(named: Callable[..., None]) -> Any:
         async def step(self: AsyncTransaction, *arguments: Any, **options: Any) -> Any:
-            return await self._do(partial(method, self._transaction, *arguments, **options), is_urgent=is_urgent)
+            work = partial(getattr(self._transaction, method.__name__), *arguments, **options)
+            return await self._do(work, is_urgent=is_urgent)
 
         return in_place_of(method, step, named)
 

@@ -215,9 +215,10 @@ class RowWrite:
         """Delete an expired item that has refused an update, once, so that the update finds no item."""
         write, image = self.write, refusal.image
         assert write is not None  # noqa: S101 - it is the item of a work
-        may_delete, self._may_delete_expired = self._may_delete_expired, False
-        if not (may_delete and write.creates) or image is None or not expiry.is_expired(type(write.item), image):
+        may_delete = write.creates and self._may_delete_expired
+        if not may_delete or image is None or not expiry.is_expired(type(write.item), image):
             return False
+        self._may_delete_expired = False
         try:
             remove_expired(write.item, image, self._filled)
         except responses.BOTOCORE_EXCEPTIONS as error:

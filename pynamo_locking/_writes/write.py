@@ -183,20 +183,24 @@ DELETE: Final = Operation.DELETE
 CHECK: Final = Operation.CHECK
 
 
-class HandedOut(NamedTuple):
-    """A write that PynamoDB's own TransactWrite sends: noted with the instance, which learns of the commit only.
+class ExpectedWrite(NamedTuple):
+    """A write of which the instance hears by `update_local_version_attribute`: noted with the instance before.
+
+    PynamoDB's own TransactWrite sends what it was given, and makes that call only.
 
     Attributes:
         write_id: of the write; None if PynamoDB has two of the instance, since it does not say which it has committed.
+        names: of all attributes that the stored item will have; None if they are not known.
+        own: the held entry under which the item is written, if there is one.
         outdates: whether the stored item will have attributes that the instance does not show.
         document: the lock document that it stores, if it stores one.
-        own: the held entry under which the item is written, if there is one.
     """
 
     write_id: str | None
-    outdates: bool
-    document: dict[str, Any] | None
+    names: Collection[str] | None
     own: HeldEntry | None
+    outdates: bool = False
+    document: dict[str, Any] | None = None
 
 
 class Write(NamedTuple):
@@ -317,11 +321,9 @@ class Write(NamedTuple):
         if self.is_strict and self.part.is_checked:  # the transaction may have read the item into another instance
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
-        versions.drop_note(self.item, HandedOut)  # of another write
+        names = self.stored() if is_known else None
+        versions.note(self.item, ExpectedWrite(self.part.write_id, names, own))  # a user's override of this sees the id
         self.item.update_local_version_attribute()
-        versions.note_written(self.item, self.part.write_id, self.stored() if is_known else None)
-        if own is not None:
-            own.copies.note_write(self.item)
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
 

@@ -29,7 +29,15 @@ from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite, Statement
-from pynamo_locking._writes.write import DELETE, UPDATE, HandedOut, check_actions, plan_delete, plan_save, plan_update
+from pynamo_locking._writes.write import (
+    DELETE,
+    UPDATE,
+    ExpectedWrite,
+    check_actions,
+    plan_delete,
+    plan_save,
+    plan_update,
+)
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -248,9 +256,9 @@ class Writer:
             )
         if write.operation is DELETE:  # for which PynamoDB does not tell the instance of the commit
             return
-        is_second = versions.noted(self.item, HandedOut) is not None
+        is_second = versions.noted(self.item, ExpectedWrite) is not None
         write_id = None if is_second else write.part.write_id
-        versions.note(self.item, HandedOut(write_id, bool(write.actions), document, self.own))
+        versions.note(self.item, ExpectedWrite(write_id, None, self.own, bool(write.actions), document))
 
     def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with this write's number in it; None outside the lock."""
@@ -273,19 +281,20 @@ class Writer:
 
 
 def note_committed(item: Model) -> None:
-    """Note that PynamoDB has written an instance: in its TransactWrite what was handed out, else without an id."""
-    handed = versions.drop_note(item, HandedOut)
-    versions.note_written(item, None if handed is None else handed.write_id)
-    if handed is None:
+    """Note that the expected write of an instance was applied; without one PynamoDB has written it, without an id."""
+    written = versions.drop_note(item, ExpectedWrite)
+    if written is None:
+        versions.note_written(item, None)
         return
-    if handed.outdates:
+    versions.note_written(item, written.write_id, written.names)
+    if written.outdates:
         versions.mark_old(item, is_locked=False)
-    if handed.document is not None:
+    if written.document is not None:
         lock = lock_attribute_of(item)
         [name] = [name for name, attribute in item.get_attributes().items() if attribute is lock]
-        item.attribute_values[name] = lock_record.state_of(handed.document)
-    if handed.own is not None:
-        handed.own.copies.note_write(item)
+        item.attribute_values[name] = lock_record.state_of(written.document)
+    if written.own is not None:
+        written.own.copies.note_write(item)
 
 
 def check_copy(item: Model, own: HeldEntry | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ConfigurationError, LockLost, LockSettings, events, locked_all
+from pynamo_locking._io import runtime
 from pynamo_locking._locks import local_queue
 from pynamo_locking.testing import VirtualClock, lose
 from tests.support.faults import count_requests, is_save, lost_requests
@@ -37,21 +37,24 @@ def clock(memory):
 
 @contextmanager
 def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, list[tuple[str, float]], list[float]]]:
-    """Hold "job", for which another process waits; yield the lock, what its holder hears, and when the other has it."""
-    heard, granted = list[tuple[str, float]](), list[float]()
+    """Hold "job", for which another process waits; yield the lock, what its holder hears, and when the other has it.
+
+    The other's thread is one of the runtime: virtual time does not go on without it, however busy the machine is.
+    """
+    heard, granted, is_over = list[tuple[str, float]](), list[float](), runtime.current.event()
 
     def wait() -> None:
         with Locks.locked("job", wait=math.inf, settings=APART):
             granted.append(clock.elapsed)
+        is_over.set()
 
     def on_lost(reason: str) -> None:
         heard.append((reason, clock.elapsed))
 
     lock = Locks.lock("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(wait)
-        until_queued(Locks, "job", 2)
-        yield lock, heard, granted
+    runtime.current.spawn(wait, "waiter")
+    yield lock, heard, granted
+    assert is_over.wait(60)
     with pytest.raises(LockLost):
         lock.release()
 
@@ -265,18 +268,19 @@ def test_a_sign_while_no_renewal_is_answered(clock):
 
 def test_the_lease_is_new_when_the_lock_is_granted(clock):
     """Work that waited for long has its two thirds from the grant on, although its entry was renewed before."""
-    found: list[float] = []
+    found, is_over = list[float](), runtime.current.event()
 
     def wait() -> None:
         with Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART) as lock:
             found.append(lock.remaining)
             clock.sleep(LEASE * 0.6)
             lock.progress()
+        is_over.set()
 
-    with ThreadPoolExecutor(1) as pool, Locks.locked("job", settings=APART):
-        pool.submit(wait)
-        until_queued(Locks, "job", 2)
+    with Locks.locked("job", settings=APART):
+        runtime.current.spawn(wait, "waiter")
         clock.sleep(LEASE * 1.25)  # renewals are due after each third
+    assert is_over.wait(60)
     assert found == [pytest.approx(LEASE, rel=0.05)]
 
 

@@ -865,3 +865,28 @@ def test_contention_with_deletes(concurrent_engine, seed):
     everywhere = crowd.check(last[0] if last else [])
     assert crowd.said["applied"] - crowd.deletes <= everywhere
     assert crowd.said["applied"] & crowd.deletes
+
+
+@pytest.mark.parametrize("how", ["another save", "a refresh after another writer"])
+def test_a_model_that_goes_on_when_it_hears_of_its_write(doc, how):
+    """PynamoDB calls `update_local_version_attribute` after a write; an override may use the instance there."""
+
+    class Hearing(Doc):
+        Meta = Doc.Meta
+        is_new = True
+
+        def update_local_version_attribute(self):
+            super().update_local_version_attribute()
+            if not Hearing.is_new:
+                return
+            Hearing.is_new = False
+            if how == "another save":
+                self.save()
+            else:
+                Doc.get("heard").update([Doc.n.add(1)])
+                self.refresh()
+
+    item = Hearing("heard")
+    item.save()
+    item.save()
+    assert Doc.get("heard").version == item.version == 3
