@@ -108,7 +108,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine, in an event loop of its own."""
+    """Run a test that is a coroutine, in a new event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))

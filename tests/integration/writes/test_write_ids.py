@@ -22,6 +22,7 @@ from botocore.retries.quota import RetryQuota
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DeleteError, PutError, UpdateError
 from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite, VersionAttribute, VersionedMixin
 from tests.support import faults
@@ -890,3 +891,13 @@ def test_a_model_that_goes_on_when_it_hears_of_its_write(doc, how):
     item.save()
     item.save()
     assert Doc.get("heard").version == item.version == 3
+
+
+def test_of_two_handed_out_writes_the_id_is_not_known(doc):
+    """PynamoDB does not say which of its transactions it has committed; the other's id would refuse the next save."""
+    connection = Doc._get_connection().connection
+    with StockTransactWrite(connection=connection) as committed:
+        committed.save(doc)
+        StockTransactWrite(connection=connection).save(doc)
+    doc.save()
+    assert Doc.get("a").version == doc.version == 3
