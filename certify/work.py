@@ -198,7 +198,7 @@ _HOLD_S: Final = 0.002
 _AHEAD: Final = 3
 
 #: How often a process looks how far the others have come.
-_LOOK_S: Final = 0.005
+_POLL_S: Final = 0.005
 
 #: What each account has at first.
 BALANCE: Final = 100
@@ -242,7 +242,7 @@ class Job(NamedTuple):
             done = ledger.total("done", since=self.first)
             if ledger.total("looks", since=self.first) >= min(1, done / plan.turns) * plan.snapshots - _AHEAD:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def contract(job: Job) -> dict[str, Any]:
@@ -449,7 +449,7 @@ def snapshots(job: Job) -> dict[str, Any]:
     sums = list[int]()
     for number in range(plan.snapshots):
         while not job.has_come_to(plan.turns * number // plan.snapshots):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         sums.append(look())
         job.add("looks")
     return {"sums": sums}

@@ -82,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         time.tzset()
         with contextlib.suppress(locale.Error):
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-    runtime.Runtime.has_bells = False
+    runtime.Runtime.has_wakeups = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -47,7 +47,7 @@ MISTAKES: Final = (
         '_LATEST: Final = "#l.#q.#me[1].#w <= :write"',
     ),
     Mistake(
-        "a write from outside does not ask for marks",
+        "a write from outside does not ask for intents",
         "_io/protocol.py",
         "NOT_LOCKED: Final = Clause(_FREE) + NO_INTENT",
         "NOT_LOCKED: Final = Clause(_FREE) + KNOWN_FORMAT",
@@ -95,9 +95,9 @@ MISTAKES: Final = (
         "intervals include their end", "_intervals/intervals.py", "None or lower < upper", "None or lower <= upper"
     ),
     Mistake(
-        "the mark of an aborted transaction stays",
+        "the intent of an aborted transaction stays",
         "_io/write_intents.py",
-        "        drop(row, mark)",
+        "        drop(row, intent)",
         "        pass",
     ),
     Mistake(
@@ -164,9 +164,9 @@ MISTAKES: Final = (
         "intervals/test_enforced_ranges.py::test_each_item_of_a_transaction_meets_a_locked_range",
     ),
     Mistake(
-        "a header is kept after a later read",
+        "a record is kept after a later read",
         "_models/isolation.py",
-        "self._headers.clear()",
+        "self._records.clear()",
         "pass",
         "models/test_reading.py::test_a_header_is_as_new_as_the_item_that_is_judged_by_it",
     ),

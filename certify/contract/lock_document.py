@@ -121,7 +121,7 @@ def create_the_row_of_a_name(rows: Rows) -> None:
 
 
 def renew(rows: Rows) -> None:
-    """A beat only goes up, and only under the ticket it was given for."""
+    """A heartbeat only goes up, and only under the ticket it was given for."""
     rows.put(lock=lock_map(8, e1=3))
     renewed = _renew(rows, "e1", ticket=7, beat=4)["lock"]["queue"]["e1"]
     same(renewed, [7, {**entry(beat=4), "r": 2_000}])
@@ -158,7 +158,7 @@ def release_of_the_last_entry_leaves_empty_maps(rows: Rows) -> None:
 
 
 def evict_several_in_one_request(rows: Rows) -> None:
-    """Dead entries leave together, each under the beat it was last seen with; the evictor notes the ticket."""
+    """Dead entries leave together, each under the heartbeat it was last seen with; the evictor notes the ticket."""
     rows.put(lock={**lock_map(10, e1=3, e2=5, e3=0), "evicted": {}})
     update = f"REMOVE {QUEUE}.#x, {QUEUE}.#y SET #lock.#evicted.#slot = :ticket"
     condition = f"{QUEUE}.#x[1].#beat = :bx AND {QUEUE}.#y[1].#beat = :by"

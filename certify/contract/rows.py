@@ -213,7 +213,7 @@ def entry(owner: str = "o", beat: int = 0) -> dict[str, Any]:
 
 
 def lock_map(next_ticket: int = 7, **beats: int) -> dict[str, Any]:
-    """Return a lock map with entries of these beats; they hold the tickets just before ``next_ticket``."""
+    """Return a lock map with entries of these heartbeats; they hold the tickets just before ``next_ticket``."""
     first = next_ticket - len(beats)
     return {
         "next": [next_ticket],

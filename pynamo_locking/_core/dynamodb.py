@@ -1,7 +1,7 @@
 """DynamoDB's limits, its error codes, and when a request is sent again. Pure.
 
-A change that waits inside the mark of its item is no attribute yet, so DynamoDB does not check it. If DynamoDB refused
-it after the decision, the transaction could not be completed.
+A change that waits inside the intent of its item is no attribute yet, so DynamoDB does not check it. If DynamoDB
+refused it after the decision, the transaction could not be completed.
 
 An attempt without a definite answer may have been applied. From then on the request is in doubt: a refusal of a later
 copy does not prove that nothing was written.
@@ -216,7 +216,7 @@ class Next(Enum):
     SETTLE = "judge by the stored item, which came with the refusal"
     AGAIN = "send it again: no attempt was applied"
     REPEAT = "send a copy: an attempt may have been applied"
-    LOOK = "read the item to find out whether it was applied"
+    READ = "read the item to find out whether it was applied"
     FAIL = "report that it was not applied"
     UNKNOWN = "report that it may have been applied"
 
@@ -242,7 +242,7 @@ class RetryPolicy(NamedTuple):
     repeats: int = 1
     first_pause: int | None = None
     is_single: bool = False
-    looks: bool = False
+    reads_outcome: bool = False
     is_patient: bool = False
 
 
@@ -272,8 +272,8 @@ class RetryState:
         if answer is not Answer.UNANSWERED and not self.in_doubt:
             return Step(Next.FAIL)
         self.in_doubt = True
-        if self.policy.looks or self._repeats >= self.policy.repeats:
-            return Step(Next.LOOK if self.policy.looks else Next.UNKNOWN)
+        if self.policy.reads_outcome or self._repeats >= self.policy.repeats:
+            return Step(Next.READ if self.policy.reads_outcome else Next.UNKNOWN)
         number, first = self._repeats, self.policy.first_pause
         self._repeats += 1
         return Step(Next.REPEAT, None if first is None else first + number)

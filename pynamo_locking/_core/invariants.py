@@ -1,6 +1,7 @@
 """What a write of this package never does to a lock, a version or a transaction record: for an auditor. Pure.
 
-A release and the removal of a mark leave no trace. So a foreign write that removes a single entry looks like a release.
+A release and the removal of an intent leave no trace. So a foreign write that removes a single entry looks like a
+release.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def of_lock(before: LockState, after: LockState) -> Iterator[Breach]:
     if after.unreadable:
         yield Breach("lock_broken", f"the lock document can no longer be read: {after.unreadable}")
         return
-    if before.mark is not None and after.mark is not None and before.mark.id != after.mark.id:
-        yield Breach("mark_lost", "the mark of a transaction was replaced", before.mark.id, after.mark.id)
+    if before.intent is not None and after.intent is not None and before.intent.id != after.intent.id:
+        yield Breach("mark_lost", "the intent of a transaction was replaced", before.intent.id, after.intent.id)
     if not before.exists:
         return
     if not after.exists:
@@ -116,13 +117,13 @@ def _of_queue(before: LockState, after: LockState) -> Iterator[Breach]:
 
 def _is_changed(before: QueueEntry, after: QueueEntry) -> bool:
     fixed = ("ticket", "owner", "lease_ms", "members", "entered_ms")
-    claim, now = before.claim, after.claim
-    is_same_claim = (claim.permits, claim.lower, claim.upper) == (now.permits, now.lower, now.upper)
+    lock_mode, now = before.lock_mode, after.lock_mode
+    is_same_mode = (lock_mode.permits, lock_mode.lower, lock_mode.upper) == (now.permits, now.lower, now.upper)
     return (
         any(getattr(before, name) != getattr(after, name) for name in fixed)
-        or after.beat < before.beat
+        or after.heartbeats < before.heartbeats
         or after.writes < before.writes
-        or not is_same_claim
+        or not is_same_mode
         or (before.mode != after.mode and before.mode == "shared")
     )
 
@@ -134,16 +135,16 @@ def _is_handed_over(gone: list[QueueEntry], new: QueueEntry) -> bool:
 def is_written_past(before: LockState, after: LockState) -> bool:
     """Tell whether values were written although the lock had an entry that did not write them.
 
-    A write under a lock is counted in its entry, or removes it. What finishes a transaction removes its mark.
+    A write under a lock is counted in its entry, or removes it. What finishes a transaction removes its intent.
     """
-    if before.unreadable or after.unreadable or not before.entries or before.mark is not None:
+    if before.unreadable or after.unreadable or not before.entries or before.intent is not None:
         return False
     found = [(entry, after.find(entry.id)) for entry in before.entries]
     return not any(now is None or now.writes > entry.writes for entry, now in found)
 
 
-def of_header(before: TransactionStatus, after: TransactionStatus, beats: tuple[int, int]) -> Iterator[Breach]:
-    """Yield what is wrong with the header of a transaction that was changed; `beats` are those of before and after."""
+def of_record(before: TransactionStatus, after: TransactionStatus, beats: tuple[int, int]) -> Iterator[Breach]:
+    """Yield what is wrong with the record of a transaction that was changed; `heartbeats`: before and after."""
     if after not in _NEXT[before]:
         yield Breach("header_changed", "a decided transaction was decided otherwise", before.value, after.value)
     elif beats[1] < beats[0]:

@@ -214,7 +214,7 @@ def believed(lease_ms: int, until_ms: int, max_lease: float) -> tuple[float, int
 
 
 def is_silent_for_too_long(since: float, now: float, lease: float) -> bool:
-    """Tell whether an unchanged beat, first seen at `since`, proves that the lease has ended."""
+    """Tell whether an unchanged heartbeat, first seen at `since`, proves that the lease has ended."""
     return now - since >= lease * (1 + RATE_MARGIN)
 
 

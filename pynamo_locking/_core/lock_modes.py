@@ -1,7 +1,7 @@
 """Lock modes: exclusive, shared, permits and ranges, and which of them conflict. Pure.
 
 One rule for all modes: an entry holds the lock once no entry ahead of it conflicts with it. Tickets are drawn in the
-order of arrival and a claim never grows, so the entries ahead can only become fewer. Ranges wait in one queue, first
+order of arrival and a mode never grows, so the entries ahead can only become fewer. Ranges wait in one queue, first
 come, first served, so that small ranges do not starve a large one. The kernel's range locks do the same (Lustre's
 ``range_lock.c``, dm-integrity's "fair range locks").
 """
@@ -62,17 +62,17 @@ class LockMode:
 
     @property
     def is_ranged(self) -> bool:
-        """Whether it claims only a part of the lock."""
+        """Whether it is of only a part of the lock."""
         return self.lower is not None or self.upper is not None
 
     @property
     def may_write(self) -> bool:
-        """Whether its holder is the only one of what it claims."""
+        """Whether its holder is the only one of what it asks for."""
         return self.mode == EXCLUSIVE and self.permits == 1
 
     @property
     def is_alone(self) -> bool:
-        """Whether it conflicts with every other claim."""
+        """Whether it conflicts with every other mode."""
         return self.may_write and not self.is_ranged
 
     @property
@@ -89,7 +89,7 @@ class LockMode:
         return not are_compatible(self.mode, other.mode) and self.overlaps(other)
 
     def covers(self, other: LockMode) -> bool:
-        """Tell whether the holder of this claim holds the other claim as well."""
+        """Tell whether a holder in this mode holds what the other mode asks for."""
         return (
             self.permits == other.permits
             and is_as_strong(self.mode, other.mode)
@@ -111,10 +111,10 @@ class LockMode:
 WHOLE: Final = LockMode()
 
 
-def spanning(claims: Sequence[LockMode]) -> LockMode:
-    """Return the smallest claim that covers all of these; none is a semaphore."""
-    lowers, uppers = [claim.lower for claim in claims], [claim.upper for claim in claims]
-    mode: Mode = SHARED if all(claim.mode == SHARED for claim in claims) else EXCLUSIVE
+def spanning(lock_modes: Sequence[LockMode]) -> LockMode:
+    """Return the smallest mode that covers all of these; none is a semaphore."""
+    lowers, uppers = [lock_mode.lower for lock_mode in lock_modes], [lock_mode.upper for lock_mode in lock_modes]
+    mode: Mode = SHARED if all(lock_mode.mode == SHARED for lock_mode in lock_modes) else EXCLUSIVE
     return LockMode(
         mode,
         lower=None if None in lowers else min(filter(None, lowers), key=_by_type),
@@ -150,29 +150,31 @@ def _text(bound: Bound | None) -> str:
     return "..." if bound is None else str(bound[1])
 
 
-def blockers(claim: LockMode, ahead: Iterable[LockMode]) -> list[int]:
-    """Return the indexes of the claims that block this one; a semaphore waits for only some of them."""
-    found = [(i, other) for i, other in enumerate(ahead) if claim.conflicts(other)]
-    is_blocked = len(found) >= claim.permits or any(disagreement(claim, other) for _, other in found)
+def blockers(lock_mode: LockMode, ahead: Iterable[LockMode]) -> list[int]:
+    """Return the indexes of the modes that block this one; a semaphore waits for only some of them."""
+    found = [(i, other) for i, other in enumerate(ahead) if lock_mode.conflicts(other)]
+    is_blocked = len(found) >= lock_mode.permits or any(disagreement(lock_mode, other) for _, other in found)
     return [i for i, _ in found] if is_blocked else []
 
 
-def front(claims: Iterable[LockMode]) -> Iterator[int]:
-    """Yield the indexes of the claims in a queue that no claim before them blocks."""
+def front(lock_modes: Iterable[LockMode]) -> Iterator[int]:
+    """Yield the indexes of the modes in a queue that no mode before them blocks."""
     before: list[LockMode] = []
-    for i, claim in enumerate(claims):
-        if not blockers(claim, before):
+    for i, lock_mode in enumerate(lock_modes):
+        if not blockers(lock_mode, before):
             yield i
-        if claim.is_alone:  # it blocks all that follow, which may be many
+        if lock_mode.is_alone:  # it blocks all that follow, which may be many
             return
-        before.append(claim)
+        before.append(lock_mode)
 
 
-def disagreement(claim: LockMode, first: LockMode) -> str | None:
-    """Return why two claims cannot be in one queue, None if they can. The first entry of the queue decides."""
-    if claim.permits != first.permits:
-        return f"permits={claim.permits} was asked for, and the queue is one of permits={first.permits}"
-    kinds = [{bound[0] for bound in (each.lower, each.upper) if bound is not None} for each in (claim, first)]
+def disagreement(lock_mode: LockMode, first: LockMode) -> str | None:
+    """Return why two modes cannot be in one queue, None if they can. The first entry of the queue decides."""
+    if lock_mode.permits != first.permits:
+        return f"permits={lock_mode.permits} was asked for, and the queue is one of permits={first.permits}"
+    kinds = [{bound[0] for bound in (each.lower, each.upper) if bound is not None} for each in (lock_mode, first)]
     if all(kinds) and kinds[0] != kinds[1]:
-        return f"the range {claim} was asked for, and the queue is one of ranges like {first}: values of another type"
+        return (
+            f"the range {lock_mode} was asked for, and the queue is one of ranges like {first}: values of another type"
+        )
     return None

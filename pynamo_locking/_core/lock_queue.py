@@ -28,21 +28,21 @@ class WriteIntent:
 
     Attributes:
         id: of the transaction.
-        table: where its header is.
+        table: where its record is.
         op: ``"save"``, ``"delete"``, or ``"keep"`` for an item that the decision itself writes.
-        is_ghost: whether the item is only a placeholder, made to carry the mark.
+        is_placeholder: whether the item is only a placeholder, made to carry the intent.
         set: the attributes that the item gets.
         remove: the attributes that it loses.
-        spill: name of the row that has `set` and `remove`, if they did not fit here.
+        changes_row: name of the row that has `set` and `remove`, if they did not fit here.
     """
 
     id: str
     table: str
     op: str
-    is_ghost: bool = False
+    is_placeholder: bool = False
     set: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     remove: tuple[str, ...] = ()
-    spill: str = ""
+    changes_row: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class QueueEntry:
         id: the entry's name, never used twice.
         ticket: the place in the queue; also the fencing token.
         owner: label for people: host, process and thread unless given.
-        claim: what it claims of the lock.
+        lock_mode: what it asks for of the lock.
         lease_ms: how long the entry lives without a renewal, in ms.
-        beat: number of the last renewal.
+        heartbeats: number of the last renewal.
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
         writes: number of the last guarded write made under this entry.
         read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
@@ -67,9 +67,9 @@ class QueueEntry:
     id: str
     ticket: int
     owner: str
-    claim: LockMode
+    lock_mode: LockMode
     lease_ms: int
-    beat: int
+    heartbeats: int
     until_ms: int
     writes: int
     read_ms: int
@@ -85,7 +85,7 @@ class QueueEntry:
     @property
     def mode(self) -> str:
         """``"exclusive"`` or ``"shared"``."""
-        return self.claim.mode
+        return self.lock_mode.mode
 
     @property
     def lease(self) -> float:
@@ -144,7 +144,7 @@ class LockState:
         since: the first ticket of this document.
         evicted: tickets of holders that were evicted or broken, by slot.
         raw: the stored map, as DynamoDB returned it.
-        mark: of the transaction that has the item; None if none has, or its values are decided and stored.
+        intent: of the transaction that has the item; None if none has, or its values are decided and stored.
         success: the last successful run of the job that has this name; None if `NamedLock.once` has recorded none.
         unreadable: what is wrong with the document, such as ``"next is missing"``; empty if it is sound. Of a broken
             document only `raw` is known. Its queue is unknown too, so it is not free.
@@ -155,14 +155,14 @@ class LockState:
     since: int = 0
     evicted: Mapping[int, int] = field(default_factory=dict)
     raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    mark: WriteIntent | None = None
+    intent: WriteIntent | None = None
     success: Success | None = None
     unreadable: str = field(default="", init=False)
 
     @property
     def holders(self) -> tuple[QueueEntry, ...]:
         """The entries that hold the lock now, by ticket; empty when it is free."""
-        return tuple(self.entries[i] for i in front(entry.claim for entry in self.entries))
+        return tuple(self.entries[i] for i in front(entry.lock_mode for entry in self.entries))
 
     @property
     def waiters(self) -> tuple[QueueEntry, ...]:
@@ -193,7 +193,7 @@ class LockState:
         before = [other for other in self.entries if other.ticket < entry.ticket]
         if not before:
             return ()
-        return tuple(before[i] for i in blockers(entry.claim, [other.claim for other in before]))
+        return tuple(before[i] for i in blockers(entry.lock_mode, [other.lock_mode for other in before]))
 
     def was_evicted(self, ticket: int, since: int | None = None) -> bool | None:
         """Tell whether the holder with that ticket was evicted. None if the document cannot tell.
@@ -226,15 +226,15 @@ def eviction_traces(entries: Sequence[QueueEntry], known: Mapping[int, int]) -> 
     ticket stays, so that no evicted holder is told that it was not evicted. `known` is what the document remembers, by
     slot.
     """
-    holders = sorted(entries[i].ticket for i in front(entry.claim for entry in entries))
+    holders = sorted(entries[i].ticket for i in front(entry.lock_mode for entry in entries))
     return {ticket % EVICTION_SLOTS: ticket for ticket in holders if ticket > known.get(ticket % EVICTION_SLOTS, 0)}
 
 
 @dataclass(frozen=True)
 class HeartbeatObservation:
-    """The newest beat of an entry that was seen, and when it was first seen (our monotonic clock)."""
+    """The newest heartbeat of an entry that was seen, and when it was first seen (our monotonic clock)."""
 
-    beat: int
+    heartbeats: int
     since: float
 
 
@@ -243,13 +243,15 @@ def observe(
 ) -> dict[str, HeartbeatObservation]:
     """Return the sightings after a read that ended at `now`.
 
-    A beat that goes back comes from an older image (eventually consistent reads) and proves nothing.
+    A heartbeat that goes back comes from an older image (eventually consistent reads) and proves nothing.
     """
     result = {}
     for entry in entries:
         last = seen.get(entry.id)
         result[entry.id] = (
-            last if last is not None and entry.beat <= last.beat else HeartbeatObservation(entry.beat, now)
+            last
+            if last is not None and entry.heartbeats <= last.heartbeats
+            else HeartbeatObservation(entry.heartbeats, now)
         )
     return result
 

@@ -209,7 +209,7 @@ class OwnKeys:
         return condition, names, {f":k{i}": {"S": begin} for i, (_, begin) in enumerate(begins)}
 
     def place(self, table: str) -> str:
-        """Return the table, and the prefix in it: what marks name. No name of a table has a ``#``."""
+        """Return the table, and the prefix in it: what intents name. No name of a table has a ``#``."""
         return f"{table}#{self.prefix}" if self.is_shared else table
 
 

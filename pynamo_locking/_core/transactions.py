@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 
-# Transactions of many items: what a header says about a mark, and which transaction may be wounded. Pure.
+# Transactions of many items: what a record says about an intent, and which transaction may be wounded. Pure.
 
 
 #: How long an older transaction waits before it wounds a younger one, so that most can finish.
@@ -38,7 +38,7 @@ class TransactionStatus(str, enum.Enum):
     """The state of a transaction: pending, then committed and finished, or aborted."""
 
     PENDING = "pending"
-    COMMITTED = "committed"  # decided; some marked items still wait to be finished
+    COMMITTED = "committed"  # decided; some items with an intent still wait to be finished
     FINISHED = "finished"  # committed, and nothing is left to do
     ABORTED = "aborted"
 
@@ -58,9 +58,9 @@ class RetentionTimes:
     """After how many seconds DynamoDB's TTL may remove rows; each can be set longer in `Meta`, and not shorter.
 
     Attributes:
-        keep_finished_s: headers and records of transactions with nothing left to do.
+        keep_finished_s: records of transactions with nothing left to do.
         keep_keys_s: idempotency keys.
-        keep_rows_s: rows that only help to find marks, and headers of aborted transactions that may have left some.
+        keep_rows_s: rows that only help to find intents, and records of aborted transactions that may have left some.
     """
 
     keep_finished_s: int = IDLE_TTL_S
@@ -97,11 +97,11 @@ class TransactionRecord:
         state: what became of it.
         priority: when its first attempt began, kept by all attempts. The smaller one is older.
         owner: label for people.
-        beat: number of the last renewal.
+        heartbeats: number of the last renewal.
         lease_ms: how long it lives without a renewal, in ms.
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
         by: why it was aborted: ``"wounded"``, ``"expired"`` or ``"asked"``; empty otherwise.
-        items: how many items carry its mark.
+        items: how many items carry its intent.
         rows: how many participant rows it has.
         is_early: whether some of its reads are checked before the decision, and not by it.
     """
@@ -110,13 +110,13 @@ class TransactionRecord:
     state: TransactionStatus
     priority: str = ""
     owner: str = ""
-    beat: int = 0
+    heartbeats: int = 0
     lease_ms: int = 0
     until_ms: int = 0
     by: str = ""
     items: int = 0
     rows: int = 0
-    is_early: bool = False
+    is_validated_early: bool = False
 
     @property
     def lease(self) -> float:
@@ -130,22 +130,22 @@ class TransactionRecord:
 
 
 class IntentResolution(enum.Enum):
-    """What is to be done with a mark."""
+    """What is to be done with an intent."""
 
     DROP = "drop"  # the item stays what it is
-    FINISH = "finish"  # the item becomes what the mark intends
+    FINISH = "finish"  # the item becomes what the intent says
     WAIT = "wait"  # the transaction is not decided
 
 
-def resolution_of_intent(header: TransactionRecord | None) -> IntentResolution:
-    """Return what is to be done with a mark of that transaction.
+def resolution_of_intent(record: TransactionRecord | None) -> IntentResolution:
+    """Return what is to be done with an intent of that transaction.
 
-    A header outlives its marks, except for late copies. So the transaction of a missing header was aborted or finished
-    long ago.
+    A record outlives its intents, except for late copies. So the transaction of a missing record was aborted or
+    finished long ago.
     """
-    if header is None:
+    if record is None:
         return IntentResolution.DROP
-    match header.state:
+    match record.state:
         case TransactionStatus.PENDING:
             return IntentResolution.WAIT
         case TransactionStatus.COMMITTED:
@@ -153,41 +153,41 @@ def resolution_of_intent(header: TransactionRecord | None) -> IntentResolution:
         case TransactionStatus.FINISHED | TransactionStatus.ABORTED:
             return IntentResolution.DROP
         case _:
-            assert_never(header.state)
+            assert_never(record.state)
 
 
-def shows_committed(header: TransactionRecord | None) -> bool:
-    """Tell whether a reader that writes nothing may take the values beside a mark, by the header of that moment.
+def shows_committed(record: TransactionRecord | None) -> bool:
+    """Tell whether a reader that writes nothing may take the values beside an intent, by the record of that moment.
 
     They are the committed values while the transaction is pending, and after its abort. But a transaction that has
     checked its reads early comes before every later change of what it read. A reader that sees such a change and the
-    values beside the mark would come after the change and before the transaction. So that reader waits.
+    values beside the intent would come after the change and before the transaction. So that reader waits.
     """
-    if header is None or header.state.is_final:
-        return True  # it was aborted, or this mark is a late copy
+    if record is None or record.state.is_final:
+        return True  # it was aborted, or this intent is a late copy
     # R13: a transaction that has checked its reads early may come before what a reader has seen.
-    return header.state is TransactionStatus.PENDING and not header.is_early
+    return record.state is TransactionStatus.PENDING and not record.is_validated_early
 
 
 @dataclass(frozen=True)
 class PendingObservation:
-    """What a party that waits for a pending transaction has seen of it: when it met it first, and the newest beat."""
+    """What a party that waits for a pending transaction has seen: when it met it first, and the newest heartbeat."""
 
     first: float
-    sighting: HeartbeatObservation
+    observation: HeartbeatObservation
 
 
-def observe_pending(before: PendingObservation | None, header: TransactionRecord, now: float) -> PendingObservation:
-    """Return what has been seen after a read of the header that ended at `now`."""
+def observe_pending(before: PendingObservation | None, record: TransactionRecord, now: float) -> PendingObservation:
+    """Return what has been seen after a read of the record that ended at `now`."""
     if before is None:
-        return PendingObservation(now, HeartbeatObservation(header.beat, now))
-    if header.beat > before.sighting.beat:
-        return PendingObservation(before.first, HeartbeatObservation(header.beat, now))
+        return PendingObservation(now, HeartbeatObservation(record.heartbeats, now))
+    if record.heartbeats > before.observation.heartbeats:
+        return PendingObservation(before.first, HeartbeatObservation(record.heartbeats, now))
     return before
 
 
 def reason_to_abort(
-    header: TransactionRecord,
+    record: TransactionRecord,
     meeting: PendingObservation,
     *,
     now: float,
@@ -201,7 +201,7 @@ def reason_to_abort(
     Wrong clocks change who waits, not what is right.
 
     Args:
-        header: the pending one.
+        record: the pending one.
         meeting: what has been seen of it.
         now: of the monotonic clock that `meeting` was made with, in seconds.
         now_ms: of the wall clock.
@@ -210,21 +210,23 @@ def reason_to_abort(
 
     Source: the wound-wait rule of Rosenkrantz, Stearns and Lewis (1978).
     """
-    lease, until_ms = believed(header.lease_ms, header.until_ms, LONGEST_LEASE_S)
-    if is_over_by_hint(until_ms, now_ms, max_clock_skew) or is_silent_for_too_long(meeting.sighting.since, now, lease):
+    lease, until_ms = believed(record.lease_ms, record.until_ms, LONGEST_LEASE_S)
+    if is_over_by_hint(until_ms, now_ms, max_clock_skew) or is_silent_for_too_long(
+        meeting.observation.since, now, lease
+    ):
         return "expired"
-    if priority is not None and priority < header.priority and now - meeting.first >= GRACE_S:
+    if priority is not None and priority < record.priority and now - meeting.first >= GRACE_S:
         return "wounded"
     return None
 
 
-def row_of_participants(header_id: str, index: int) -> str:
-    return f"{header_id}#{index:04}"
+def row_of_participants(transaction_id: str, index: int) -> str:
+    return f"{transaction_id}#{index:04}"
 
 
-def row_of_changes(header_id: str, index: int) -> str:
-    """Return the name of a row with what did not fit into a mark."""
-    return f"{header_id}!{index:05}"
+def row_of_changes(transaction_id: str, index: int) -> str:
+    """Return the name of a row with what did not fit into an intent."""
+    return f"{transaction_id}!{index:05}"
 
 
 def row_of_key(key: str) -> str:
@@ -236,10 +238,10 @@ def row_of_key(key: str) -> str:
 
 
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
-SPILL_BYTES: Final = 390_000
+MOST_BYTES_IN_ITEM: Final = 390_000
 
 #: The largest intent that fits into such a row.
-LARGEST_SPILL_BYTES: Final = 409_000
+MOST_BYTES_OF_CHANGES: Final = 409_000
 
 #: An item as large as this is better written by the decision itself.
 LARGE_BYTES: Final = 380_000
@@ -255,7 +257,7 @@ class CommitPath(str, enum.Enum):
     READ = "read"  # what it read is checked in transactional reads
     SINGLE = "single"  # one conditional write
     NATIVE = "native"  # one native transaction
-    LONG = "long"  # header, marks, one native transaction that decides, finish
+    LONG = "long"  # record, intents, one native transaction that decides, finish
 
 
 @dataclass(frozen=True)
@@ -269,35 +271,35 @@ class MemberFacts:
         wants_direct: whether the deciding transaction should write it itself.
         needs_token: whether a second copy of its write, sent alone, would also be applied, with another result.
         size: of the item as it will be stored.
-        mark: what the number of requests depends on, if it gets a write intent.
+        intent: what the number of requests depends on, if it gets a write intent.
     """
 
     is_write: bool
     is_absent: bool = False
-    can_be_marked: bool = True
+    can_have_intent: bool = True
     wants_direct: bool = False
     needs_token: bool = False
     size: int = 0
-    mark: IntentFacts | None = None
+    intent: IntentFacts | None = None
 
 
 @dataclass(frozen=True)
 class IntentFacts:
-    """What the number of requests for a mark depends on.
+    """What the number of requests for an intent depends on.
 
     Attributes:
-        size: of the item while it carries the mark.
+        size: of the item while it carries the intent.
         key_size: of what a row of participants says of it.
-        spill_size: of the row with its changes; 0 if they are in the mark.
-        place: whose marks are sent together with it; "" if it is sent alone.
-        is_placed_together: whether the mark can be sent together with others.
+        changes_row_size: of the row with its changes; 0 if they are in the intent.
+        place: whose intents are sent together with it; "" if it is sent alone.
+        is_placed_together: whether the intent can be sent together with others.
         is_finished_together: whether its finish can be.
-        is_read_first: whether the item is read before it is marked.
+        is_read_first: whether the item is read before it gets its intent.
     """
 
     size: int = 0
     key_size: int = 0
-    spill_size: int = 0
+    changes_row_size: int = 0
     place: Hashable = ""
     is_placed_together: bool = True
     is_finished_together: bool = True
@@ -312,7 +314,7 @@ class Plan:
         path: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``.
         requests: how many requests the commit makes.
         direct: indexes of the members that the deciding transaction writes itself.
-        staged: indexes of the members that are marked before the decision, and finished after it.
+        staged: indexes of the members that get an intent before the decision, and are finished after it.
         checked: indexes of the members that the deciding transaction checks.
         validated: indexes of the members that transactional reads check before the decision.
         rows: how many participant rows there are.
@@ -327,14 +329,14 @@ class Plan:
     rows: int = 0
 
     @property
-    def marked(self) -> tuple[int, ...]:
-        """Indexes of all members that get a mark: also the direct ones if reads are validated before the decision."""
-        # R6: what is written is marked before what was read is checked.
+    def with_intents(self) -> tuple[int, ...]:
+        """Indexes of the members that get an intent: the direct ones too if reads are validated before the decision."""
+        # R6: what is written gets its intent before what was read is checked.
         return tuple(sorted((*self.staged, *self.direct))) if self.validated else self.staged
 
 
 class CannotBeStaged(ValueError):  # noqa: N818 - a finding
-    """More items than the deciding transaction can hold cannot be marked."""
+    """More items than the deciding transaction can hold cannot have an intent."""
 
 
 def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> Plan:
@@ -365,7 +367,7 @@ def with_requests(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
     sizes = [members[i].size for i in sorted(plan.validated, key=lambda i: not members[i].is_absent)]
     reads = len(chunks(sizes))
     if plan.path is CommitPath.LONG:
-        return _with_requests_of_marks(replace(plan, requests=reads), members)
+        return _with_requests_of_intents(replace(plan, requests=reads), members)
     return replace(plan, requests=reads or 1)
 
 
@@ -377,39 +379,39 @@ def chunks(sizes: Sequence[int]) -> list[range]:
 def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
     room = dynamodb.MOST_ACTIONS - 1 - extra
     # The decision checks the reads if that leaves most of its places to writes, each of which saves a request. It
-    # also does if some items cannot be marked, because those cannot wait for a check before the decision.
-    without_mark = sum(not members[i].can_be_marked for i in writes)
+    # also does if some items cannot have an intent, because those cannot wait for a check before the decision.
+    without_intent = sum(not members[i].can_have_intent for i in writes)
     size = sum(members[i].size for i in reads)
     is_checked_inside = (
-        len(reads) <= (room - without_mark if without_mark else room // 2) and size <= dynamodb.MOST_BYTES // 2
+        len(reads) <= (room - without_intent if without_intent else room // 2) and size <= dynamodb.MOST_BYTES // 2
     )
     checked, validated = (tuple(reads), ()) if is_checked_inside else ((), tuple(reads))
     taken = size if is_checked_inside else 0
     direct = _direct(members, writes, room - len(checked), dynamodb.MOST_BYTES - taken)
     decided = set(direct)
     staged = [i for i in writes if i not in decided]
-    stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_be_marked]
+    stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_have_intent]
     if stuck:
         raise CannotBeStaged(_why_stuck(members, writes, len(reads), room))
     return Plan(CommitPath.LONG, 0, tuple(direct), tuple(staged), checked, validated)
 
 
 def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int, room: int) -> str:
-    sizes = [members[i].size for i in writes if not members[i].can_be_marked]
+    sizes = [members[i].size for i in writes if not members[i].can_have_intent]
     items, size, most = f"{len(sizes)} of {len(writes)} items", sum(sizes), f"{room}"
     if len(sizes) <= room and size > dynamodb.MOST_BYTES:
         items, most = f"{items}, of {size:,} bytes together,", f"{dynamodb.MOST_BYTES:,} bytes"
     beside = f", and the {reads} items that are only read must be checked together with them" if reads else ""
-    return f"{items} have no place for a mark{beside}: one native transaction has room for {most}"
+    return f"{items} have no place for an intent{beside}: one native transaction has room for {most}"
 
 
 def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
-    """Choose the items that the decision writes itself: those that cannot be marked first."""
+    """Choose the items that the decision writes itself: those that cannot have an intent first."""
 
     def rank(i: int) -> tuple[bool, bool, bool, int]:
         member = members[i]
-        # The mark of an absent item would be a placeholder, and costs twice.
-        return (member.can_be_marked, not member.wants_direct, not member.is_absent, -member.size)
+        # The intent of an absent item would be a placeholder, and costs twice.
+        return (member.can_have_intent, not member.wants_direct, not member.is_absent, -member.size)
 
     chosen, total = list[int](), 0
     for i in sorted(writes, key=rank):
@@ -419,17 +421,17 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
     return sorted(chosen)
 
 
-def _with_requests_of_marks(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
-    marks = {i: members[i].mark or IntentFacts() for i in plan.marked}
-    rows = keys_in_rows([mark.key_size for mark in marks.values()])
-    new = {i for i, mark in marks.items() if members[i].is_absent and not mark.is_read_first}
-    ghosts = placeholders([mark.size for i, mark in marks.items() if i in new])
-    placing = _batches([(marks[i].place, marks[i].is_placed_together) for i in marks if i not in new])
-    finishing = _batches([(marks[i].place, marks[i].is_finished_together) for i in plan.staged])
-    spilled = sum(mark.spill_size > 0 for mark in marks.values())
-    read = sum(mark.is_read_first for mark in marks.values())
+def _with_requests_of_intents(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
+    intents = {i: members[i].intent or IntentFacts() for i in plan.with_intents}
+    rows = keys_in_rows([intent.key_size for intent in intents.values()])
+    new = {i for i, intent in intents.items() if members[i].is_absent and not intent.is_read_first}
+    ghosts = placeholders([intent.size for i, intent in intents.items() if i in new])
+    placing = _batches([(intents[i].place, intents[i].is_placed_together) for i in intents if i not in new])
+    finishing = _batches([(intents[i].place, intents[i].is_finished_together) for i in plan.staged])
+    changes_rows = sum(intent.changes_row_size > 0 for intent in intents.values())
+    read = sum(intent.is_read_first for intent in intents.values())
     last = 1 if plan.staged else 0
-    requests = plan.requests + 2 + read + len(rows) + 2 * spilled + len(ghosts) + placing + finishing + last
+    requests = plan.requests + 2 + read + len(rows) + 2 * changes_rows + len(ghosts) + placing + finishing + last
     return replace(plan, requests=requests, rows=len(rows))
 
 
@@ -450,7 +452,7 @@ def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
 
 
 def placeholders(sizes: Sequence[int]) -> list[range]:
-    """Return which placeholders of new items are created together, beside the check of the header."""
+    """Return which placeholders of new items are created together, beside the check of the record."""
     return _packed(sizes, dynamodb.MOST_BYTES, dynamodb.MOST_ACTIONS - 1)
 
 

@@ -221,7 +221,7 @@ class Freshness:
         """Tell whether a copy that knows this state of the stored item is old."""
         return self.why is not None and self.noticed in (None, known)
 
-    def marked(self, why: Why, known: Known, *, has_version: bool, is_locked: bool) -> Freshness:
+    def made_stale(self, why: Why, known: Known, *, has_version: bool, is_locked: bool) -> Freshness:
         """Return what is known from now on.
 
         A transaction gives the copy the new version without the new values, so the version does not tell. In all other

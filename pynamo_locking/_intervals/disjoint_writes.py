@@ -360,7 +360,7 @@ def updating(
         member = items_of(tx).of(row, is_write=True, replaces=False)
         member.update(actions, condition, checks=checks)
         if checks:
-            member.look()
+            member.shown_image()
         else:
             member.rely()
         return member
@@ -493,7 +493,7 @@ class Staged:
         work = [StagedInserts(self.axis, tx, guards[name], group, TransactWriteError) for name, group in groups.items()]
         try:
             for staging in work:
-                staging.look()
+                staging.check_room()
         except OverlapError:
             if is_done_before(tx, self.axis.model):  # its own rows are in the way
                 return
@@ -558,7 +558,7 @@ class StagedInserts:
     def _identity(self, key: Image) -> ItemKey:
         return ItemKey.of(connection_of(self._axis.model).table_name, key)
 
-    def look(self) -> None:
+    def check_room(self) -> None:
         """Find out which rows must still be written; refuse rows that overlap others."""
         for placing in self._group:
             placing.is_adopted = False  # each attempt finds out anew
@@ -660,7 +660,7 @@ class StagedInserts:
         if ours.asked == placing.asked():
             fresh = model.from_raw_data(copy.deepcopy(image))
             row.attribute_values = fresh.attribute_values
-            versions.copy_knowledge(fresh, row)
+            versions.copy_state(fresh, row)
             return True
         if ours.may_be_followed_by(placing.kind):
             versions.set_known(row, stored)
@@ -813,7 +813,7 @@ class Disjoint:
             self._check_again(refused, guards.values(), is_same=seen == [each + self._has_turn for each in self._seen])
         self._seen = seen
         for staging in work:
-            staging.look()
+            staging.check_room()
         is_staged = [staging.stage() for staging in work]
         self._has_cleared = any(staging.has_cleared for staging in work)
         if any(is_staged):

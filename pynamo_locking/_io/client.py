@@ -103,10 +103,10 @@ def note(connection: object) -> None:
         if isinstance(connection, Connection) and connection not in _connections:
             _connections.add(connection)
             if runtime.forks:
-                _begin_anew(connection)
+                _begin_again(connection)
 
 
-def _begin_anew(connection: Connection) -> None:
+def _begin_again(connection: Connection) -> None:
     """Let a connection and its twins open their own sockets for the next request."""
     local = session_holder_of(connection)
     # Credentials that botocore fetches have a mutex and sockets as well.
@@ -121,7 +121,7 @@ def _forget_after_fork() -> None:
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
     for connection in [*_connections, *_lock_connections]:
-        _begin_anew(connection)
+        _begin_again(connection)
 
 
 def _close_after_restore() -> None:

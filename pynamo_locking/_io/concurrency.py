@@ -331,12 +331,12 @@ def _end(pause: asyncio.Future[None] | None) -> None:
         pause.set_result(None)
 
 
-def _start_anew_after_fork() -> None:
+def _reset_after_fork() -> None:
     global blocking_threads  # noqa: PLW0603 - no thread of the parent lives in the child
     blocking_threads = BlockingThreads()
 
 
-runtime.after_fork(_start_anew_after_fork)
+runtime.after_fork(_reset_after_fork)
 
 
 # Runs jobs in a few threads, each in the context of the caller, so that the caller's locks guard them as well.

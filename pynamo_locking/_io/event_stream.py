@@ -230,7 +230,7 @@ def clocks() -> dict[str, Any]:
     return {"time_ms": runtime.current.time_ms(), "monotonic_s": runtime.current.monotonic()}
 
 
-def _begin_anew_after_fork() -> None:
+def _reset_after_fork() -> None:
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
     for each in listeners:
@@ -238,7 +238,7 @@ def _begin_anew_after_fork() -> None:
             each.after_fork()
 
 
-runtime.after_fork(_begin_anew_after_fork)
+runtime.after_fork(_reset_after_fork)
 
 
 # Events of evictions and of recovered transactions. An event never replaces the error of what it is about.
@@ -286,8 +286,8 @@ def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = Fa
 
 @harmless
 def recovered(
-    header_table: RecordTable,
-    header: TransactionRecord | None,
+    record_table: RecordTable,
+    record: TransactionRecord | None,
     transaction_id: str,
     *,
     outcome: str,
@@ -299,8 +299,8 @@ def recovered(
         events.TransactionRecovered(
             **clocks(),
             transaction_id=transaction_id,
-            owner="" if header is None else header.owner,
-            table=header_table.table,
+            owner="" if record is None else record.owner,
+            table=record_table.table,
             outcome=outcome,
             by=by,
             reason=reason,

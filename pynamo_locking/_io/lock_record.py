@@ -55,7 +55,7 @@ def trusted(row: LockRow, state: LockState) -> LockState:
 
 
 def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
-    """Refuse a lock document, or the mark in it, of a newer format.
+    """Refuse a lock document, or the intent in it, of a newer format.
 
     Raises:
         UnknownFormat: it is.
@@ -67,7 +67,7 @@ def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
 
 
 def format_in(raw: Mapping[str, Any]) -> int:
-    """Return the newest format in a stored map: of the document or of the mark."""
+    """Return the newest format in a stored map: of the document or of the intent."""
     return (
         max(stored_rows.format_of(raw), stored_rows.format_of(raw[TX]["M"]))
         if TX in raw
@@ -112,7 +112,7 @@ UPPER = "hi"
 SUCCESS = "success"
 KEPT = "kept_s"  # for how long after a lease the row is kept, for the sake of this
 
-# The mark of a transaction.
+# The intent of a transaction.
 TX_ID = "id"
 INTENT = "intent"
 GHOST = "ghost"
@@ -142,15 +142,15 @@ _LABEL: Final = Kind(TEXT.stored, lambda stored: shown_owner(stored["S"]))
 _TICKET: Final = whole_within(1, _MOST_TICKETS)
 _BOUND: Final = Kind(lambda bound: dict([bound]), _bound_in)
 
-_CLAIM: Final = Codec(
+_LOCK_MODE: Final = Codec(
     LockMode,
     mode=Field(MODE, one_of(EXCLUSIVE, SHARED), EXCLUSIVE),
     permits=Field(PERMITS, whole_within(1), 1),
     lower=Field(LOWER, _BOUND, None),
     upper=Field(UPPER, _BOUND, None),
 )
-_CLAIM_NAMES: Final = {MODE, PERMITS, LOWER, UPPER}
-#: What an entry says besides its claim. A field that a condition compares is always stored.
+_LOCK_MODE_NAMES: Final = {MODE, PERMITS, LOWER, UPPER}
+#: What an entry says besides its mode. A field that a condition compares is always stored.
 _FACTS: Final[Codec[dict[str, Any]]] = Codec(
     dict,
     entered_ms=Field(ENTERED, INTEGER),
@@ -158,7 +158,7 @@ _FACTS: Final[Codec[dict[str, Any]]] = Codec(
     renewed_ms=Field(RENEWED, INTEGER, 0),
     granted_ms=Field(GRANTED, INTEGER, None),
     owner=Field(OWNER, _LABEL),
-    beat=Field(BEAT, INTEGER),
+    heartbeats=Field(BEAT, INTEGER),
     writes=Field(WRITES, INTEGER),
     members=Field(MEMBERS, whole_within(1, MOST_WAITERS), 1),
 )
@@ -170,31 +170,31 @@ _SUCCESS: Final = Codec(
     began_ms=Field("began_ms", INTEGER),
     ended_ms=Field("ended_ms", INTEGER),
 )
-_MARK: Final[Codec[dict[str, Any]]] = Codec(dict, id=Field(TX_ID, TEXT), table=Field("table", TEXT))
+_INTENT: Final[Codec[dict[str, Any]]] = Codec(dict, id=Field(TX_ID, TEXT), table=Field("table", TEXT))
 _CHANGES: Final[Codec[dict[str, Any]]] = Codec(dict, set=Field("set", MAP, {}), remove=Field("remove", TEXTS, ()))
-_INTENT: Final[Codec[dict[str, Any]]] = Codec(
+_INTENT_CHANGE: Final[Codec[dict[str, Any]]] = Codec(
     dict,
     op=Field("op", one_of("save", "delete", "keep")),
-    is_ghost=Field(GHOST, Kind(lambda _: {"BOOL": True}, lambda _: True), unless=False),
-    spill=Field("spill", TEXT, ""),
+    is_placeholder=Field(GHOST, Kind(lambda _: {"BOOL": True}, lambda _: True), unless=False),
+    changes_row=Field("spill", TEXT, ""),
 )
 
 
 def new_entry(
-    owner: str, claim: LockMode, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
+    owner: str, lock_mode: LockMode, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
 ) -> dict[str, Any]:
     """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
     facts = SimpleNamespace(
         owner=owner,
         lease_ms=int(lease * 1000),
-        beat=0,
+        heartbeats=0,
         entered_ms=now_ms,
         renewed_ms=0,
         granted_ms=None,
         writes=0,
         members=members,
     )
-    stored = {"M": _FACTS.encode(facts) | ({} if claim is WHOLE else _CLAIM.encode(claim))}
+    stored = {"M": _FACTS.encode(facts) | ({} if lock_mode is WHOLE else _LOCK_MODE.encode(lock_mode))}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
 
 
@@ -233,7 +233,7 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
 
 
 class _Newer(Exception):  # noqa: N818 - an answer, not an error
-    """The document, or the mark in it, has this format."""
+    """The document, or the intent in it, has this format."""
 
 
 def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
@@ -241,7 +241,7 @@ def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
     with suppress(*stored_rows.UNREADABLE):
         queue = image[attribute]["M"][QUEUE]["M"]
         ids = sorted(queue, key=lambda entry_id: int(queue[entry_id]["L"][0]["N"]))
-        for i in front(_claim_in(queue[entry_id]["L"][1]["M"]) for entry_id in ids):
+        for i in front(_lock_mode_in(queue[entry_id]["L"][1]["M"]) for entry_id in ids):
             yield ids[i]
 
 
@@ -255,7 +255,7 @@ def _state(raw: Mapping[str, Any]) -> LockState:
     if format_in(raw) > FORMAT:
         raise _Newer(format_in(raw))
     if NEXT not in raw and QUEUE not in raw:
-        return LockState(raw=raw, mark=_mark_in(raw))
+        return LockState(raw=raw, intent=_intent_in(raw))
     now_ms = runtime.current.time_ms()
     entries = [_entry(name, stored, now_ms) for name, stored in raw[QUEUE]["M"].items()]
     if len(entries) > 1:
@@ -272,7 +272,7 @@ def _state(raw: Mapping[str, Any]) -> LockState:
         since=int(raw[SINCE]["N"]),
         evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
         raw=raw,
-        mark=_mark_in(raw),
+        intent=_intent_in(raw),
         success=_success_in(raw[SUCCESS]["M"]) if SUCCESS in raw else None,
     )
 
@@ -287,33 +287,33 @@ def stored_success(success: Success, kept_s: int) -> dict[str, Any]:
     return {"M": {**_SUCCESS.encode(success), KEPT: number(kept_s)}}
 
 
-def _mark_in(raw: Mapping[str, Any]) -> WriteIntent | None:
+def _intent_in(raw: Mapping[str, Any]) -> WriteIntent | None:
     if TX not in raw:
         return None
     stored = raw[TX]["M"]
-    intent = stored[INTENT]["M"]
-    return WriteIntent(**_MARK.decode(stored), **_INTENT.decode(intent), **_CHANGES.decode(intent))
+    change = stored[INTENT]["M"]
+    return WriteIntent(**_INTENT.decode(stored), **_INTENT_CHANGE.decode(change), **_CHANGES.decode(change))
 
 
-def stored_mark(mark: WriteIntent) -> dict[str, Any]:
-    intent = _INTENT.encode(mark) | ({} if mark.spill else stored_changes(mark))
-    return {"M": {FORMAT_NAME: number(FORMAT), **_MARK.encode(mark), INTENT: {"M": intent}}}
+def stored_intent(intent: WriteIntent) -> dict[str, Any]:
+    change = _INTENT_CHANGE.encode(intent) | ({} if intent.changes_row else stored_changes(intent))
+    return {"M": {FORMAT_NAME: number(FORMAT), **_INTENT.encode(intent), INTENT: {"M": change}}}
 
 
-def stored_changes(mark: WriteIntent) -> dict[str, Any]:
-    """Return the stored form of what a mark intends: in it, or in a row of its own."""
-    return _CHANGES.encode(mark)
+def stored_changes(intent: WriteIntent) -> dict[str, Any]:
+    """Return the stored form of what an intent says: in it, or in a row of its own."""
+    return _CHANGES.encode(intent)
 
 
-def with_changes(mark: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:
-    """Return a mark with the changes that were stored in a row of their own."""
-    return replace(mark, **_CHANGES.decode(stored))
+def with_changes(intent: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:
+    """Return an intent with the changes that were stored in a row of their own."""
+    return replace(intent, **_CHANGES.decode(stored))
 
 
 def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     """Return a sound document in place of a broken one, whose next ticket is above all that were given out.
 
-    Entries that can be read stay, and so do a mark and a success. `since` is new: an entry that is gone was not
+    Entries that can be read stay, and so do an intent and a success. `since` is new: an entry that is gone was not
     released.
     """
     queue = raw.get(QUEUE, {}).get("M", {})
@@ -335,7 +335,7 @@ def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     content: dict[str, Any] = {FORMAT_NAME: number(FORMAT), SINCE: number(ticket), NEXT: _next(ticket), EVICTED: EMPTY}
     content[QUEUE] = {"M": {entry.id: queue[entry.id] for entry in kept}}
     with suppress(*stored_rows.UNREADABLE):
-        content |= {} if _mark_in(raw) is None else {TX: raw[TX]}
+        content |= {} if _intent_in(raw) is None else {TX: raw[TX]}
     with suppress(*stored_rows.UNREADABLE):
         _success_in(raw[SUCCESS]["M"])
         content |= {SUCCESS: raw[SUCCESS]}
@@ -349,7 +349,7 @@ def _entry(name: str, stored: Mapping[str, Any], now_ms: int, ticket_kind: Kind 
     return QueueEntry(
         id=name,
         ticket=ticket_kind.read(ticket),
-        claim=_claim_in(content["M"]),
+        lock_mode=_lock_mode_in(content["M"]),
         until_ms=entered_ms + renewed_ms + facts["lease_ms"],
         read_ms=now_ms,
         granted_ms=None if granted_ms is None else entered_ms + granted_ms,
@@ -357,8 +357,8 @@ def _entry(name: str, stored: Mapping[str, Any], now_ms: int, ticket_kind: Kind 
     )
 
 
-def _claim_in(facts: Mapping[str, Any]) -> LockMode:
-    return WHOLE if _CLAIM_NAMES.isdisjoint(facts) else _CLAIM.decode(facts)
+def _lock_mode_in(facts: Mapping[str, Any]) -> LockMode:
+    return WHOLE if _LOCK_MODE_NAMES.isdisjoint(facts) else _LOCK_MODE.decode(facts)
 
 
 def _is_in_order(entries: list[QueueEntry]) -> bool:

@@ -29,7 +29,7 @@ class NewEntry(NamedTuple):
     id: str
     owner: str
     lease: float
-    claim: LockMode = WHOLE
+    lock_mode: LockMode = WHOLE
     members: int = 1
 
     def standing_for(self, members: int) -> NewEntry:
@@ -37,7 +37,7 @@ class NewEntry(NamedTuple):
         return self._replace(members=members)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
-        return lock_record.new_entry(self.owner, self.claim, self.lease, now_ms, self.members, ticket)
+        return lock_record.new_entry(self.owner, self.lock_mode, self.lease, now_ms, self.members, ticket)
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
@@ -58,7 +58,7 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
     """Create the lock document, with us as its first entry.
 
     Refused if there is a document, or no item and `row.may_create` is not set. Also if a transaction has the item,
-    whose mark would be lost, or if another program has it: see `responses.check_not_foreign`.
+    whose intent would be lost, or if another program has it: see `responses.check_not_foreign`.
     """
     now_us = runtime.current.time_us()
     new = lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members)
@@ -66,22 +66,22 @@ def enter_first(row: LockRow, entry: NewEntry) -> Image:
     return _update(row, clause, {":map": new}, lease=entry.lease)
 
 
-def look(row: LockRow, *, consistent: bool) -> Image | None:
+def read(row: LockRow, *, consistent: bool) -> Image | None:
     image: Image | None = _call(row, "GetItem", {"ConsistentRead": consistent}).get("Item")
     return image
 
 
-def look_at_document(row: LockRow) -> LockState:
+def read_document(row: LockRow) -> LockState:
     """Read the lock document alone, consistently; it may be broken, see `lock_record.trusted`."""
     names = {"#l": row.attribute}
     arguments = {"ConsistentRead": True, "ProjectionExpression": "#l", "ExpressionAttributeNames": names}
     return lock_record.state_in(_call(row, "GetItem", arguments).get("Item"), row.attribute)
 
 
-def renew(row: LockRow, entry: QueueEntry, beat: int, *, want_image: bool) -> Image:
+def renew(row: LockRow, entry: QueueEntry, heartbeats: int, *, want_image: bool) -> Image:
     """Renew our lease, and store since when we hold the lock."""
     renewed_ms = runtime.current.time_ms() - entry.entered_ms
-    clause, given = protocol.RENEW, mine(entry) | {":beat": number(beat), ":renewed": number(renewed_ms)}
+    clause, given = protocol.RENEW, mine(entry) | {":beat": number(heartbeats), ":renewed": number(renewed_ms)}
     if entry.granted_ms is not None:
         clause, given[":granted"] = clause + protocol.NOTE_GRANT, number(entry.granted_ms - entry.entered_ms)
     return _update(row, clause, given, lease=entry.lease, want_image=want_image)
@@ -142,7 +142,7 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
     """
     given, remembered = dict[str, Any](), eviction_traces(entries, known)
     for i, entry in enumerate(entries):
-        given |= {f"#e{i}": entry.id, f":b{i}": number(entry.beat), f":t{i}": number(entry.ticket)}
+        given |= {f"#e{i}": entry.id, f":b{i}": number(entry.heartbeats), f":t{i}": number(entry.ticket)}
     for i, (slot, ticket) in enumerate(remembered.items()):
         given |= {f"#s{i}": str(slot), f":s{i}": number(ticket)}
     return _update(row, protocol.evict(len(entries), len(remembered)), given)
@@ -183,7 +183,7 @@ def _update(
             error.cause
         ):  # perhaps because a part of the document has another type
             with suppress(Unavailable):
-                lock_record.trusted(row, look_at_document(row))
+                lock_record.trusted(row, read_document(row))
         raise
     return image
 

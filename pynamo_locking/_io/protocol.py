@@ -7,8 +7,8 @@ A `Clause` is a condition and changes. Clauses are added (``OWN_ENTRY + REMOVE_E
 own names (``#l`` the attribute of the lock, ``#h`` or ``#id`` the hash key, ``#expires`` for TTL). Each request gives
 the rest, such as ``#me`` and ``:ticket``.
 
-Two other notations were tried. Paths of our own, such as ``lock.queue.#me.beat``, need a parser, and nobody finds in
-the code what stands in a log of requests. PynamoDB's `Condition` numbers its placeholders, so the parts of a request
+Two other notations were tried. Paths of our own, such as ``lock.queue.#me.heartbeat``, need a parser, and nobody finds
+in the code what stands in a log of requests. PynamoDB's `Condition` numbers its placeholders, so the parts of a request
 would have to be numbered again. What users give (versions, expiry, unique values, conditions) stays a `Condition`.
 
 The pages ``explanation/protocol.md`` and ``explanation/transactions.md`` show all of this, and a test compares them.
@@ -233,13 +233,13 @@ NO_NEW_ENTRY: Final = Clause(f"({_FREE} OR (#l.#since = :since AND #l.#n[0] = :n
 KNOWN_ROW_FORMAT: Final = Clause(if_="(attribute_not_exists(#f) OR #f <= :format)")
 NEW_ROW: Final = Clause(if_="attribute_not_exists(#id)")
 DELETE_ROW: Final = Clause(if_="attribute_exists(#content)") + KNOWN_ROW_FORMAT
-#: The header is in that state. So a late copy changes no later one.
+#: The record is in that state. So a late copy changes no later one.
 _FROM: Final = Clause("#state = :from", "#f = if_not_exists(#f, :format)") + KNOWN_ROW_FORMAT
 RENEW_RECORD: Final = _FROM + Clause("#beat < :beat", "#beat = :beat, #until_ms = :until_ms")
 DECIDE: Final = _FROM + Clause(set_="#state = :state")
 SET_RECORD_EXPIRY: Final = Clause(set_="#expires = :expires")
 ABORT: Final = DECIDE + SET_RECORD_EXPIRY + Clause(set_="#by = :by")
-#: A beat that is no number cannot be renewed, and counts as seen.
+#: A heartbeat that is no number cannot be renewed, and counts as seen.
 NOT_RENEWED: Final = Clause(if_="(#beat = :seen OR NOT attribute_type(#beat, :is_number))")
 CLEAN: Final = _FROM + SET_RECORD_EXPIRY + Clause(set_="#clean = :clean")
 ROW_EXPIRED: Final = Clause(if_="#expires <= :old")
@@ -261,7 +261,7 @@ def change_row(same: tuple[str, ...], absent: tuple[str, ...], changes: tuple[st
 
 # Write intents: each request names the transaction, so a second copy, or one of another process, changes nothing
 
-SET_INTENT: Final = Clause(set_="#l.#tx = :mark")
+SET_INTENT: Final = Clause(set_="#l.#tx = :intent")
 SET_INTENT_AND_LOCK: Final = Clause(set_="#l = :map")
 ITEM_EXISTS: Final = Clause(if_="attribute_exists(#h)")
 ITEM_IS_NEW: Final = Clause(if_="attribute_not_exists(#h)")
@@ -276,6 +276,6 @@ INTENT_OF_ITEM: Final = Clause(if_="attribute_not_exists(#l.#tx.#intent.#ghost)"
 
 @cache
 def apply_intent(sets: int, removals: int) -> Clause:
-    """Put so many attributes in place, remove so many, and the mark."""
+    """Put so many attributes in place, remove so many, and the intent."""
     set_, removed = [f"#s{i} = :s{i}" for i in range(sets)], ["#l.#tx", *(f"#r{i}" for i in range(removals))]
     return HAS_INTENT + Clause(set_=", ".join(set_), remove=", ".join(removed))

@@ -89,7 +89,7 @@ class Runtime:
         has_bells: whether processes of this machine can wake each other.
     """
 
-    has_bells = sys.platform != "win32"
+    has_wakeups = sys.platform != "win32"
 
     def __init__(self) -> None:
         self.monotonic = _monotonic_source()

@@ -32,7 +32,7 @@ Image = dict[str, Any]
 #: The format of what this release stores, and the newest that it reads. What has no number is of format 1.
 FORMAT: Final = 1
 
-#: The name of the number: of an attribute of a row of ours, or of an entry in the map of a lock or of a mark.
+#: The name of the number: of an attribute of a row of ours, or of an entry in the map of a lock or of an intent.
 FORMAT_NAME: Final = "f"
 
 #: No release will store a larger number: such a one is a mistake, which can be repaired.
@@ -40,7 +40,7 @@ _MOST_FORMATS: Final = 1_000_000
 
 
 def format_of(stored: Mapping[str, Any]) -> int:
-    """Return the number of the format of a stored row, lock document or mark; `ValueError` if it is none."""
+    """Return the number of the format of a stored row, lock document or intent; `ValueError` if it is none."""
     if FORMAT_NAME not in stored:
         return 1
     number_ = int(stored[FORMAT_NAME]["N"])

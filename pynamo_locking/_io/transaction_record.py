@@ -48,12 +48,13 @@ CLEAN: Final = "clean"
 CONTENT: Final = "content"
 ABANDONED: Final = "abandoned"
 
-#: What of them is a number.
-NUMBERS: Final = (BEAT, LEASE, UNTIL, ITEMS, ROWS)
+#: Which fields of a record are numbers, and their stored names.
+_FIELDS: Final = {"heartbeats": BEAT, "lease_ms": LEASE, "until_ms": UNTIL, "items": ITEMS, "rows": ROWS}
+NUMBERS: Final = tuple(_FIELDS.values())
 
 _ALONE: Final = OwnKeys(ID)
 
-#: What to do about a broken header.
+#: What to do about a broken record.
 _ADVICE: Final = (
     "Restore it, with the state that it had, or let TransactionTable.repair() or `pynamo-locking tx repair` make it "
     "sound."
@@ -70,7 +71,7 @@ class RecordTable:
 
     @property
     def place(self) -> str:
-        """The table, and the prefix of its rows if it has other items: what marks name."""
+        """The table, and the prefix of its rows if it has other items: what intents name."""
         return self.keys.place(self.table)
 
     def ends(self, keep_s: int) -> dict[str, Any]:
@@ -105,104 +106,104 @@ def record_table_of(table: Any) -> RecordTable:
     return RecordTable(connection.connection, connection.table_name, keep, own_keys_of(table), ttl)
 
 
-def ask(header_table: RecordTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def ask(record_table: RecordTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
-        return client.ask(header_table.connection, operation, kwargs)
+        return client.ask(record_table.connection, operation, kwargs)
     except Refused as refused:
-        refuse_newer(header_table, refused.image)
+        refuse_newer(record_table, refused.image)
         raise
     except responses.BOTOCORE_EXCEPTIONS as error:
-        raise of_transactions(header_table.table, header_table.key(""), error) from error
+        raise of_transactions(record_table.table, record_table.key(""), error) from error
 
 
-def begin(header_table: RecordTable, header: TransactionRecord) -> None:
-    """Create a pending header. It must be acknowledged before any mark names it, or the mark would seem an orphan."""
-    put_once(header_table, begun(header_table, header), PRIORITY)
+def begin(record_table: RecordTable, record: TransactionRecord) -> None:
+    """Create a pending record. Until it is acknowledged no intent may name it, or the intent would seem an orphan."""
+    put_once(record_table, begun(record_table, record), PRIORITY)
 
 
-def begun(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
-    """Return a pending header as it is stored."""
+def begun(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
+    """Return a pending record as it is stored."""
     return {
-        **_told(header_table, header),
-        **{name: number(getattr(header, name)) for name in NUMBERS},
-        EARLY: {"BOOL": header.is_early},
+        **_told(record_table, record),
+        **{name: number(getattr(record, field)) for field, name in _FIELDS.items()},
+        EARLY: {"BOOL": record.is_validated_early},
     }
 
 
-def _told(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
+def _told(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
     return {
-        **header_table.key(header.id),
+        **record_table.key(record.id),
         FORMAT_NAME: number(FORMAT),
-        STATE: {"S": header.state.value},
-        PRIORITY: {"S": header.priority},
-        OWNER: {"S": header.owner},
+        STATE: {"S": record.state.value},
+        PRIORITY: {"S": record.priority},
+        OWNER: {"S": record.owner},
     }
 
 
-def record(header_table: RecordTable, header: TransactionRecord) -> dict[str, Any]:
-    """Return the action that records a native transaction by a final header, and is refused by that of `give_up`."""
-    item = {**_told(header_table, header), header_table.expires: _final_expiry(header_table)}
-    return {"Put": {"Item": item, **header_table.asked(protocol.NEW_ROW)}}
+def put_record(record_table: RecordTable, record: TransactionRecord) -> dict[str, Any]:
+    """Return the action that stores the final record of a native transaction; that of `give_up` refuses it."""
+    item = {**_told(record_table, record), record_table.expires: _final_expiry(record_table)}
+    return {"Put": {"Item": item, **record_table.asked(protocol.NEW_ROW)}}
 
 
-def give_up(header_table: RecordTable, header: TransactionRecord) -> TransactionRecord:
-    """Store an aborted header in the place of a record, unless that is stored; return what is stored then."""
-    over = {BY: {"S": header.by}, CLEAN: {"BOOL": True}, header_table.expires: _final_expiry(header_table)}
-    item = {**_told(header_table, header), **over}
-    return record_in(put_once(header_table, item, PRIORITY), header_table) or header
+def give_up(record_table: RecordTable, record: TransactionRecord) -> TransactionRecord:
+    """Store an aborted record, unless a record is stored already; return what is stored then."""
+    over = {BY: {"S": record.by}, CLEAN: {"BOOL": True}, record_table.expires: _final_expiry(record_table)}
+    item = {**_told(record_table, record), **over}
+    return record_in(put_once(record_table, item, PRIORITY), record_table) or record
 
 
-def put_once(header_table: RecordTable, item: Mapping[str, Any], known_by: str) -> Image | None:
+def put_once(record_table: RecordTable, item: Mapping[str, Any], known_by: str) -> Image | None:
     """Store a row whose name is never used twice; return the row that is already there, such as an earlier copy.
 
     Raises:
         ConfigurationError: that row lacks the attribute `known_by`, so another program has stored it.
     """
-    kwargs = {"Item": item, **header_table.asked(protocol.NEW_ROW)}
+    kwargs = {"Item": item, **record_table.asked(protocol.NEW_ROW)}
     try:
-        persistently(lambda: ask(header_table, "PutItem", kwargs))
+        persistently(lambda: ask(record_table, "PutItem", kwargs))
     except Refused as refused:
-        check_own(header_table, refused.image or {}, known_by)
-        return header_table.row(refused.image)
+        check_own(record_table, refused.image or {}, known_by)
+        return record_table.row(refused.image)
     return None
 
 
-def check_own(header_table: RecordTable, image: Mapping[str, Any], known_by: str) -> None:
+def check_own(record_table: RecordTable, image: Mapping[str, Any], known_by: str) -> None:
     if known_by not in image:
-        name = image.get(header_table.keys.hash_name, {}).get("S")
+        name = image.get(record_table.keys.hash_name, {}).get("S")
         raise foreign_row_error(
-            f"nothing can be kept in the row {name!r}", header_table.table, f"no attribute {known_by!r}"
+            f"nothing can be kept in the row {name!r}", record_table.table, f"no attribute {known_by!r}"
         )
 
 
-def refuse_newer(header_table: RecordTable | None, image: Mapping[str, Any] | None) -> None:
+def refuse_newer(record_table: RecordTable | None, image: Mapping[str, Any] | None) -> None:
     """Refuse the image of a row of a newer format (`UnknownFormat`)."""
-    table, names = ("", {ID}) if header_table is None else (header_table.table, {ID, *header_table.key("")})
+    table, names = ("", {ID}) if record_table is None else (record_table.table, {ID, *record_table.key("")})
     key = {name: value for name, value in (image or {}).items() if name in names}
     what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
     stored_rows.refuse_newer(image, what, table=table, key=key)
 
 
-def read(header_table: RecordTable, header_id: str) -> TransactionRecord | None:
-    """Read a header, consistently. None if there is none (any more)."""
-    return record_in(_image(header_table, header_id), header_table)
+def read(record_table: RecordTable, transaction_id: str) -> TransactionRecord | None:
+    """Read a record, consistently. None if there is none (any more)."""
+    return record_in(_image(record_table, transaction_id), record_table)
 
 
-def record_in(image: Mapping[str, Any] | None, header_table: RecordTable | None = None) -> TransactionRecord | None:
-    """Return the header in the image of a row of that table (see `HeaderTable.row`); None if there is none.
+def record_in(image: Mapping[str, Any] | None, record_table: RecordTable | None = None) -> TransactionRecord | None:
+    """Return the record in the image of a row of that table (see `HeaderTable.row`); None if there is none.
 
     Raises:
         UnknownFormat: a newer release has stored it.
         CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
     """
-    refuse_newer(header_table, image)
+    refuse_newer(record_table, image)
     if image is None or (STATE not in image and PRIORITY not in image):
         return None
     name, table, key = image[ID]["S"], "", {ID: image[ID]}
-    if header_table is not None:
-        table, key = header_table.table, header_table.key(name)
+    if record_table is not None:
+        table, key = record_table.table, record_table.key(name)
     return stored_rows.read(
-        _header, image, f"the row of the transaction {name!r}", table=table, key=key, advice=_ADVICE
+        _record, image, f"the row of the transaction {name!r}", table=table, key=key, advice=_ADVICE
     )
 
 
@@ -210,7 +211,7 @@ def whole(image: Mapping[str, Any], name: str) -> int:
     return int(image.get(name, {}).get("N", 0))
 
 
-def _header(image: Mapping[str, Any]) -> TransactionRecord:
+def _record(image: Mapping[str, Any]) -> TransactionRecord:
     def text(name: str) -> str:
         return str(image.get(name, {}).get("S", ""))
 
@@ -220,192 +221,203 @@ def _header(image: Mapping[str, Any]) -> TransactionRecord:
         priority=text(PRIORITY),
         owner=shown_owner(text(OWNER)),
         by=text(BY),
-        is_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
-        **{name: whole(image, name) for name in NUMBERS},
+        is_validated_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
+        **{field: whole(image, name) for field, name in _FIELDS.items()},
     )
 
 
-def renew(header_table: RecordTable, header: TransactionRecord, beat: int) -> TransactionRecord:
+def renew(record_table: RecordTable, record: TransactionRecord, heartbeats: int) -> TransactionRecord:
     """Renew the lease of a pending transaction; return what is stored then.
 
     Beats only grow, so a late copy cannot take a newer renewal back. Nothing changes if the transaction is no longer
-    pending, or has a newer beat.
+    pending, or has a newer heartbeat.
     """
-    until_ms = number(runtime.current.time_ms() + header.lease_ms)
+    until_ms = number(runtime.current.time_ms() + record.lease_ms)
     return _change(
-        header_table, header.id, protocol.RENEW_RECORD, TransactionStatus.PENDING, beat=number(beat), until_ms=until_ms
+        record_table,
+        record.id,
+        protocol.RENEW_RECORD,
+        TransactionStatus.PENDING,
+        beat=number(heartbeats),
+        until_ms=until_ms,
     )
 
 
-def abort(header_table: RecordTable, header_id: str, by: str, *, beat: int | None = None) -> TransactionRecord:
+def abort(
+    record_table: RecordTable, transaction_id: str, by: str, *, heartbeats: int | None = None
+) -> TransactionRecord:
     """Abort a pending transaction; return what is stored then, which may be that it is committed.
 
-    Nothing changes if there is a newer beat than `beat`; None ignores the beat.
+    Nothing changes if there is a newer heartbeat than number `heartbeats`; None ignores it.
     """
-    clause = protocol.ABORT if beat is None else protocol.ABORT + protocol.NOT_RENEWED
-    # Its marks are not dropped yet, so it stays as long as the rows that help to find them.
-    ends, state = header_table.ends(header_table.keep.keep_rows_s), {"S": TransactionStatus.ABORTED.value}
-    values: dict[str, Any] = {"state": state, "by": {"S": by}, "expires": ends, "seen": number(beat or 0)}
-    return _change(header_table, header_id, clause, TransactionStatus.PENDING, **values)
+    clause = protocol.ABORT if heartbeats is None else protocol.ABORT + protocol.NOT_RENEWED
+    # Its intents are not dropped yet, so it stays as long as the rows that help to find them.
+    ends, state = record_table.ends(record_table.keep.keep_rows_s), {"S": TransactionStatus.ABORTED.value}
+    values: dict[str, Any] = {"state": state, "by": {"S": by}, "expires": ends, "seen": number(heartbeats or 0)}
+    return _change(record_table, transaction_id, clause, TransactionStatus.PENDING, **values)
 
 
-def finish(header_table: RecordTable, header_id: str) -> TransactionRecord:
-    """Note that nothing is left to do; only when every marked item is known to be finished."""
-    values = {"state": {"S": TransactionStatus.FINISHED.value}, "expires": _final_expiry(header_table)}
+def finish(record_table: RecordTable, transaction_id: str) -> TransactionRecord:
+    """Note that nothing is left to do; only when every item with an intent is known to be finished."""
+    values = {"state": {"S": TransactionStatus.FINISHED.value}, "expires": _final_expiry(record_table)}
     return _change(
-        header_table, header_id, protocol.DECIDE + protocol.SET_RECORD_EXPIRY, TransactionStatus.COMMITTED, **values
+        record_table,
+        transaction_id,
+        protocol.DECIDE + protocol.SET_RECORD_EXPIRY,
+        TransactionStatus.COMMITTED,
+        **values,
     )
 
 
-def clean(header_table: RecordTable, header_id: str, *, is_certain: bool) -> TransactionRecord:
-    """Note that no mark of an aborted transaction is left, so that no sweep looks for one.
+def clean(record_table: RecordTable, transaction_id: str, *, is_certain: bool) -> TransactionRecord:
+    """Note that no intent of an aborted transaction is left, so that no sweep looks for one.
 
-    `is_certain` if all requests for marks were answered, which only their sender knows. Otherwise a mark may still
+    `is_certain` if all requests for intents were answered, which only their sender knows. Otherwise an intent may still
     arrive, and nothing changes until a day after the abort.
     """
     clause = protocol.CLEAN if is_certain else protocol.CLEAN + protocol.ROW_EXPIRED
-    a_day_ago = header_table.ends(header_table.keep.keep_rows_s - IDLE_TTL_S)
-    values: dict[str, Any] = {"clean": {"BOOL": True}, "expires": _final_expiry(header_table), "old": a_day_ago}
-    return _change(header_table, header_id, clause, TransactionStatus.ABORTED, **values)
+    a_day_ago = record_table.ends(record_table.keep.keep_rows_s - IDLE_TTL_S)
+    values: dict[str, Any] = {"clean": {"BOOL": True}, "expires": _final_expiry(record_table), "old": a_day_ago}
+    return _change(record_table, transaction_id, clause, TransactionStatus.ABORTED, **values)
 
 
-def decision(header_table: RecordTable, header_id: str, to: TransactionStatus) -> dict[str, Any]:
+def decision(record_table: RecordTable, transaction_id: str, to: TransactionStatus) -> dict[str, Any]:
     """Return the action of the native transaction that decides."""
     clause = protocol.DECIDE + protocol.SET_RECORD_EXPIRY if to.is_final else protocol.DECIDE
-    values = {"state": {"S": to.value}, "expires": _final_expiry(header_table)}
-    return {"Update": _update(header_table, header_id, clause, TransactionStatus.PENDING, **values)}
+    values = {"state": {"S": to.value}, "expires": _final_expiry(record_table)}
+    return {"Update": _update(record_table, transaction_id, clause, TransactionStatus.PENDING, **values)}
 
 
-def still_pending(header_table: RecordTable, header_id: str) -> dict[str, Any]:
+def still_pending(record_table: RecordTable, transaction_id: str) -> dict[str, Any]:
     """Return the action of a native transaction that changes nothing, and is refused after the decision.
 
-    It is an update, since a ConditionCheck needs a permission that no other request for headers needs.
+    It is an update, since a ConditionCheck needs a permission that no other request for records needs.
     """
     # R8: a placeholder is created only in one transaction with this.
     pending = {"S": TransactionStatus.PENDING.value}
-    return {"Update": _update(header_table, header_id, protocol.DECIDE, TransactionStatus.PENDING, state=pending)}
+    return {"Update": _update(record_table, transaction_id, protocol.DECIDE, TransactionStatus.PENDING, state=pending)}
 
 
-def _final_expiry(header_table: RecordTable) -> dict[str, Any]:
+def _final_expiry(record_table: RecordTable) -> dict[str, Any]:
     # R10: longer than any request can still be on its way.
-    return header_table.ends(header_table.keep.keep_finished_s)
+    return record_table.ends(record_table.keep.keep_finished_s)
 
 
 def _update(
-    header_table: RecordTable, header_id: str, clause: Clause, from_: TransactionStatus, **values: Any
+    record_table: RecordTable, transaction_id: str, clause: Clause, from_: TransactionStatus, **values: Any
 ) -> dict[str, Any]:
-    asked = header_table.asked(clause, **values, **{"from": {"S": from_.value}})
-    return {"Key": header_table.key(header_id), **asked}
+    asked = record_table.asked(clause, **values, **{"from": {"S": from_.value}})
+    return {"Key": record_table.key(transaction_id), **asked}
 
 
 def _change(
-    header_table: RecordTable, header_id: str, clause: Clause, from_: TransactionStatus, **values: Any
+    record_table: RecordTable, transaction_id: str, clause: Clause, from_: TransactionStatus, **values: Any
 ) -> TransactionRecord:
-    kwargs = _update(header_table, header_id, clause, from_, **values) | {"ReturnValues": "ALL_NEW"}
+    kwargs = _update(record_table, transaction_id, clause, from_, **values) | {"ReturnValues": "ALL_NEW"}
     try:
-        image = persistently(lambda: ask(header_table, "UpdateItem", kwargs)).get("Attributes")
+        image = persistently(lambda: ask(record_table, "UpdateItem", kwargs)).get("Attributes")
     except Refused as refused:
         image = refused.image
-    # A missing header counts as aborted: see `fate`.
-    return record_in(header_table.row(image), header_table) or TransactionRecord(
-        header_id, TransactionStatus.ABORTED, by="expired"
+    # A missing record counts as aborted: see `fate`.
+    return record_in(record_table.row(image), record_table) or TransactionRecord(
+        transaction_id, TransactionStatus.ABORTED, by="expired"
     )
 
 
-# Rows beside a header: where the marks are, what did not fit into them, the idempotency key
-def put_row(header_table: RecordTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
-    """Store a row beside the header; `expires` if it only helps to find the marks."""
-    item = row_beside(header_table, row_id, content)
+# Rows beside a record: where the intents are, what did not fit into them, the idempotency key
+def put_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
+    """Store a row beside the record; `expires` if it only helps to find the intents."""
+    item = extra_row(record_table, row_id, content)
     if expires:
-        item[header_table.expires] = header_table.ends(header_table.keep.keep_rows_s)
-    put_once(header_table, item, CONTENT)
+        item[record_table.expires] = record_table.ends(record_table.keep.keep_rows_s)
+    put_once(record_table, item, CONTENT)
 
 
-def row_beside(header_table: RecordTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row beside the header as it is stored."""
-    return {**header_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
+def extra_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row beside the record as it is stored."""
+    return {**record_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
 
 
-def once(header_table: RecordTable, row_id: str, header_id: str) -> dict[str, Any]:
+def once(record_table: RecordTable, row_id: str, transaction_id: str) -> dict[str, Any]:
     """Return the action of a transaction that stores its key: refused while the key is known, or after `abandon`."""
-    content, ends = {"id": {"S": header_id}}, header_table.ends(header_table.keep.keep_keys_s)
-    item = {**row_beside(header_table, row_id, content), header_table.expires: ends}
-    asked = header_table.asked(protocol.CLAIM_KEY, now=header_table.ends(0), me={"S": header_id})
+    content, ends = {"id": {"S": transaction_id}}, record_table.ends(record_table.keep.keep_keys_s)
+    item = {**extra_row(record_table, row_id, content), record_table.expires: ends}
+    asked = record_table.asked(protocol.CLAIM_KEY, now=record_table.ends(0), me={"S": transaction_id})
     return {"Put": {"Item": item, **asked}}
 
 
-def abandon(header_table: RecordTable, row_id: str, header_ids: Sequence[str]) -> str | None:
+def abandon(record_table: RecordTable, row_id: str, transaction_ids: Sequence[str]) -> str | None:
     """Note in the row of a key that transactions were given up, unless one has stored the key: return its id.
 
     The row names all of them: a later transaction with the key passes, and none of these, however late.
     """
-    now, ends = header_table.ends(0), header_table.ends(header_table.keep.keep_keys_s)
-    asked = header_table.asked(protocol.ABANDON_KEY, me={"SS": list(header_ids)}, now=now, ends=ends)
-    kwargs = {"Key": header_table.key(row_id), **asked}
+    now, ends = record_table.ends(0), record_table.ends(record_table.keep.keep_keys_s)
+    asked = record_table.asked(protocol.ABANDON_KEY, me={"SS": list(transaction_ids)}, now=now, ends=ends)
+    kwargs = {"Key": record_table.key(row_id), **asked}
     try:
-        persistently(lambda: ask(header_table, "UpdateItem", kwargs))
+        persistently(lambda: ask(record_table, "UpdateItem", kwargs))
     except Refused as refused:
-        return _holder(header_table, header_table.row(refused.image))
+        return _holder(record_table, record_table.row(refused.image))
     return None
 
 
-def get_row(header_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what was stored beside a header.
+def get_row(record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
+    """Return what was stored beside a record.
 
     Raises:
         CorruptRow: `parse` cannot read it.
     """
-    image = image_of(header_table, row_id)
-    return None if image is None else read_row(header_table, image, parse)
+    image = image_of(record_table, row_id)
+    return None if image is None else read_row(record_table, image, parse)
 
 
-def image_of(header_table: RecordTable, row_id: str) -> dict[str, Any] | None:
+def image_of(record_table: RecordTable, row_id: str) -> dict[str, Any] | None:
     """Return a row as it is stored."""
-    return persistently(lambda: _image(header_table, row_id))
+    return persistently(lambda: _image(record_table, row_id))
 
 
-def read_row(header_table: RecordTable, image: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], _T]) -> _T:
+def read_row(record_table: RecordTable, image: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], _T]) -> _T:
     """As `get_row`, of an image of the row."""
-    return _read(header_table, image[ID]["S"], lambda row: parse(row[CONTENT]["M"]), image)
+    return _read(record_table, image[ID]["S"], lambda row: parse(row[CONTENT]["M"]), image)
 
 
-def _image(header_table: RecordTable, row_id: str) -> dict[str, Any] | None:
-    kwargs = {"TableName": header_table.table, "Key": header_table.key(row_id), "ConsistentRead": True}
-    return header_table.row(ask(header_table, "GetItem", kwargs).get("Item"))
+def _image(record_table: RecordTable, row_id: str) -> dict[str, Any] | None:
+    kwargs = {"TableName": record_table.table, "Key": record_table.key(row_id), "ConsistentRead": True}
+    return record_table.row(ask(record_table, "GetItem", kwargs).get("Item"))
 
 
 def _read(
-    header_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]
+    record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]
 ) -> _T:
-    what, advice = f"the row {row_id!r} of {header_table.table!r}", "Restore it, or find out who has written it."
-    return stored_rows.read(parse, image, what, table=header_table.table, key=header_table.key(row_id), advice=advice)
+    what, advice = f"the row {row_id!r} of {record_table.table!r}", "Restore it, or find out who has written it."
+    return stored_rows.read(parse, image, what, table=record_table.table, key=record_table.key(row_id), advice=advice)
 
 
-def key_holder(header_table: RecordTable, row_id: str) -> str | None:
+def key_holder(record_table: RecordTable, row_id: str) -> str | None:
     """Return the id of the transaction that stored a key, unless it has expired: DynamoDB may remove it days later.
 
     Raises:
         ConfigurationError: another program has stored an item of that name.
         CorruptRow: the row cannot be read.
     """
-    return _holder(header_table, image_of(header_table, row_id))
+    return _holder(record_table, image_of(record_table, row_id))
 
 
-def _holder(header_table: RecordTable, image: Mapping[str, Any] | None) -> str | None:
-    refuse_newer(header_table, image)
+def _holder(record_table: RecordTable, image: Mapping[str, Any] | None) -> str | None:
+    refuse_newer(record_table, image)
     if image is None or (ABANDONED in image and CONTENT not in image):
         return None
-    check_own(header_table, image, CONTENT)
+    check_own(record_table, image, CONTENT)
 
     def parse(row: Mapping[str, Any]) -> tuple[int, str]:
         return int(row[EXPIRES]["N"]), str(row[CONTENT]["M"]["id"]["S"])
 
-    ends_s, header_id = _read(header_table, image[ID]["S"], parse, image)
-    return None if ends_s <= runtime.current.time_ms() // 1000 else header_id
+    ends_s, transaction_id = _read(record_table, image[ID]["S"], parse, image)
+    return None if ends_s <= runtime.current.time_ms() // 1000 else transaction_id
 
 
 def replace_row(
-    header_table: RecordTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]
+    record_table: RecordTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]
 ) -> None:
     """Change attributes of a row, if the attributes `seen` are as in the image `old`.
 
@@ -413,20 +425,20 @@ def replace_row(
         Refused: they are not, or this is a second copy.
     """
     seen, changes = {*seen, FORMAT_NAME}, {**changes, FORMAT_NAME: number(FORMAT)}
-    stored = {EXPIRES: header_table.expires, ID: header_table.keys.hash_name}
+    stored = {EXPIRES: record_table.expires, ID: record_table.keys.hash_name}
     clause = protocol.change_row(tuple(sorted(seen & old.keys())), tuple(sorted(seen - old.keys())), tuple(changes))
     given = {f"#{name}": stored.get(name, name) for name in {*seen, *changes}}
     given |= {f":{name}": value for name, value in changes.items()}
     given |= {f":old_{name}": old[name] for name in seen if name in old}
-    kwargs = {"TableName": header_table.table, "Key": header_table.key(old[ID]["S"]), **protocol.alone(clause, given)}
-    persistently(lambda: ask(header_table, "UpdateItem", kwargs))
+    kwargs = {"TableName": record_table.table, "Key": record_table.key(old[ID]["S"]), **protocol.alone(clause, given)}
+    persistently(lambda: ask(record_table, "UpdateItem", kwargs))
 
 
-def delete_row(header_table: RecordTable, row_id: str) -> None:
-    """Remove a row beside a header once the transaction does not need it."""
-    kwargs = {"Key": header_table.key(row_id), **header_table.asked(protocol.DELETE_ROW)}
+def delete_row(record_table: RecordTable, row_id: str) -> None:
+    """Remove a row beside a record once the transaction does not need it."""
+    kwargs = {"Key": record_table.key(row_id), **record_table.asked(protocol.DELETE_ROW)}
     with contextlib.suppress(Refused):  # it is gone, or was never ours
-        persistently(lambda: ask(header_table, "DeleteItem", kwargs))
+        persistently(lambda: ask(record_table, "DeleteItem", kwargs))
 
 
 # Checks of what stored rows say before it is followed: other programs can write rows as well.
@@ -439,18 +451,18 @@ _INDEX: Final = re.compile("[0-9]{5,9}")
 _SHOWN: Final = 255
 
 
-def declared_record_table(row: LockRow, mark: WriteIntent) -> RecordTable:
-    """Return the table of transactions that a mark names, if the item's model declares it.
+def declared_record_table(row: LockRow, intent: WriteIntent) -> RecordTable:
+    """Return the table of transactions that an intent names, if the item's model declares it.
 
     Raises:
         LockingError: the model declares another table. Any writer of the item could have put that name there, so it is
             not asked.
     """
     declared = row.transactions
-    if declared is None or mark.table != declared:
+    if declared is None or intent.table != declared:
         raise LockingError(
-            f"{row.label} carries the mark of the transaction {mark.id[:_SHOWN]!r} in the table "
-            f"{mark.table[:_SHOWN]!r}, and its model declares "
+            f"{row.label} carries the intent of the transaction {intent.id[:_SHOWN]!r} in the table "
+            f"{intent.table[:_SHOWN]!r}, and its model declares "
             f"{'no table of transactions' if declared is None else repr(declared)} in Meta.transaction_table. That "
             f"table was not asked, and the item was left as it is. If it is yours, declare it, or complete the "
             f"transaction with recover(). If not, find out who has written the item, and remove tx from its attribute "
@@ -460,29 +472,29 @@ def declared_record_table(row: LockRow, mark: WriteIntent) -> RecordTable:
     return replace(record_table_of(model.Meta.transaction_table), connection=row.connection)
 
 
-def check_row_of_changes(header_id: str, name: str) -> None:
-    """Refuse a stored name that is no row of the transaction: it could be the header of another one.
+def check_row_of_changes(transaction_id: str, name: str) -> None:
+    """Refuse a stored name that is no row of the transaction: it could be the record of another one.
 
     Raises:
         LockingError: it is not.
     """
-    if not (name.startswith(f"{header_id}!") and _INDEX.fullmatch(name, len(header_id) + 1)):
+    if not (name.startswith(f"{transaction_id}!") and _INDEX.fullmatch(name, len(transaction_id) + 1)):
         raise LockingError(
-            f"the transaction {header_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, which "
-            f"is no row of its own. That row was neither read nor deleted. Find out who has written this."
+            f"the transaction {transaction_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, "
+            f"which is no row of its own. That row was neither read nor deleted. Find out who has written this."
         )
 
 
-def check_place(header_table: RecordTable, header_id: str, table: str) -> None:
+def check_place(record_table: RecordTable, transaction_id: str, table: str) -> None:
     """Refuse a table of items that is named as one of another account or Region than the table of transactions.
 
     Raises:
         LockingError: it is.
     """
-    place, declared = table.rpartition("/")[0], header_table.table.rpartition("/")[0]
+    place, declared = table.rpartition("/")[0], record_table.table.rpartition("/")[0]
     if place != declared:  # of an ARN all but the name; of a name nothing
         raise LockingError(
-            f"the transaction {header_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named as "
-            f"one of another account or Region than {header_table.table!r}. That table was not asked. Find out who has "
-            f"written this."
+            f"the transaction {transaction_id!r} is said to have items in the table {table[:_SHOWN]!r}, which is named "
+            f"as one of another account or Region than {record_table.table!r}. That table was not asked. Find out who "
+            f"has written this."
         )

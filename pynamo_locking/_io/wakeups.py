@@ -76,7 +76,7 @@ class WakeupListener:
             heard: called with the id of the entry that a bell is for, in a thread.
             is_needed: tells whether a caller waits.
         """
-        if not runtime.current.has_bells:
+        if not runtime.current.has_wakeups:
             return
         with self._mutex:
             if self._socket is None and not self._is_deaf:
@@ -147,7 +147,7 @@ def are_listening(entry_ids: Iterable[str]) -> bool:
 
 
 def _listening() -> frozenset[str]:
-    if not runtime.current.has_bells:
+    if not runtime.current.has_wakeups:
         return frozenset()
     try:
         _check_folder()
@@ -189,7 +189,7 @@ def _names() -> list[str]:
 listener = WakeupListener()
 
 
-def _start_anew_after_fork() -> None:
+def _reset_after_fork() -> None:
     global listener  # noqa: PLW0603 - no thread of the parent lives in a child, and its mutex may be locked
     listener.leave_to_parent()
     listener = WakeupListener()
@@ -199,7 +199,7 @@ def _leave_no_file() -> None:
     listener.remove()
 
 
-runtime.after_fork(_start_anew_after_fork)
+runtime.after_fork(_reset_after_fork)
 runtime.at_exit(_leave_no_file)
 
 
@@ -210,12 +210,12 @@ def _progress(state: LockState) -> tuple[int, ...]:
     """Return what never decreases while a lock document changes: a later image has no less.
 
     A newcomer takes the next ticket. So while the next ticket is the same, entries only leave, or are handed over to a
-    later ticket; and while none does, their beats and their writes only grow. Proves nothing about two documents with a
-    deletion in between, whose tickets come from wall clocks.
+    later ticket; and while none does, their heartbeats and their writes only grow. Proves nothing about two documents
+    with a deletion in between, whose tickets come from wall clocks.
     """
     entries = state.entries
     tickets = sum(entry.ticket for entry in entries)
-    return state.next_ticket, -len(entries), tickets, sum(entry.beat + entry.writes for entry in entries)
+    return state.next_ticket, -len(entries), tickets, sum(entry.heartbeats + entry.writes for entry in entries)
 
 
 class Mailbox:
@@ -225,29 +225,29 @@ class Mailbox:
     an image as well, the waiter is woken once more to look, unless the image was enough for it.
 
     Args:
-        claim: what the waiter claims.
+        lock_mode: what the waiter asks for.
         state: reads the lock document in an image.
     """
 
-    def __init__(self, claim: LockMode = WHOLE, state: Callable[[Image], LockState] = lambda _: FREE) -> None:
-        self.claim = claim
+    def __init__(self, lock_mode: LockMode = WHOLE, state: Callable[[Image], LockState] = lambda _: FREE) -> None:
+        self.lock_mode = lock_mode
         self.ticket: int | None = None  # of the waiter, once it is in the queue
         self.entry_id = ""  # the same, if it can be woken by other processes
         self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
         self._state = state
         self._condition = runtime.current.condition()
         self._image: Image | None = None
-        self._must_look = False
+        self._must_read = False
 
     @property
     def _rung(self) -> bool:
-        return self._must_look or self._image is not None
+        return self._must_read or self._image is not None
 
     def put(self, image: Image | None) -> None:
         """Wake the waiter; without an image it has to look for itself."""
         with self._condition:
             if image is None:
-                self._must_look = True
+                self._must_read = True
             elif self._image is None or _progress(self._state(image)) >= _progress(self._state(self._image)):
                 self._image = image
             self._condition.notify_all()
@@ -269,7 +269,7 @@ class Mailbox:
                 runtime.current.wait(self._condition, timeout)
             image, self._image = self._image, None
             if image is None:
-                self._must_look = False
+                self._must_read = False
             return image
 
 
@@ -325,7 +325,7 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
         mailboxes = tuple(_mailboxes.get(row.identity, ()))
     placed = [(box.ticket, box) for box in mailboxes if box.ticket is not None]
     queue = [box for _, box in sorted(placed, key=lambda pair: pair[0])]
-    for box in (queue[i] for i in front(box.claim for box in queue)):
+    for box in (queue[i] for i in front(box.lock_mode for box in queue)):
         box.put(image)
     for box in mailboxes:
         if box.ticket is None:

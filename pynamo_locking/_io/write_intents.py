@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The requests that remove a transaction's mark from an item: finish what it intends, or drop it.
+# The requests that remove a transaction's intent from an item: finish what it intends, or drop it.
 
 
 #: Parallel requests, as many as of a commit unless it is told otherwise.
@@ -59,87 +59,89 @@ WORKERS: Final = 8
 
 
 def settle(
-    header_table: RecordTable, what: IntentResolution, marked: Sequence[tuple[LockRow, WriteIntent]]
+    record_table: RecordTable, what: IntentResolution, intents: Sequence[tuple[LockRow, WriteIntent]]
 ) -> list[tuple[LockRow, WriteIntent]]:
-    """Finish or drop the marks of one decided transaction, by statements and several requests at once.
+    """Finish or drop the intents of one decided transaction, by statements and several requests at once.
 
-    Returns the marks that stay, since the rows of their changes are gone; see `whole`.
+    Returns the intents that stay, since the rows of their changes are gone; see `whole`.
     """
-    groups = batch_requests.batches((row.connection, row.table) if _is_whole(mark) else None for row, mark in marked)
+    groups = batch_requests.batches(
+        (row.connection, row.table) if _is_whole(intent) else None for row, intent in intents
+    )
     gone: list[tuple[LockRow, WriteIntent]] = []
     act = finish_all if what is IntentResolution.FINISH else drop_all
 
     def job(group: list[int]) -> None:
-        gone.extend(act(header_table, [marked[i] for i in group]))
+        gone.extend(act(record_table, [intents[i] for i in group]))
 
     run_all([partial(job, group) for group in groups], WORKERS)
     return gone
 
 
 def finish_all(
-    header_table: RecordTable, marked: Sequence[tuple[LockRow, WriteIntent]]
+    record_table: RecordTable, intents: Sequence[tuple[LockRow, WriteIntent]]
 ) -> list[tuple[LockRow, WriteIntent]]:
-    """Apply up to 25 marks in one table, as they are decided, in one request, and each alone that it did not apply.
+    """Apply up to 25 intents in one table, as they are decided, in one request, and each alone that it did not apply.
 
     Returns those of which nothing was sent, since the rows of their changes are gone; see `whole`.
     """
-    left = _sent_together(marked, [finishing(row, mark) for row, mark in marked])
-    return [(row, mark) for row, mark in left if not finish(header_table, row, mark)]
+    left = _sent_together(intents, [finishing(row, intent) for row, intent in intents])
+    return [(row, intent) for row, intent in left if not finish(record_table, row, intent)]
 
 
-def drop_all(_: RecordTable, marked: Sequence[tuple[LockRow, WriteIntent]]) -> list[tuple[LockRow, WriteIntent]]:
-    """As `finish_all`, of marks to drop; see `drop`."""
-    for row, mark in _sent_together(marked, [_dropping(row, mark) for row, mark in marked]):
+def drop_all(_: RecordTable, intents: Sequence[tuple[LockRow, WriteIntent]]) -> list[tuple[LockRow, WriteIntent]]:
+    """As `finish_all`, of intents to drop; see `drop`."""
+    for row, intent in _sent_together(intents, [_dropping(row, intent) for row, intent in intents]):
         # R4: its record is decided, or gone, which means the same.
-        drop(row, mark)
+        drop(row, intent)
     return []
 
 
 def _sent_together(
-    marked: Sequence[tuple[LockRow, WriteIntent]], writes: Sequence[StatementWrite | None]
+    intents: Sequence[tuple[LockRow, WriteIntent]], writes: Sequence[StatementWrite | None]
 ) -> list[tuple[LockRow, WriteIntent]]:
-    """Send writes in one request; return the marks of those that it did not apply, or perhaps not."""
-    if len(marked) == 1:
-        return [*marked]
+    """Send writes in one request; return the intents of those that it did not apply, or perhaps not."""
+    if len(intents) == 1:
+        return [*intents]
     results = batch_requests.send(writes)
-    return [one for one, result in zip(marked, results, strict=True) if result is not StatementResult.APPLIED]
+    return [one for one, result in zip(intents, results, strict=True) if result is not StatementResult.APPLIED]
 
 
-def finish(header_table: RecordTable, row: LockRow, mark: WriteIntent) -> bool:
-    """Apply the mark of a transaction that is committed in that table.
+def finish(record_table: RecordTable, row: LockRow, intent: WriteIntent) -> bool:
+    """Apply the intent of a transaction that is committed in that table.
 
     False: the row of its changes is gone, and nothing was sent; see `whole`.
     """
-    changes = whole(header_table, mark) if mark.op == "save" else mark
+    changes = whole(record_table, intent) if intent.op == "save" else intent
     if changes is None:
         return False
-    _send(row, mark, _finishing(row, changes))
+    _send(row, intent, _finishing(row, changes))
     return True
 
 
-def drop(row: LockRow, mark: WriteIntent) -> None:
-    """Remove the mark from an item that stays as it is; delete a placeholder.
+def drop(row: LockRow, intent: WriteIntent) -> None:
+    """Remove the intent from an item that stays as it is; delete a placeholder.
 
-    Whether the item is a placeholder is checked in the mark itself: memory could be of another attempt.
+    Whether the item is a placeholder is checked in the intent itself: memory could be of another attempt.
     """
-    _send(row, mark, _dropping(row, mark))
+    _send(row, intent, _dropping(row, intent))
 
 
-def finishing(row: LockRow, mark: WriteIntent) -> StatementWrite | None:
-    """Return the request that applies a mark; None if the row of its changes has to be read."""
-    return _finishing(row, mark) if mark.op != "save" or _is_whole(mark) else None
+def finishing(row: LockRow, intent: WriteIntent) -> StatementWrite | None:
+    """Return the request that applies an intent; None if the row of its changes has to be read."""
+    return _finishing(row, intent) if intent.op != "save" or _is_whole(intent) else None
 
 
-def _finishing(row: LockRow, mark: WriteIntent) -> StatementWrite:
-    if mark.op == "keep":
-        return _dropping(row, mark)
-    return _request(row, mark, None if mark.op == "delete" else mark)
+def _finishing(row: LockRow, intent: WriteIntent) -> StatementWrite:
+    if intent.op == "keep":
+        return _dropping(row, intent)
+    return _request(row, intent, None if intent.op == "delete" else intent)
 
 
-def _dropping(row: LockRow, mark: WriteIntent) -> StatementWrite:
-    if mark.is_ghost:
-        return _request(row, mark, None, protocol.INTENT_OF_PLACEHOLDER)
-    return _request(row, mark, replace(mark, set={}, remove=()), protocol.INTENT_OF_ITEM)
+def _dropping(row: LockRow, intent: WriteIntent) -> StatementWrite:
+    if intent.is_placeholder:
+        return _request(row, intent, None, protocol.INTENT_OF_PLACEHOLDER)
+    return _request(row, intent, replace(intent, set={}, remove=()), protocol.INTENT_OF_ITEM)
 
 
 def documents(rows: Sequence[LockRow]) -> list[Image]:
@@ -156,30 +158,32 @@ def documents(rows: Sequence[LockRow]) -> list[Image]:
     return persistently(lambda: batch_requests.get_batch(client.ask, first.connection, first.table, keys, **how))
 
 
-def whole(header_table: RecordTable, mark: WriteIntent) -> WriteIntent | None:
-    """Return a mark with its changes, which may be in a row of their own.
+def whole(record_table: RecordTable, intent: WriteIntent) -> WriteIntent | None:
+    """Return an intent with its changes, which may be in a row of their own.
 
     None: that row is gone, which happens after all items of the transaction were finished, this one included.
 
     Raises:
-        LockingError: the mark names a row that does not belong to its transaction.
+        LockingError: the intent names a row that does not belong to its transaction.
     """
-    if _is_whole(mark):
-        return mark
-    transaction_record.check_row_of_changes(mark.id, mark.spill)
-    return transaction_record.get_row(header_table, mark.spill, lambda row: lock_record.with_changes(mark, row))
+    if _is_whole(intent):
+        return intent
+    transaction_record.check_row_of_changes(intent.id, intent.changes_row)
+    return transaction_record.get_row(
+        record_table, intent.changes_row, lambda row: lock_record.with_changes(intent, row)
+    )
 
 
-def _is_whole(mark: WriteIntent) -> bool:
-    """Tell whether a mark has its changes: they are in it, or its own transaction has worked it out."""
-    return not mark.spill or bool(mark.set or mark.remove)
+def _is_whole(intent: WriteIntent) -> bool:
+    """Tell whether an intent has its changes: they are in it, or its own transaction has worked it out."""
+    return not intent.changes_row or bool(intent.set or intent.remove)
 
 
-def _request(row: LockRow, mark: WriteIntent, changes: WriteIntent | None, also: Clause = Clause()) -> StatementWrite:  # noqa: B008
-    """Return the write that removes a mark: a delete without changes."""
-    clause, given = protocol.HAS_INTENT, {**row.names, ":id": {"S": mark.id}}
+def _request(row: LockRow, intent: WriteIntent, changes: WriteIntent | None, also: Clause = Clause()) -> StatementWrite:  # noqa: B008
+    """Return the write that removes an intent: a delete without changes."""
+    clause, given = protocol.HAS_INTENT, {**row.names, ":id": {"S": intent.id}}
     if changes is not None:
-        removed = () if changes.is_ghost else changes.remove  # a placeholder has nothing to remove
+        removed = () if changes.is_placeholder else changes.remove  # a placeholder has nothing to remove
         clause = protocol.apply_intent(len(changes.set), len(removed))
         for i, (name, value) in enumerate(changes.set.items()):
             given |= {f"#s{i}": name, f":s{i}": value}
@@ -188,36 +192,36 @@ def _request(row: LockRow, mark: WriteIntent, changes: WriteIntent | None, also:
     return StatementWrite(row.connection, "DeleteItem" if changes is None else "UpdateItem", kwargs)
 
 
-def _send(row: LockRow, mark: WriteIntent, request: StatementWrite) -> None:
+def _send(row: LockRow, intent: WriteIntent, request: StatementWrite) -> None:
     try:
         persistently(lambda: client.ask(*request))
     except Refused as refused:
         lock_record.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
-        logger.debug("another process has removed the mark of %s from %s", mark.id, row.label)
+        logger.debug("another process has removed the intent of %s from %s", intent.id, row.label)
     except responses.BOTOCORE_EXCEPTIONS as error:
         raise LockingError(
-            f"{row.label} carries the mark of the decided transaction {mark.id}, and DynamoDB refused to remove it: "
-            f"{responses.code_of(error)}: {responses.message_of(error)}",
+            f"{row.label} carries the intent of the decided transaction {intent.id}, and DynamoDB refused to remove "
+            f"it: {responses.code_of(error)}: {responses.message_of(error)}",
             cause=error,
         ) from error
 
 
-# What to do about the mark of a transaction: look at its header, then finish, drop, wait or abort.
+# What to do about the intent of a transaction: look at its record, then finish, drop, wait or abort.
 
 
-#: How often the same is done about a mark that stays. For a sound mark, once is enough.
+#: How often the same is done about an intent that stays. For a sound intent, once is enough.
 _MOST_TRIES: Final = 5
 
 
 class StillPending(Exception):  # noqa: N818 - an answer, not an error
     """A live transaction has the item, and there is no time left to wait for it."""
 
-    def __init__(self, header: TransactionRecord) -> None:
+    def __init__(self, record: TransactionRecord) -> None:
         super().__init__(
-            f"the transaction {plain(header.id)} of {plain(header.owner)} has the item, and is not decided yet; "
+            f"the transaction {plain(record.id)} of {plain(record.owner)} has the item, and is not decided yet; "
             f"nothing was written"
         )
-        self.header = header
+        self.record = record
 
 
 @contextlib.contextmanager
@@ -228,11 +232,11 @@ def conflicts(
     *,
     told: str = "",
 ) -> Iterator[None]:
-    """Turn a mark that stays in the way into the `TransactionConflict` for the caller.
+    """Turn an intent that stays in the way into the `TransactionConflict` for the caller.
 
     Args:
         kind: PynamoDB's error class that the conflict must also have.
-        error: the refusal by which the mark was met, if any.
+        error: the refusal by which the intent was met, if any.
         unknown: given if the refused write may have been applied: returns the error to raise instead of any other.
         told: what could not be done, before the reason.
     """
@@ -246,10 +250,10 @@ def conflicts(
         raise also(TransactionConflict, kind)(f"{told}{reason}. A retry is safe.", cause=error) from reason
 
 
-def reason_now(header: TransactionRecord, meeting: PendingObservation, priority: str | None = None) -> str | None:
+def reason_now(record: TransactionRecord, meeting: PendingObservation, priority: str | None = None) -> str | None:
     """As `reason_to_abort`, at this moment."""
     return reason_to_abort(
-        header,
+        record,
         meeting,
         now=runtime.current.monotonic(),
         now_ms=runtime.current.time_ms(),
@@ -259,12 +263,12 @@ def reason_now(header: TransactionRecord, meeting: PendingObservation, priority:
 
 
 class Resolver:
-    """Removes marks of other transactions, for one operation that meets them.
+    """Removes intents of other transactions, for one operation that meets them.
 
-    A header that is decided is read once. That is safe although it may change afterwards: an aborted or finished one
-    can only disappear, which means the same for a mark. A committed one becomes finished once all its marks are gone,
-    and no mark of it comes after that (R1, R8); to finish a mark that is gone already is refused. A pending header is
-    read again for each look. So is that of a mark that stays, whatever was done.
+    A record that is decided is read once. That is safe although it may change afterwards: an aborted or finished one
+    can only disappear, which means the same for an intent. A committed one becomes finished once all its intents are
+    gone, and no intent of it comes after that (R1, R8); to finish an intent that is gone already is refused. A pending
+    record is read again for each look. So is that of an intent that stays, whatever was done.
 
     Args:
         deadline: until when to wait for live transactions, by the monotonic clock; None for `PATIENCE_S` from the first
@@ -288,67 +292,69 @@ class Resolver:
         self._waits = 0
         self._tried: dict[tuple[Any, ...], int] = {}
 
-    def resolve(self, *marked: tuple[LockRow, WriteIntent]) -> None:
-        """Do what can be done about marks now, or wait a little for each transaction; the caller then looks again.
+    def resolve(self, *intents: tuple[LockRow, WriteIntent]) -> None:
+        """Do what can be done about intents now, or wait a little for each transaction; the caller then looks again.
 
         Raises:
             StillPending: the deadline has passed.
             Unavailable: no answer came.
-            LockingError: a mark cannot be resolved: it names what is not to be trusted, it stays whatever is done, or
-                DynamoDB refused.
+            LockingError: an intent cannot be resolved: it names what is not to be trusted, it stays whatever is done,
+                or DynamoDB refused.
         """
         groups: dict[tuple[str, str], list[tuple[LockRow, WriteIntent]]] = {}
-        for row, mark in marked:
-            groups.setdefault((mark.table, mark.id), []).append((row, mark))
+        for row, intent in intents:
+            groups.setdefault((intent.table, intent.id), []).append((row, intent))
         for group in groups.values():
-            self.act(self.header(*group[0]), group)
+            self.act(self.record(*group[0]), group)
 
-    def act(self, header: TransactionRecord | None, marked: Sequence[tuple[LockRow, WriteIntent]]) -> None:
-        """As `resolve`, of marks of one transaction with that header."""
-        wait = self.begin(header, marked)
+    def act(self, record: TransactionRecord | None, intents: Sequence[tuple[LockRow, WriteIntent]]) -> None:
+        """As `resolve`, of intents of one transaction with that record."""
+        wait = self.begin(record, intents)
         if wait is not None:
             runtime.current.sleep(wait)
 
-    def header(self, row: LockRow, mark: WriteIntent) -> TransactionRecord | None:
-        """Return the header of a mark: read now, or decided when it was read before."""
-        header_table = transaction_record.declared_record_table(row, mark)
-        known = (mark.table, mark.id)
+    def record(self, row: LockRow, intent: WriteIntent) -> TransactionRecord | None:
+        """Return the record of an intent: read now, or decided when it was read before."""
+        record_table = transaction_record.declared_record_table(row, intent)
+        known = (intent.table, intent.id)
         if known in self._decided:
             return self._decided[known]
-        header = persistently(lambda: transaction_record.read(header_table, mark.id))
-        if resolution_of_intent(header) is not IntentResolution.WAIT:
-            self._decided[known] = header
-        return header
+        record = persistently(lambda: transaction_record.read(record_table, intent.id))
+        if resolution_of_intent(record) is not IntentResolution.WAIT:
+            self._decided[known] = record
+        return record
 
-    def begin(self, header: TransactionRecord | None, marked: Sequence[tuple[LockRow, WriteIntent]]) -> float | None:
+    def begin(self, record: TransactionRecord | None, intents: Sequence[tuple[LockRow, WriteIntent]]) -> float | None:
         """As `act`, but return how long to wait, in seconds, if at all."""
-        row, mark = marked[0]
-        header_tables = [transaction_record.declared_record_table(*each) for each in marked]
-        what = resolution_of_intent(header)
+        row, intent = intents[0]
+        record_tables = [transaction_record.declared_record_table(*each) for each in intents]
+        what = resolution_of_intent(record)
         if what is IntentResolution.WAIT:
-            assert header is not None  # noqa: S101 - it is pending
-            wait = self._wait_or_abort(header_tables[0], header)
-            return self._try_again(marked[:1], what) if wait is None else wait
+            assert record is not None  # noqa: S101 - it is pending
+            wait = self._wait_or_abort(record_tables[0], record)
+            return self._try_again(intents[:1], what) if wait is None else wait
         if what is IntentResolution.DROP:
-            logger.info("dropping marks of the transaction %s: %d, the first from %s", mark.id, len(marked), row.label)
-        gone = settle(header_tables[0], what, marked)
-        if event_stream.listeners and len(gone) < len(marked):
+            logger.info(
+                "dropping intents of the transaction %s: %d, the first from %s", intent.id, len(intents), row.label
+            )
+        gone = settle(record_tables[0], what, intents)
+        if event_stream.listeners and len(gone) < len(intents):
             outcome = "finished" if what is IntentResolution.FINISH else "aborted"
-            event_stream.recovered(header_tables[0], header, mark.id, outcome=outcome, by="reader")
-        return self._try_again(marked, what)
+            event_stream.recovered(record_tables[0], record, intent.id, outcome=outcome, by="reader")
+        return self._try_again(intents, what)
 
-    def _try_again(self, marked: Sequence[tuple[LockRow, WriteIntent]], what: IntentResolution) -> float | None:
-        """Let the caller look again: at once after the first time, later each time if a mark stays."""
-        tried = [self._count((row.identity, mark.id, what)) for row, mark in marked]
+    def _try_again(self, intents: Sequence[tuple[LockRow, WriteIntent]], what: IntentResolution) -> float | None:
+        """Let the caller look again: at once after the first time, later each time if an intent stays."""
+        tried = [self._count((row.identity, intent.id, what)) for row, intent in intents]
         times = max(tried)
-        row, mark = marked[tried.index(times)]
+        row, intent = intents[tried.index(times)]
         if times == 1:
             return None
-        self._decided.pop((mark.table, mark.id), None)
+        self._decided.pop((intent.table, intent.id), None)
         left = math.inf if self._deadline is None else self._deadline.at - runtime.current.monotonic()
         is_late = left <= 0 and what is not IntentResolution.WAIT  # a live transaction may have been renewed just then
         if is_late or times >= _MOST_TRIES:
-            raise stuck(row, mark, what)
+            raise stuck(row, intent, what)
         self._pulse()
         return max(0.0, min(left, backoff(times, runtime.current.jitter())))
 
@@ -356,36 +362,40 @@ class Resolver:
         self._tried[done] = self._tried.get(done, 0) + 1
         return self._tried[done]
 
-    def _wait_or_abort(self, header_table: RecordTable, header: TransactionRecord) -> float | None:
+    def _wait_or_abort(self, record_table: RecordTable, record: TransactionRecord) -> float | None:
         now = runtime.current.monotonic()
-        meeting = self._met[header.id] = observe_pending(self._met.get(header.id), header, now)
-        reason = reason_now(header, meeting, self._priority)
+        meeting = self._met[record.id] = observe_pending(self._met.get(record.id), record, now)
+        reason = reason_now(record, meeting, self._priority)
         if reason is not None:
-            logger.warning("aborting the transaction %s of %s: %s", plain(header.id), plain(header.owner), reason)
+            logger.warning("aborting the transaction %s of %s: %s", plain(record.id), plain(record.owner), reason)
             stored = transaction_record.abort(
-                header_table, header.id, reason, beat=header.beat if reason == "expired" else None
+                record_table, record.id, reason, heartbeats=record.heartbeats if reason == "expired" else None
             )
             if event_stream.listeners and stored.state is TransactionStatus.ABORTED:
-                event_stream.recovered(header_table, header, header.id, outcome="aborted", by="reader", reason=reason)
+                event_stream.recovered(record_table, record, record.id, outcome="aborted", by="reader", reason=reason)
             return None
         if self._deadline is None:
             self._deadline = Deadline(now + PATIENCE_S)
         left = self._deadline.at - now
         if left <= 0:
-            raise StillPending(header)
+            raise StillPending(record)
         self._pulse()
         self._waits += 1
         return min(left, backoff(min(self._waits, 4), runtime.current.jitter()))
 
 
-def stuck(row: LockRow, mark: WriteIntent, what: IntentResolution) -> LockingError:
+def stuck(row: LockRow, intent: WriteIntent, what: IntentResolution) -> LockingError:
     why = {
         IntentResolution.WAIT: "is pending without a sign of life, and cannot be aborted",
-        IntentResolution.DROP: "was aborted or is not known any more, and its mark cannot be removed",
+        IntentResolution.DROP: "was aborted or is not known any more, and its intent cannot be removed",
         IntentResolution.FINISH: "is committed, and cannot be put in place"
-        + (f": the row {mark.spill} of {mark.table}, which has the new values, is gone" if mark.spill else ""),
+        + (
+            f": the row {intent.changes_row} of {intent.table}, which has the new values, is gone"
+            if intent.changes_row
+            else ""
+        ),
     }[what]
     return LockingError(
-        f"{row.label} carries the mark of the transaction {mark.id!r}, which {why}. Restore its rows in "
-        f"{mark.table}, or remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
+        f"{row.label} carries the intent of the transaction {intent.id!r}, which {why}. Restore its rows in "
+        f"{intent.table}, or remove tx from the attribute {row.attribute!r} of the item, which then stays what it is."
     )

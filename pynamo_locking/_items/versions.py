@@ -328,7 +328,7 @@ def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
     return _state_of(item).values
 
 
-def copy_knowledge(source: Model, target: Model) -> None:
+def copy_state(source: Model, target: Model) -> None:
     """Copy what one instance knows of the stored item to another instance."""
     vars(target)[_SLOT] = _state_of(source)._replace(notes=_state_of(target).notes)
 
@@ -395,11 +395,11 @@ def note_accepted(item: Model) -> None:
         vars(item)[_SLOT] = _state_of(item)._replace(freshness=_NOTHING.freshness)
 
 
-def mark_old(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
+def mark_stale(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
     """Mark an instance as stale: the stored item may differ from it."""
     has_version = version_name_of(item) is not None
-    marked = freshness(item).marked(why, known_state(item), has_version=has_version, is_locked=is_locked)
-    vars(item)[_SLOT] = _state_of(item)._replace(freshness=marked)
+    stale = freshness(item).made_stale(why, known_state(item), has_version=has_version, is_locked=is_locked)
+    vars(item)[_SLOT] = _state_of(item)._replace(freshness=stale)
 
 
 def freshness(item: Model) -> Freshness:

@@ -87,7 +87,7 @@ class Acquisition:
         self._read: tuple[Image | None, LockState] = None, FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
-        self._mailbox = wakeups.Mailbox(options.claim, lambda image: lock_record.state_in(image, row.attribute))
+        self._mailbox = wakeups.Mailbox(options.lock_mode, lambda image: lock_record.state_in(image, row.attribute))
         self._caller: LocalWaiter | None = None
         if options.may_share_an_entry:
             self._caller = LocalWaiter(
@@ -96,7 +96,7 @@ class Acquisition:
         self._patience = Deadline(self._deadline)
         self._resolver: Resolver | None = None
         self._entry: QueueEntry | None = None
-        self._started, self._beat = 0.0, 0
+        self._started, self._heartbeats = 0.0, 0
         self._may_be_in, self._forks = False, runtime.forks
         self._handed_over: Image | None = None
         self._pace: QueueProgress | None = None
@@ -153,7 +153,7 @@ class Acquisition:
         self._mailbox.put(None)
 
     def _name_entry(self) -> NewEntry:
-        return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.claim)
+        return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.lock_mode)
 
     def _wait_in_line(self, caller: LocalWaiter) -> Steps[None]:
         """Wait behind the other callers of this process until it is our turn to enter, or the lock is handed over.
@@ -182,7 +182,7 @@ class Acquisition:
     # Entering
 
     def _enter(self) -> Steps[Image]:
-        self._entry, self._started, self._beat, self._may_be_in = None, 0.0, 0, False
+        self._entry, self._started, self._heartbeats, self._may_be_in = None, 0.0, 0, False
         self._pace = None
         attempt, is_full = 0, False
         while True:
@@ -200,7 +200,7 @@ class Acquisition:
 
     def _is_full(self) -> bool:
         """Look whether the queue is still full: to be refused again would cost as much as a write of the whole item."""
-        state = self._state_in(lock_requests.look(self._row, consistent=False))
+        state = self._state_in(lock_requests.read(self._row, consistent=False))
         if len(state.entries) < self._options.capacity or state.find(self._new.id) is not None:
             return False
         return not self._make_room(state)
@@ -213,14 +213,14 @@ class Acquisition:
             state = self._state_in(image)
             if state.find(self._new.id) is not None:
                 return image
-            if state.exists and (state.entries or state.mark is None):
+            if state.exists and (state.entries or state.intent is None):
                 if self._make_room(state):
                     continue
                 return None
             if image is None and not self._row.may_create:
                 self._no_such_item()
-            if state.mark is not None:  # perhaps in a placeholder, which has no queue
-                yield from self._resolve(state.mark)
+            if state.intent is not None:  # perhaps in a placeholder, which has no queue
+                yield from self._resolve(state.intent)
                 continue
             if image is not None:
                 check_not_foreign(self._row, image)
@@ -268,17 +268,17 @@ class Acquisition:
             if not is_about_size(error.cause):
                 raise
             self._may_be_in = was_in_doubt
-            return self._look_for_room(error)
+            return self._check_room(error)
 
-    def _look_for_room(self, error: ConfigurationError) -> Image | None:
+    def _check_room(self, error: ConfigurationError) -> Image | None:
         """The item has no room for our entry: return it as it is.
 
-        Raises the error if neither an entry nor a mark of a transaction takes up room, nor one has come and gone.
+        Raises the error if neither an entry nor an intent of a transaction takes up room, nor one has come and gone.
         """
-        image = lock_requests.look(self._row, consistent=True)
+        image = lock_requests.read(self._row, consistent=True)
         state, before = self._state_in(image), self._full_at
         self._full_at = state.next_ticket
-        if not state.entries and state.mark is None and before == state.next_ticket:
+        if not state.entries and state.intent is None and before == state.next_ticket:
             raise error
         return image
 
@@ -308,7 +308,7 @@ class Acquisition:
                 return None
             assert self._entry is not None  # noqa: S101 - set by _with_us
             ahead = self._state.ahead_of(self._entry)
-            if not ahead and self._state.mark is None:
+            if not ahead and self._state.intent is None:
                 return (yield from self._grant(image))
             dead = self._watch(ahead)
             if event_stream.listeners:
@@ -328,16 +328,16 @@ class Acquisition:
 
     def _wait_for_transaction(self) -> Steps[Image | None]:
         """We are first, and a transaction that came before us has the item."""
-        assert self._state.mark is not None  # noqa: S101 - that is why
-        yield from self._resolve(self._state.mark)
+        assert self._state.intent is not None  # noqa: S101 - that is why
+        yield from self._resolve(self._state.intent)
         if runtime.current.monotonic() >= next_renewal(self._started, self._options.lease):
             return self._renew()
-        return lock_requests.look(self._row, consistent=True)
+        return lock_requests.read(self._row, consistent=True)
 
-    def _resolve(self, mark: WriteIntent) -> Steps[None]:
+    def _resolve(self, intent: WriteIntent) -> Steps[None]:
         try:
             resolver = self._resolver = self._resolver or Resolver(deadline=self._patience)
-            wait = resolver.begin(resolver.header(self._row, mark), [(self._row, mark)])
+            wait = resolver.begin(resolver.record(self._row, intent), [(self._row, intent)])
         except StillPending as pending:
             self._time_out(str(pending))
         if wait is not None:
@@ -347,7 +347,7 @@ class Acquisition:
         """Return an image that has our entry, or None if a consistent read proves that it is gone."""
         for consistent in (False, True):
             if consistent:
-                image = yield from self._for_certain(lambda: lock_requests.look(self._row, consistent=True))
+                image = yield from self._for_certain(lambda: lock_requests.read(self._row, consistent=True))
             self._see(self._state_in(image))
             # A late copy of our enter request may have revived the id under another ticket.
             found = self._state.find(self._new.id, None if self._entry is None else self._entry.ticket)
@@ -395,11 +395,11 @@ class Acquisition:
             return told
         # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof. After a bell it
         # would be too old.
-        return lock_requests.look(self._row, consistent=now < until)
+        return lock_requests.read(self._row, consistent=now < until)
 
     def _next_delay(self, ahead: tuple[QueueEntry, ...], now: float) -> float:
         """Return the longest time until our next look, after a look that showed these entries ahead of us."""
-        position = max(1, len(ahead) - self._options.claim.permits + 1)
+        position = max(1, len(ahead) - self._options.lock_mode.permits + 1)
         self._pace = self._pace.seen(position, now) if self._pace else QueueProgress(position, now)
         settings, is_rung_for = self._options.settings, False
         if settings.bell:
@@ -422,12 +422,12 @@ class Acquisition:
     def _renew(self) -> Image | None:
         assert self._entry is not None  # noqa: S101 - we are in the queue
         started = runtime.current.monotonic()
-        self._beat += 1
+        self._heartbeats += 1
         try:
-            image = lock_requests.renew(self._row, self._entry, self._beat, want_image=True)
+            image = lock_requests.renew(self._row, self._entry, self._heartbeats, want_image=True)
         except Refused as refused:
             if self._row.state(refused.image).find(self._new.id, self._entry.ticket) is None:
-                return lock_requests.look(self._row, consistent=True)
+                return lock_requests.read(self._row, consistent=True)
             return refused.image
         self._started = started
         local_queue.note_alive(self._caller, started)
@@ -450,9 +450,9 @@ class Acquisition:
             image = renewed
         assert self._entry is not None  # noqa: S101 - set by _with_us
         entry = replace(self._entry, granted_ms=runtime.current.time_ms())
-        held = HeldEntry(self._row, entry, self._started, self._beat, self._state.since, image)
+        held = HeldEntry(self._row, entry, self._started, self._heartbeats, self._state.since, image)
         behind = [entry for entry in self._state.entries if entry.id != self._entry.id]
-        held.behind = tuple(behind[i].id for i in front(entry.claim for entry in behind))
+        held.behind = tuple(behind[i].id for i in front(entry.lock_mode for entry in behind))
         held.caller = self._caller
         held.ends_at = runtime.current.monotonic() + self._options.max_hold
         return held

@@ -223,9 +223,9 @@ class HeartbeatThread:
 heartbeat_thread = HeartbeatThread()
 
 
-def _start_anew_after_fork() -> None:
+def _reset_after_fork() -> None:
     global heartbeat_thread  # noqa: PLW0603 - of a restored process the threads go on, with the heart that they have
     heartbeat_thread = HeartbeatThread()
 
 
-runtime.after_fork(_start_anew_after_fork)
+runtime.after_fork(_reset_after_fork)

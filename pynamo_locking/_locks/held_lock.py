@@ -95,7 +95,7 @@ class SharedInstances:
         versions.note_accepted(writer)
         for item in self._given:
             if item is not writer:
-                versions.mark_old(item, Why.WRITTEN)
+                versions.mark_stale(item, Why.WRITTEN)
 
 
 class EditUndo:
@@ -111,7 +111,7 @@ class EditUndo:
         """Restore the instance. It is old if it was stored in the block, or if `error` says that it may have been."""
         self._item.attribute_values = self._values
         if self._copies.writes != self._writes or isinstance(error, OutcomeUnknown):
-            versions.mark_old(self._item, Why.WRITTEN)
+            versions.mark_stale(self._item, Why.WRITTEN)
 
 
 # Our own entry in one queue, from the grant until it is released or lost.
@@ -150,7 +150,7 @@ class HeldEntry:
         entry: our entry as stored when it was granted.
         started: when the write began that created or last renewed it, on our monotonic clock. The lease counts from
             there: from before the write, never from its answer.
-        beat: number of the last renewal that was sent; the image may show an older one.
+        heartbeats: number of the last renewal that was sent; the image may show an older one.
         since: of the lock document that has it.
         image: the image that first showed us in front.
     """
@@ -164,7 +164,9 @@ class HeldEntry:
     # Entries that were next when it was granted.
     behind: tuple[str, ...] = ()
 
-    def __init__(self, row: LockRow, entry: QueueEntry, started: float, beat: int, since: int, image: Image) -> None:
+    def __init__(
+        self, row: LockRow, entry: QueueEntry, started: float, heartbeats: int, since: int, image: Image
+    ) -> None:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
@@ -180,7 +182,7 @@ class HeldEntry:
         self.outage = RenewalOutage()
         self.deadline = started + entry.lease
         self.progressed_at = started  # the last sign of the work: that it has begun
-        self.last_beat = beat  # sent
+        self.heartbeats = heartbeats  # sent
         self.last_write = entry.writes  # made ready
         self._make_mutexes()
         all_held.add(self)
@@ -243,9 +245,9 @@ class HeldEntry:
             if not self.is_allowed():
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
-            self.last_beat += 1
+            self.heartbeats += 1
             try:
-                lock_requests.renew(self.row, self.entry, self.last_beat, want_image=False)
+                lock_requests.renew(self.row, self.entry, self.heartbeats, want_image=False)
             except Refused as refused:
                 self._must_be_in(refused)  # DynamoDB has applied our first copy, which was sent after `started`
             except Unavailable as error:
@@ -271,7 +273,7 @@ class HeldEntry:
         """
         with self.writing(is_last=True) as number:
             # Before the request, which may be applied whatever its answer.
-            self.entry = replace(self.entry, claim=replace(self.entry.claim, mode=SHARED))
+            self.entry = replace(self.entry, lock_mode=replace(self.entry.lock_mode, mode=SHARED))
             self.may_be_alone = True
             image: Image | None
             try:
@@ -293,11 +295,11 @@ class HeldEntry:
         Raises:
             ConfigurationError: they may.
         """
-        if not self.entry.claim.may_write:
+        if not self.entry.lock_mode.may_write:
             raise ConfigurationError(
-                f"{self.row.label} is held {self.entry.claim} here, so other parties may hold it too, and nothing may "
-                f"be written under it. Release it, acquire it exclusively (locked() without shared or permits), and "
-                f"read again."
+                f"{self.row.label} is held {self.entry.lock_mode} here, so other parties may hold it too, and nothing "
+                f"may be written under it. Release it, acquire it exclusively (locked() without shared or permits), "
+                f"and read again."
             )
 
     @contextlib.contextmanager
@@ -314,7 +316,7 @@ class HeldEntry:
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
-        """Mark the time in which a request may remove the entry; it ends with a definite answer.
+        """Note the time in which a request may remove the entry; it ends with a definite answer.
 
         Raises:
             LockLost: the lock was lost before, and the heartbeat may have removed the entry. Nothing was sent.
@@ -547,7 +549,12 @@ def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | Non
     """Return our entry in that lock that this context has not released: of all of it, or of a range with `bound`."""
     mine = all_held_in_context(row) if held_by_context.get() else ()
     return next(
-        (held for held in mine if (held.entry.claim.contains(bound) if bound else not held.entry.claim.is_ranged)), None
+        (
+            held
+            for held in mine
+            if (held.entry.lock_mode.contains(bound) if bound else not held.entry.lock_mode.is_ranged)
+        ),
+        None,
     )
 
 
@@ -577,8 +584,8 @@ def held_entry_for_write(item: Model, row: LockRow) -> HeldEntry | None:
     return usable(held)
 
 
-def held_by_this_context(row: LockRow, claim: LockMode, last: HeldEntry | None) -> HeldEntry | None:
-    """Return the entry of this thread or task that covers a claim; `last` if that does.
+def held_by_this_context(row: LockRow, lock_mode: LockMode, last: HeldEntry | None) -> HeldEntry | None:
+    """Return the entry of this thread or task that covers a mode; `last` if that does.
 
     Raises:
         ConfigurationError: an entry of this thread or task conflicts, behind which it would wait for ever.
@@ -587,14 +594,14 @@ def held_by_this_context(row: LockRow, claim: LockMode, last: HeldEntry | None) 
         return None
     party = runtime.current.party()
     mine = [held for held in all_held_in_context(row) if held.party == party]
-    covering = [held for held in mine if held.entry.claim.covers(claim)]
+    covering = [held for held in mine if held.entry.lock_mode.covers(lock_mode)]
     found = last if last in covering else next(iter(covering), None)
-    in_the_way = next((held for held in mine if held.entry.claim.conflicts(claim)), None)
+    in_the_way = next((held for held in mine if held.entry.lock_mode.conflicts(lock_mode)), None)
     if found is None and in_the_way is not None and not in_the_way.possession.is_copied:
         raise ConfigurationError(
-            f"{row.label} is held {in_the_way.entry.claim} here, and {claim} was asked for: a lock is not upgraded, "
-            f"since two holders that tried would wait for each other for ever. Acquire the whole lock from the start, "
-            f"or release it, acquire it again, and read again."
+            f"{row.label} is held {in_the_way.entry.lock_mode} here, and {lock_mode} was asked for: a lock is not "
+            f"upgraded, since two holders that tried would wait for each other for ever. Acquire the whole lock from "
+            f"the start, or release it, acquire it again, and read again."
         )
     return found
 
@@ -749,20 +756,20 @@ def item_of(held: HeldEntry, target: LockTarget[M]) -> M:
     return given
 
 
-def downgrade(held: HeldEntry, claim: LockMode) -> None:
-    """Share a lock, which was acquired with that claim, from now on, unless it is shared already.
+def downgrade(held: HeldEntry, lock_mode: LockMode) -> None:
+    """Share a lock, which was acquired with that mode, from now on, unless it is shared already.
 
     Raises:
         LockLost, OutcomeUnknown, ConfigurationError: as `Lock.downgrade`.
     """
-    have = held.entry.claim
+    have = held.entry.lock_mode
     if have.permits > 1:
         raise ConfigurationError(f"{held.row.label} is a semaphore, which has no readers.")
-    if claim.mode == SHARED or (have.mode == SHARED and not held.may_be_alone):
+    if lock_mode.mode == SHARED or (have.mode == SHARED and not held.may_be_alone):
         return
-    if not replace(claim, mode=have.mode).covers(have):
+    if not replace(lock_mode, mode=have.mode).covers(have):
         raise ConfigurationError(
-            f"{held.row.label} is held {have} here, and {claim} is only a part of that: all of it would be shared. "
+            f"{held.row.label} is held {have} here, and {lock_mode} is only a part of that: all of it would be shared. "
             f"Downgrade the lock that has all of it, or acquire them one by one."
         )
     try:

@@ -127,17 +127,17 @@ def _key_texts(model: Any, stored: Sequence[Any], *, is_inside: bool) -> list[st
 
 def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
     """Return what is shown of a lock; `key` has the hash key and range key of the item in the form of commands."""
-    mark, (hash_key, range_key) = state.mark, (*key, None, None)[:2]
+    intent, (hash_key, range_key) = state.intent, (*key, None, None)[:2]
     return {
         "name": name,
         "key": {"hash": hash_key, "range": range_key},
-        "is_free": not state.entries and mark is None and not state.unreadable,
+        "is_free": not state.entries and intent is None and not state.unreadable,
         "holders": [_shown_entry(entry, entry.held_for) for entry in state.holders],
         "waiters": [_shown_entry(entry) for entry in state.waiters],
         "next_ticket": state.next_ticket or None,
         "broken_tickets": sorted(state.evicted.values()),
         "last_success": None if state.success is None else shown_success(state.success),
-        "transaction": None if mark is None else {"id": mark.id, "table": mark.table, "operation": mark.op},
+        "transaction": None if intent is None else {"id": intent.id, "table": intent.table, "operation": intent.op},
         "unreadable": state.unreadable or None,
         "format": lock_record.shown_format(state.raw),
     }
@@ -155,20 +155,20 @@ def shown_success(success: Success) -> Shown:
 
 
 def _shown_entry(entry: QueueEntry, held_s: float | None = None) -> Shown:
-    claim = entry.claim
+    lock_mode = entry.lock_mode
     return {
         "ticket": entry.ticket,
         "callers": entry.members,
         "owner": entry.owner,
         "mode": entry.mode,
-        "permits": claim.permits,
-        "range_lower": None if claim.lower is None else item_keys.text_of(claim.lower[1]),
-        "range_upper": None if claim.upper is None else item_keys.text_of(claim.upper[1]),
+        "permits": lock_mode.permits,
+        "range_lower": None if lock_mode.lower is None else item_keys.text_of(lock_mode.lower[1]),
+        "range_upper": None if lock_mode.upper is None else item_keys.text_of(lock_mode.upper[1]),
         "entered_at": text_of_ms(entry.entered_ms),
         "queued_s": entry.queued_for,
         "held_s": held_s,
         "lease_s": entry.lease,
-        "renewals": entry.beat,
+        "renewals": entry.heartbeats,
         "guarded_writes": entry.writes,
         "since_renewal_s": entry.age,
         "lease_left_s": (entry.until_ms - entry.read_ms) / 1000,
@@ -187,8 +187,8 @@ def lasted(entry: Mapping[str, Any]) -> float:
     return seconds
 
 
-def claim_of(entry: Mapping[str, Any]) -> str:
-    """Return what a shown entry claims: the mode or the permits, and the range."""
+def shown_lock_mode(entry: Mapping[str, Any]) -> str:
+    """Return what a shown entry asks for: the mode or the permits, and the range."""
     what, lower, upper = entry["mode"], entry["range_lower"], entry["range_upper"]
     what = what if entry["permits"] == 1 else f"permits={entry['permits']}"
     return what if lower is None and upper is None else f"{what} [{lower or '...'}, {upper or '...'})"
@@ -197,7 +197,7 @@ def claim_of(entry: Mapping[str, Any]) -> str:
 def state(row: LockRow) -> LockState:
     """Read the lock document, which may be broken."""
     try:
-        return client.patiently(lambda: lock_requests.look_at_document(row))
+        return client.patiently(lambda: lock_requests.read_document(row))
     except Unavailable as error:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
 

@@ -255,7 +255,7 @@ def handover_to_next(caller: LocalWaiter | None, entry: QueueEntry | None) -> Ha
     A holder that has shared its lock hands nothing over: others may hold the lock by now, and would not see an
     exclusive entry that comes ahead of theirs.
     """
-    if caller is None or entry is None or entry.claim != WHOLE:
+    if caller is None or entry is None or entry.lock_mode != WHOLE:
         return None
     with _mutex:
         queue = local_queues.get(caller.row.identity)

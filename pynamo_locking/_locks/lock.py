@@ -209,7 +209,7 @@ class LockHandle(Generic[M]):
                 f"this Lock object holds {self.target.row.label}, which was acquired {self.way}. Acquire it so "
                 f"again, or make another Lock object."
             )
-        held = held_by_this_context(self.target.row, self.options.claim, self.entry)
+        held = held_by_this_context(self.target.row, self.options.lock_mode, self.entry)
         if self.depth and (held is None or held is not self.entry):
             raise self._in_use()
         self._attempt = None
@@ -457,12 +457,12 @@ class LockHandle(Generic[M]):
     @property
     def must_read(self) -> bool:
         held = self.last_entry()
-        is_known = self._given is not None or held.entry.claim.is_ranged
+        is_known = self._given is not None or held.entry.lock_mode.is_ranged
         return not is_known and held_lock.must_read(held, self.target)
 
     def current_item(self) -> M:
         held = self.last_entry()
-        if self.options.claim.is_ranged:
+        if self.options.lock_mode.is_ranged:
             raise ConfigurationError(
                 f"{self.target.row.label} is locked as a range, which has no item: query what is in it."
             )
@@ -762,12 +762,12 @@ class Lock(Generic[M]):
 
         Cost: 1 write.
         """
-        held_lock.downgrade(self._handle.entry_for("downgrade"), self._handle.options.claim)
+        held_lock.downgrade(self._handle.entry_for("downgrade"), self._handle.options.lock_mode)
 
     async def adowngrade(self) -> None:
         """As `downgrade`, awaited."""
-        held, claim = self._handle.held_entry(), self._handle.options.claim
-        await concurrency.to_the_end(partial(held_lock.downgrade, held, claim))
+        held, lock_mode = self._handle.held_entry(), self._handle.options.lock_mode
+        await concurrency.to_the_end(partial(held_lock.downgrade, held, lock_mode))
 
     # Guards for writes of your own
 

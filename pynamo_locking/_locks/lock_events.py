@@ -30,7 +30,7 @@ class HeldInfo(Protocol):
     deadline: float
     lost: Event
     possession: EntryOwnership
-    last_beat: int
+    heartbeats: int
     last_write: int
     has_heartbeat: bool
 
@@ -115,7 +115,7 @@ def acquired(held: HeldInfo) -> None:
     if attempt is None:  # no listener when we began
         return
     facts = _attempt(attempt, held.row.state(held.image))
-    emit(events.Acquired(**_about(held), **facts, lease_ms=held.entry.lease_ms, mode=held.entry.claim.mode))
+    emit(events.Acquired(**_about(held), **facts, lease_ms=held.entry.lease_ms, mode=held.entry.lock_mode.mode))
 
 
 def _held_ms(held: HeldInfo) -> float | None:
@@ -168,7 +168,7 @@ def released(held: HeldInfo, *, is_confirmed: bool) -> None:
         events.Released(
             **_about(held),
             held_ms=_held_ms(held),
-            renewals=held.last_beat,
+            renewals=held.heartbeats,
             writes=held.last_write,
             is_confirmed=is_confirmed,
             consumed_units=_units(),

@@ -119,13 +119,13 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
     for lock in locks:
         rows.setdefault(repr(handle_of(lock).target.row.identity), []).append(lock)
     for _, together in sorted(rows.items()):
-        together.sort(key=lambda lock: handle_of(lock).options.claim.place)
+        together.sort(key=lambda lock: handle_of(lock).options.lock_mode.place)
         wanted = [handle_of(lock).options for lock in together if not _is_taken_already(lock)]
-        if len(wanted) > 1 and any(each.claim.is_ranged for each in wanted):
+        if len(wanted) > 1 and any(each.lock_mode.is_ranged for each in wanted):
             longest = max(wanted, key=lambda each: each.lease)
             spanned = replace(
                 longest,
-                claim=spanning([each.claim for each in wanted]),
+                lock_mode=spanning([each.lock_mode for each in wanted]),
                 heartbeat=max((each.heartbeat for each in wanted), key=(False, True, "progress").index),
                 max_hold=min(each.max_hold for each in wanted),
             )
@@ -135,7 +135,7 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
 
 def _is_taken_already(lock: Lock[Any]) -> bool:
     handle = handle_of(lock)
-    held = held_by_this_context(handle.target.row, handle.options.claim, handle.entry)
+    held = held_by_this_context(handle.target.row, handle.options.lock_mode, handle.entry)
     return held is not None and not held.possession.reason
 
 

@@ -100,20 +100,20 @@ class LockOptions:
     owner: str
     settings: LockSettings
     not_found: type[Exception]
-    claim: LockMode = WHOLE
+    lock_mode: LockMode = WHOLE
     peek: Callable[[Image], object] | None = None
 
     @property
     def capacity(self) -> int:
         """How many entries the queue may have for us to enter it."""
-        if self.wait == 0 and self.claim.is_alone:
+        if self.wait == 0 and self.lock_mode.is_alone:
             return 1  # any other entry blocks us
-        return min(self.settings.max_waiters + self.claim.permits, MOST_WAITERS + 1)
+        return min(self.settings.max_waiters + self.lock_mode.permits, MOST_WAITERS + 1)
 
     @property
     def may_share_an_entry(self) -> bool:
         """Whether other callers of this process may wait behind our entry, and we behind theirs."""
-        return self.claim == WHOLE and self.wait > 0 and self.settings.block > 1
+        return self.lock_mode == WHOLE and self.wait > 0 and self.settings.block > 1
 
     def must_fit(self, first: QueueEntry, label: str) -> None:
         """Refuse to wait in a queue of another kind, by its first entry, if that is alive.
@@ -121,7 +121,7 @@ class LockOptions:
         Raises:
             ConfigurationError: the lock is used with another number of permits, or values of another type.
         """
-        why = disagreement(self.claim, first.claim)
+        why = disagreement(self.lock_mode, first.lock_mode)
         lease, until_ms = believed(first.lease_ms, first.until_ms, self.settings.max_lease)
         # An end more than two leases away says nothing: no clock is so wrong.
         if why is not None and 0 < until_ms - runtime.current.time_ms() <= 2000 * lease:
@@ -150,7 +150,7 @@ def make_options(
     max_hold: Duration | None = None,
     owner: str | None = None,
     settings: LockSettings | None = None,
-    claim: LockMode = WHOLE,
+    lock_mode: LockMode = WHOLE,
 ) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
     check_place(model)
@@ -172,12 +172,14 @@ def make_options(
         owner=runtime.current.owner() if owner is None else checked_owner(owner),
         settings=settings,
         not_found=model.DoesNotExist,
-        claim=claim,
+        lock_mode=lock_mode,
     )
 
 
-def make_claim(*, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None) -> LockMode:
-    """Return what a lock is to claim, or raise a `ConfigurationError`."""
+def make_lock_mode(
+    *, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None
+) -> LockMode:
+    """Return the mode of a lock, or raise a `ConfigurationError`."""
     if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
         raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
     if permits > MOST_WAITERS:

@@ -251,7 +251,7 @@ class TransactWrite(PynamoTransactWrite):
     def _take_over(self) -> None:
         """Add the actions of the rows that were placed, and of their guards."""
         self._placed._check_open()
-        self._placed_items.claim_values()
+        self._placed_items.take_values()
         for member in list(self._placed_items.by_key.values()):
             if member.write is not None:
                 self._add_write(member.writer, member.final())

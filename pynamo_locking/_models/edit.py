@@ -61,7 +61,7 @@ G = TypeVar("G", bound=GuardedMixin)
 MOST: Final = 1_000
 
 #: How often a caller in line looks whether there is a leader, in seconds: an interrupt may have come before it led.
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 #: Whether a function of another caller may be running: it must not wait in a line itself.
 _is_applying: ContextVar[bool] = ContextVar("pynamo_locking_is_applying", default=False)
@@ -296,7 +296,7 @@ def combined(change: QueuedChange[G]) -> G:
             if change.leads():
                 Pause(change.line.attempt()).sleep()
             else:
-                change.mailbox.wait(_LOOK_S)
+                change.mailbox.wait(_POLL_S)
     finally:
         change.leave()
     return change.result()
@@ -310,7 +310,7 @@ async def acombined(change: QueuedChange[G]) -> G:
             if change.leads():
                 await concurrency.spend(Pause(await concurrency.to_the_end(change.line.attempt)))
             else:
-                await concurrency.spend(Pause(_LOOK_S, change.mailbox))
+                await concurrency.spend(Pause(_POLL_S, change.mailbox))
     finally:
         change.leave()
     return change.result()

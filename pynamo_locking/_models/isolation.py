@@ -139,9 +139,9 @@ class IsolatedReader:
         """Return a stored item, None if there is none.
 
         Raises:
-            TransactionConflict: a live transaction has marked it, and the time to wait is over.
+            TransactionConflict: a live transaction has an intent on it, and the time to wait is over.
             GetError: DynamoDB refused the request.
-            LockingError: the item has a mark that cannot be resolved.
+            LockingError: the item has an intent that cannot be resolved.
         """
         [image] = self.read_all(model, [key])
         return image
@@ -151,7 +151,7 @@ class IsolatedReader:
         return [*self.committed(model, list(zip(keys, self._stored(model, keys), strict=True)), self.resolver())]
 
     def resolver(self) -> Resolver:
-        """Return what resolves the marks that one operation meets."""
+        """Return what resolves the intents that one operation meets."""
         return Resolver(deadline=self._deadline, priority=self.priority)
 
     def committed(
@@ -159,8 +159,8 @@ class IsolatedReader:
     ) -> Iterator[Image | None]:
         """Yield the items that one consistent read has found, given with their keys, without what is not committed.
 
-        A mark is resolved when its item is wanted: if it is decided, together with those of its transaction behind it.
-        See `read`.
+        An intent is resolved when its item is wanted: if it is decided, together with those of its transaction behind
+        it. See `read`.
         """
         seen = _Seen(model, found, resolver)
         for i in range(len(found)):
@@ -170,25 +170,25 @@ class IsolatedReader:
             yield shown[0]
 
     def _shown(self, seen: _Seen, i: int) -> tuple[Image | None] | None:
-        """Return the item, alone in a tuple; None if its mark has to be resolved before."""
-        image, marked = seen.images[i], seen.marked(i)
+        """Return the item, alone in a tuple; None if its intent has to be resolved before."""
+        image, found = seen.images[i], seen.intent_at(i)
         versions.refuse_newer(seen.model, image)
-        if image is None or marked is None:
+        if image is None or found is None:
             return (image,)
-        row, mark = marked
+        row, intent = found
         if self._level == "read_uncommitted":
-            return (_intended(row, image, mark),)
-        if self._level != "serializable" and self._is_in_the_future(seen.header(row, mark), mark):
-            return (None if mark.is_ghost else image,)
+            return (_intended(row, image, intent),)
+        if self._level != "serializable" and self._is_in_the_future(seen.record(row, intent), intent):
+            return (None if intent.is_placeholder else image,)
         return None
 
     def _resolve(self, seen: _Seen, first: int) -> None:
-        """Resolve a mark, with those of the same transaction behind it if it is decided; read their items again."""
-        marked = seen.marked(first)
-        assert marked is not None  # noqa: S101 - it is in the way
-        header = seen.header(*marked)
-        same = [first] if resolution_of_intent(header) is IntentResolution.WAIT else seen.of_the_same(first, marked[1])
-        seen.resolver.act(header, [one for i in same if (one := seen.marked(i)) is not None])
+        """Resolve an intent, with those of the same transaction behind it if it is decided; read their items again."""
+        found = seen.intent_at(first)
+        assert found is not None  # noqa: S101 - it is in the way
+        record = seen.record(*found)
+        same = [first] if resolution_of_intent(record) is IntentResolution.WAIT else seen.of_the_same(first, found[1])
+        seen.resolver.act(record, [one for i in same if (one := seen.intent_at(i)) is not None])
         seen.replace(same, self._read_again(seen.model, [seen.keys[i] for i in same]))
 
     def _read_again(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
@@ -200,13 +200,15 @@ class IsolatedReader:
                 raise
             return [self._stored(model, [key])[0] for key in keys]
 
-    def _is_in_the_future(self, header: TransactionRecord | None, mark: WriteIntent) -> bool:
-        """Tell whether the mark belongs to an undecided transaction, which comes after everything read here."""
+    def _is_in_the_future(self, record: TransactionRecord | None, intent: WriteIntent) -> bool:
+        """Tell whether the intent belongs to an undecided transaction, which comes after everything read here."""
         if self._level == "snapshot":
-            self._ghosts += mark.is_ghost  # placeholders and their headers must fit into the one read that checks them
-            if not shows_committed(header) or self._ghosts > dynamodb.MOST_ACTIONS // 2:
+            self._ghosts += (
+                intent.is_placeholder
+            )  # placeholders and their records must fit into the one read that checks them
+            if not shows_committed(record) or self._ghosts > dynamodb.MOST_ACTIONS // 2:
                 return False
-        return resolution_of_intent(header) is IntentResolution.WAIT
+        return resolution_of_intent(record) is IntentResolution.WAIT
 
     def _stored(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
         connection = connection_of(model)
@@ -226,9 +228,9 @@ class IsolatedReader:
 
 
 class _Seen:
-    """What one consistent read has found, and the headers that were read since then for the marks in it.
+    """What one consistent read has found, and the records that were read since then for the intents in it.
 
-    So a transaction that is pending by its header was pending when its marks were read.
+    So a transaction that is pending by its record was pending when its intents were read.
     """
 
     def __init__(
@@ -238,43 +240,45 @@ class _Seen:
         self.keys = [key for key, _ in found]
         self.images = [image for _, image in found]
         self.resolver = resolver
-        self._headers: dict[str, TransactionRecord | None] = {}
+        self._records: dict[str, TransactionRecord | None] = {}
 
-    def marked(self, i: int) -> tuple[LockRow, WriteIntent] | None:
-        """Return the row and the mark of an item, None if it has no mark."""
+    def intent_at(self, i: int) -> tuple[LockRow, WriteIntent] | None:
+        """Return the row and the intent of an item, None if it has no intent."""
         row = self.model._row_of_key(self.keys[i])
         if row is None:
             return None
-        mark = row.state(self.images[i]).mark
-        return None if mark is None else (row, mark)
+        intent = row.state(self.images[i]).intent
+        return None if intent is None else (row, intent)
 
-    def header(self, row: LockRow, mark: WriteIntent) -> TransactionRecord | None:
-        if mark.id not in self._headers:
-            self._headers[mark.id] = self.resolver.header(row, mark)
-        return self._headers[mark.id]
+    def record(self, row: LockRow, intent: WriteIntent) -> TransactionRecord | None:
+        if intent.id not in self._records:
+            self._records[intent.id] = self.resolver.record(row, intent)
+        return self._records[intent.id]
 
-    def of_the_same(self, first: int, mark: WriteIntent) -> list[int]:
-        """Return which items have a mark of that transaction, from the first one on."""
+    def of_the_same(self, first: int, intent: WriteIntent) -> list[int]:
+        """Return which items have an intent of that transaction, from the first one on."""
         name = lock_attribute_of(self.model).attr_name
-        marks = [lock_record.state_in(image, name).mark for image in self.images[first:]]
-        return [first + i for i, each in enumerate(marks) if each and (each.table, each.id) == (mark.table, mark.id)]
+        intents = [lock_record.state_in(image, name).intent for image in self.images[first:]]
+        return [
+            first + i for i, each in enumerate(intents) if each and (each.table, each.id) == (intent.table, intent.id)
+        ]
 
     def replace(self, some: Sequence[int], images: Sequence[Image | None]) -> None:
-        """Take over what a later read has found; the headers have to be later again."""
+        """Take over what a later read has found; the records have to be later again."""
         for i, image in zip(some, images, strict=True):
             self.images[i] = image
-        self._headers.clear()
+        self._records.clear()
 
 
-def _intended(row: LockRow, image: Image, mark: WriteIntent) -> Image | None:
-    """Return the item as it will be if the transaction that has marked it is committed."""
-    header_table = transaction_record.declared_record_table(row, mark)
-    if mark.op == "delete":
+def _intended(row: LockRow, image: Image, intent: WriteIntent) -> Image | None:
+    """Return the item as it will be if the transaction that has an intent on it is committed."""
+    record_table = transaction_record.declared_record_table(row, intent)
+    if intent.op == "delete":
         return None
-    if mark.op == "keep":
-        return None if mark.is_ghost else image
-    mark = write_intents.whole(header_table, mark) or mark
-    return {name: value for name, value in image.items() if name not in mark.remove} | dict(mark.set)
+    if intent.op == "keep":
+        return None if intent.is_placeholder else image
+    intent = write_intents.whole(record_table, intent) or intent
+    return {name: value for name, value in image.items() if name not in intent.remove} | dict(intent.set)
 
 
 @contextlib.contextmanager
@@ -325,7 +329,7 @@ def pages_of(
 ) -> ResultIterator[_M]:
     """Return the items of a query or scan that a filter wants, judged by what the isolation shows of them.
 
-    DynamoDB judges the items without a mark, and returns all that have one.
+    DynamoDB judges the items without an intent, and returns all that have one.
     """
     classes = discriminator_of(model)
     if classes is not None:
@@ -361,11 +365,11 @@ class _Shown(Pages):
         items = [
             image
             for (key, stored), image in zip(found, shown, strict=True)
-            if image is not None and (not self._is_marked(stored) or self._is_wanted(key, image))
+            if image is not None and (not self._has_intent(stored) or self._is_wanted(key, image))
         ]
         return {**page, "Items": items, "Count": len(items)}
 
-    def _is_marked(self, stored: Image) -> bool:
+    def _has_intent(self, stored: Image) -> bool:
         lock = lock_attribute_of(self._model)
         return lock is not None and lock_record.TX in stored.get(lock.attr_name, {}).get("M", {})
 

@@ -17,7 +17,7 @@ from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
-from pynamo_locking._locks.options import check_plain, make_claim, make_options
+from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._models import unique_audit
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
@@ -431,20 +431,20 @@ class LockableMixin(VersionedMixin):
         """
         terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
         terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
-        claim = make_claim(shared=shared, permits=permits)
-        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), claim, **terms)
+        lock_mode = make_lock_mode(shared=shared, permits=permits)
+        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), lock_mode, **terms)
 
     @classmethod
     def _make_lock(
         cls,
         target: Callable[[LockSettings], LockTarget[Self]],
-        claim: LockMode,
+        lock_mode: LockMode,
         *,
         on_lost: Callable[[str], object] | None = None,
         **terms: Any,
     ) -> Lock[Self]:
         check_plain("on_lost", on_lost)
-        options = make_options(cls, **terms, claim=claim)
+        options = make_options(cls, **terms, lock_mode=lock_mode)
         return Lock(target(options.settings), options, on_lost)
 
     @classmethod
@@ -480,8 +480,8 @@ class LockableMixin(VersionedMixin):
         Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 2 writes.
         """
         bounds = [keys.free_bound(end) if cls._lock_creates_item else keys.bound_of(cls, end) for end in (lower, upper)]
-        claim = make_claim(shared=options.pop("shared", False), lower=bounds[0], upper=bounds[1])
-        return cls._make_lock(lambda used: cls._range_target(hash_key, used), claim, **options)
+        lock_mode = make_lock_mode(shared=options.pop("shared", False), lower=bounds[0], upper=bounds[1])
+        return cls._make_lock(lambda used: cls._range_target(hash_key, used), lock_mode, **options)
 
     @classmethod
     def locked_table(cls, **options: Unpack[RangeKeywords]) -> Lock[Self]:
@@ -498,8 +498,8 @@ class LockableMixin(VersionedMixin):
         """
         if cls._enforces() != "table":
             raise ConfigurationError(f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce = 'table'.")
-        claim = make_claim(shared=options.pop("shared", False))
-        return cls._make_lock(cls._table_target, claim, **options)
+        lock_mode = make_lock_mode(shared=options.pop("shared", False))
+        return cls._make_lock(cls._table_target, lock_mode, **options)
 
     @classmethod
     def try_locked(
@@ -590,7 +590,7 @@ class LockableMixin(VersionedMixin):
         Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
         """
         lock = cls.locked(hash_key, range_key, **options)
-        if not handle_of(lock).options.claim.may_write:
+        if not handle_of(lock).options.lock_mode.may_write:
             raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
         return Edit(lock)
 
@@ -633,7 +633,7 @@ class LockableMixin(VersionedMixin):
         With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
         every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read;
         unreadable ones lose their place, as after a deletion of the document. The values of the item stay, and so
-        does a readable mark of a transaction; an unreadable mark is dropped, with its unfinished
+        does a readable intent of a transaction; an unreadable intent is dropped, with its unfinished
         writes.
 
         Args:

@@ -68,8 +68,8 @@ class ReadingMixin(PlacedMixin):
             DoesNotExist: there is no such item, or it has expired.
             ConfigurationError: any other isolation; `Transaction.get` has those.
 
-        Cost: 1 read; with `isolation` 1 more for the header if a transaction has marked the item, 1 write if it is
-        decided.
+        Cost: 1 read; with `isolation` 1 more for the record if a transaction has an intent on the item, 1 write if it
+            is decided.
         """
         if isolation is not None:
             item = cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
@@ -95,12 +95,12 @@ class ReadingMixin(PlacedMixin):
         """Return the attributes to read, with those that show whether the item counts as absent."""
         if attributes_to_get is None:
             return None
-        needed = (expiry.attribute_name(cls), cls._marked_attribute())
+        needed = (expiry.attribute_name(cls), cls._intent_attribute())
         given = [attributes_to_get] if isinstance(attributes_to_get, str) else [*attributes_to_get]
         return [*given, *(name for name in needed if name is not None and name not in given)]
 
     @classmethod
-    def _marked_attribute(cls) -> str | None:
+    def _intent_attribute(cls) -> str | None:
         """Return the stored name of the attribute that shows placeholders; None if the model cannot have any."""
         lock = cls._lock_attribute()
         return None if lock is None or getattr(cls.Meta, "transaction_table", None) is None else lock.attr_name
@@ -119,13 +119,15 @@ class ReadingMixin(PlacedMixin):
         """Get the items of some keys. See PynamoDB's `Model.batch_get`, and `get` for `isolation`.
 
         Cost: 1 request for each hundred keys. With `isolation` consistent reads, and what `get` takes for each item
-        that a transaction has marked: those of one decided transaction 25 in a request.
+        that a transaction has an intent on: those of one decided transaction 25 in a request.
         """
         if isolation is not None:
             reader = reader_of(isolation, attributes_to_get=attributes_to_get)
             return batch_of(cls, items, reader, include_expired=include_expired)
         found = super().batch_get(items, consistent_read, cls._with_needed(attributes_to_get))
-        return (item for item in found if not is_ghost(item) and (include_expired or not expiry.has_expired(item)))
+        return (
+            item for item in found if not is_placeholder(item) and (include_expired or not expiry.has_expired(item))
+        )
 
     @override
     @classmethod
@@ -153,7 +155,7 @@ class ReadingMixin(PlacedMixin):
         Expired items are read, not returned. So with a `limit`, and no `page_size`, each page is twice as large as the
         page before; with `isolation` as well. Filters are judged by what the isolation shows.
 
-        Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for marks.
+        Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for intents.
         """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
         if isolation is not None:
@@ -288,7 +290,7 @@ class ReadingMixin(PlacedMixin):
     @classmethod
     def _only_visible(cls, condition: Condition | None, unexpired: Condition | None) -> Condition | None:
         """Return the caller's filter, with one that leaves out expired items, and one that leaves out placeholders."""
-        condition, name = conditions.both(condition, unexpired), cls._marked_attribute()
+        condition, name = conditions.both(condition, unexpired), cls._intent_attribute()
         if name is None:
             return condition
         path = Place(name, lock_record.TX, lock_record.INTENT, lock_record.GHOST)
@@ -316,7 +318,7 @@ class ReadingMixin(PlacedMixin):
         if type(fresh) is not type(self):
             raise ValueError(f"Cannot refresh this item from the returned class: {type(fresh).__name__}")
         self.attribute_values: dict[str, Any] = fresh.attribute_values
-        versions.copy_knowledge(fresh, self)
+        versions.copy_state(fresh, self)
 
     @awaited_item(get)
     def aget(self) -> None:
@@ -349,15 +351,15 @@ class ReadingMixin(PlacedMixin):
 
 def _present(item: _R, *, include_expired: bool) -> _R:
     """Return an item that was read; `DoesNotExist` if it counts as absent."""
-    if is_ghost(item):
+    if is_placeholder(item):
         raise item.DoesNotExist("There is no such item.")
     return item if include_expired else expiry.present(item)
 
 
-def is_ghost(item: PlacedMixin) -> bool:
+def is_placeholder(item: PlacedMixin) -> bool:
     """Tell whether an instance was loaded from a placeholder of a transaction."""
     lock = lock_attribute_of(item)
     if lock is None:
         return False
-    mark = lock.__get__(item, type(item)).mark
-    return mark is not None and mark.is_ghost
+    intent = lock.__get__(item, type(item)).intent
+    return intent is not None and intent.is_placeholder

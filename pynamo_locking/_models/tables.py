@@ -40,7 +40,7 @@ logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 #: The pause between two checks whether a table is ready, in seconds; AWS takes about ten.
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 
 class Audited(NamedTuple):
@@ -103,7 +103,7 @@ def describe(model: type[Model]) -> dict[str, Any]:
 def describe_ready(model: type[Model]) -> dict[str, Any]:
     """Wait while a table is being created, and return its description; botocore's error if there is none."""
     while (description := describe(model))["TableStatus"] == "CREATING":
-        runtime.current.sleep(_LOOK_S)
+        runtime.current.sleep(_POLL_S)
     return description
 
 

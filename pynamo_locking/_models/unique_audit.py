@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 #: How often a problem is looked at that other writers change meanwhile.
-_MOST_LOOKS: Final = 3
+_MOST_READS: Final = 3
 
 MISSING: Final = "missing row"
 STRAY: Final = "stray row"
@@ -111,7 +111,7 @@ class _Audit:
         self._to_table = connection_of(model)
         meta = model.Meta
         beside: list[Any] = [getattr(meta, name, None) for name in ("unique_table", "lock_table", "transaction_table")]
-        self._beside = [
+        self._shared_tables = [
             own_keys_of(each) for each in beside if is_shared(each) and each.Meta.table_name == meta.table_name
         ]
         self._prefixes = {unique_values.prefix_of(model, group): group for group in declared.groups}
@@ -145,39 +145,39 @@ class _Audit:
     def settled(self, name: str, *, repairs: bool) -> UniqueProblem | None:
         """Look at one value again, at one moment, and mend it if wanted; None if it is right."""
         resolver = Resolver()
-        for looks in range(_MOST_LOOKS):
-            seen = self._look(name, resolver)
+        for looks in range(_MOST_READS):
+            seen = self._read(name, resolver)
             problem = self._judge(name, seen)
             if problem is None or problem.kind == DUPLICATE or not repairs:
                 return problem
             try:
                 self._mend(name, problem, seen)
             except Conflict:
-                if looks + 1 == _MOST_LOOKS:
+                if looks + 1 == _MOST_READS:
                     return problem
             else:
                 return replace(problem, is_repaired=True)
         raise AssertionError
 
-    def _look(self, name: str, resolver: Resolver) -> _Seen:
+    def _read(self, name: str, resolver: Resolver) -> _Seen:
         row_key = own_keys_of(self._table).of(name)
         keys = dict(self._having.get(name, {}))
         while True:
             gets = [_get(self._table, row_key), *(_get(self._model, key) for key in keys.values())]
             row, *images = transact_get(self._to_table.connection, gets)
             versions.refuse_newer(self._table, row)
-            marked = [
-                (place, mark)
+            intents = [
+                (place, intent)
                 for place, image in [
                     (self._table._row_of_key(row_key), row),
                     *((self._model._row_of_key(key), image) for key, image in zip(keys.values(), images, strict=True)),
                 ]
-                if place is not None and (mark := place.state(image).mark) is not None
+                if place is not None and (intent := place.state(image).intent) is not None
             ]
             holder = unique_values.holder_of(row)
-            if marked:
+            if intents:
                 with conflicts(TransactWriteError):
-                    resolver.resolve(*marked)
+                    resolver.resolve(*intents)
             elif holder is None or holder in keys or holder.table != self._model.Meta.table_name:
                 items = dict(zip(keys, zip(keys.values(), images, strict=True), strict=True))
                 return _Seen(items, row)
@@ -246,7 +246,7 @@ class _Audit:
         return RowWrite({"ConditionCheck": kwargs}, row)
 
     def _is_mine(self, image: Image) -> bool:
-        if any(keys.name_in(image) is not None for keys in self._beside):
+        if any(keys.name_in(image) is not None for keys in self._shared_tables):
             return False
         attribute = discriminator_of(self._model)
         return attribute is None or issubclass(class_of(self._model, image) or object, self._model)

@@ -93,10 +93,10 @@ class GuardedMixin(ReadingMixin):
             row = self._lock_row_of_item()
             own = self._own_entry(row)
             return Writer(self, [] if own is None else [own], lock=attribute, row=row)
-        owns = self._own_entries_elsewhere()
-        foreign_checks = [] if enforced is None else self._foreign_checks(owns)
-        if owns or foreign_checks:
-            return Writer(self, owns, foreign_checks=foreign_checks)
+        held_entries = self._own_entries_elsewhere()
+        foreign_checks = [] if enforced is None else self._foreign_checks(held_entries)
+        if held_entries or foreign_checks:
+            return Writer(self, held_entries, foreign_checks=foreign_checks)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return Writer(self) if has_parts else None
@@ -108,9 +108,9 @@ class GuardedMixin(ReadingMixin):
         own = self._own_entry(self._lock_row_of_item())
         return [each for each in (own, self._range_entry(), self._table_entry()) if each is not None]
 
-    def _foreign_checks(self, owns: Sequence[HeldEntry]) -> list[ForeignLockCheck]:
+    def _foreign_checks(self, held_entries: Sequence[HeldEntry]) -> list[ForeignLockCheck]:
         """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
-        held, settings = {own.row.identity for own in owns}, self.lock_settings()
+        held, settings = {own.row.identity for own in held_entries}, self.lock_settings()
         rows = self._enforced_rows()
         return [ForeignLockCheck(row, position, settings) for row, position in rows if row.identity not in held]
 

@@ -547,7 +547,7 @@ def idempotent(  # noqa: PLR0913 - options
     Cost: 2 writes for the first call, 1 refused write for a repeat. Inside a transaction 1 read, and 1 action of its
     commit. A call whose key was freed or has expired takes 1 refused write more. Waiting costs as for `Lock`.
 
-    Source: the decorator of Powertools for AWS Lambda; the header of draft-ietf-httpapi-idempotency-key-header.
+    Source: the decorator of Powertools for AWS Lambda; the record of draft-ietf-httpapi-idempotency-key-header.
     """
     _check_table(table)
     check_terms(keep, final, serializer)

@@ -204,7 +204,7 @@ class Once(Generic[M]):
         self._begin()
         takes = self._handle.depth
         try:
-            if self._look():
+            if self._is_done():
                 self._handle.begin_block()
                 if not self._judge():
                     self._leave_to_others()
@@ -218,7 +218,7 @@ class Once(Generic[M]):
     async def __aenter__(self) -> Run[M]:
         self._begin()
         try:
-            if await concurrency.call(self._look):
+            if await concurrency.call(self._is_done):
                 await self._handle.abegin_block()
                 await self._ajudge()
         except LockTimeout as error:
@@ -254,7 +254,7 @@ class Once(Generic[M]):
             f"block can note the success and release the lock in one request."
         )
 
-    def _look(self) -> bool:
+    def _is_done(self) -> bool:
         """Note the answer without the lock: a success that is stored proves that no run is due, however old the image.
 
         Our period is that of now, and not that of the moment when the lock is granted: the run that we have waited for
@@ -263,7 +263,7 @@ class Once(Generic[M]):
         self._begin_ms = self._period.begin_ms(runtime.current.time_ms())
         row = self._handle.target.row
         try:
-            image = lock_requests.look(row, consistent=False)
+            image = lock_requests.read(row, consistent=False)
         except Unavailable:  # the request for the lock is sent more often
             image = None
         return self._note(lock_record.state_in(image, row.attribute))
@@ -354,7 +354,7 @@ def make_once(lock: Lock[M], period: Period) -> Once[M]:
     """
     handle = handle_of(lock)
     options = handle.options
-    if not options.claim.may_write:
+    if not options.lock_mode.may_write:
         raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
     # An entry that is handed over to the next caller of this process would leave no request to note the success with.
     handle.options = replace(options, settings=replace(options.settings, block=1))

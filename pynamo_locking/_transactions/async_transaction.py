@@ -399,7 +399,7 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
             async with _run_in(attempt.begun) as awaited:
                 return await function(awaited)
         except Exception as error:
-            pause, doubt = attempt.pause_after(error), attempt.doubt_beside(error)
+            pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
             if pause is None:
                 if doubt is None or await concurrency.to_the_end(functools.partial(is_kept_out, doubt)):
                     raise

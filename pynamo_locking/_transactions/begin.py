@@ -186,7 +186,7 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
             with as_current(attempt.begun), attempt.begun:
                 return function(attempt.begun)
         except Exception as error:
-            pause, doubt = attempt.pause_after(error), attempt.doubt_beside(error)
+            pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
             if pause is None:
                 if doubt is None or is_kept_out(doubt):
                     raise
@@ -219,7 +219,7 @@ class RetryLoop:
         self._number += 1
         return backoff(self._number - 1, runtime.current.jitter())
 
-    def doubt_beside(self, error: Exception) -> OutcomeUnknown | None:
+    def doubt_with(self, error: Exception) -> OutcomeUnknown | None:
         """Return the error of an earlier attempt that may have been applied, although the last one was not."""
         return None if self._doubt is error or self.begun._is_committed else self._doubt
 

@@ -62,7 +62,7 @@ from pynamo_locking._transactions.item import Unread, check_key
 from pynamo_locking._transactions.prepare import (
     IntentWrite,
     IntentWriter,
-    can_be_marked,
+    can_have_intent,
     needs_read,
     plan_intent,
 )
@@ -122,12 +122,12 @@ def needs_table(options: TransactionOptions) -> bool:
 
 def check_table(options: TransactionOptions) -> RecordTable:
     """Return where the rows are; `ConfigurationError` if there is no table for them."""
-    if options.header_table is None:
+    if options.record_table is None:
         raise ConfigurationError(
             "a transaction of more than 100 actions, or with an idempotency key or a record, needs a TransactionTable: "
             "pass it to transaction(), or name it in Meta.transaction_table of a model."
         )
-    return options.header_table
+    return options.record_table
 
 
 def key_action(options: TransactionOptions) -> list[RowWrite]:
@@ -139,13 +139,13 @@ def key_action(options: TransactionOptions) -> list[RowWrite]:
 
 
 def record_action(options: TransactionOptions) -> list[RowWrite]:
-    """Return the action that stores the record of a native transaction, which is a header that is finished."""
+    """Return the action that stores the record of a native transaction, as finished."""
     if not options.record:
         return []
-    return [RowWrite(transaction_record.record(check_table(options), _header(options, TransactionStatus.FINISHED)))]
+    return [RowWrite(transaction_record.put_record(check_table(options), _record(options, TransactionStatus.FINISHED)))]
 
 
-def _header(options: TransactionOptions, state: TransactionStatus, by: str = "") -> TransactionRecord:
+def _record(options: TransactionOptions, state: TransactionStatus, by: str = "") -> TransactionRecord:
     return TransactionRecord(options.id, state, options.priority, options.owner, by=by)
 
 
@@ -157,8 +157,8 @@ def recorded_outcome(options: TransactionOptions, path: CommitPath, error: Excep
         if options.idempotency_key is not None:
             return transaction_record.key_holder(check_table(options), row_of_key(options.idempotency_key))
         if path is CommitPath.NATIVE and isinstance(error, OutcomeUnknown):
-            header = persistently(partial(transaction_record.read, check_table(options), options.id))
-            return None if header is None or not header.state.is_committed else options.id
+            record = persistently(partial(transaction_record.read, check_table(options), options.id))
+            return None if record is None or not record.state.is_committed else options.id
     except Unavailable:
         pass
     return None
@@ -193,11 +193,11 @@ def _by_record(options: TransactionOptions, table: RecordTable, since: float) ->
     if _may_have_expired(since, table.keep.keep_finished_s):
         stored = persistently(partial(transaction_record.read, table, options.id))
         return "unknown" if stored is None else _said_by(stored)
-    return _said_by(transaction_record.give_up(table, _header(options, TransactionStatus.ABORTED, by="itself")))
+    return _said_by(transaction_record.give_up(table, _record(options, TransactionStatus.ABORTED, by="itself")))
 
 
-def _said_by(header: TransactionRecord) -> Resolution:
-    return "applied" if header.state.is_committed else "not applied"
+def _said_by(record: TransactionRecord) -> Resolution:
+    return "applied" if record.state.is_committed else "not applied"
 
 
 def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Resolution:
@@ -208,7 +208,7 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
     return "applied" if transaction_record.abandon(table, row, attempts) in attempts else "not applied"
 
 
-# Commits more items than a native transaction holds: header, marks, one decision, finish.
+# Commits more items than a native transaction holds: record, intents, one decision, finish.
 
 
 class MultiRequestCommit:
@@ -217,45 +217,45 @@ class MultiRequestCommit:
     def __init__(
         self, members: Sequence[TransactionItem], plan: Plan, options: TransactionOptions, extra: Sequence[RowWrite]
     ) -> None:
-        assert options.header_table is not None  # noqa: S101 - `CommitRun.plan` checks it
+        assert options.record_table is not None  # noqa: S101 - `CommitRun.plan` checks it
         self._members = members
         self._plan = plan
         self._options = options
-        self._header_table = options.header_table
-        self._header = new_header(options, is_early=bool(plan.validated))
+        self._record_table = options.record_table
+        self._record = new_record(options, is_validated_early=bool(plan.validated))
         self._extra = extra
         self._done = 0
-        self._beat = 0
+        self._heartbeats = 0
         self._renewed = 0.0
         self._renewing = runtime.current.mutex()
         self._failure: BaseException | None = None
-        self._marked: list[IntentWrite] = []
+        self._intent_writes: list[IntentWrite] = []
         self._is_begun = False
         self._is_sent = False
         self.is_decided = False
-        self._marker = IntentWriter(
-            self._header_table, self._header, options.deadline, self.pulse, lambda: self._failure is not None
+        self._intent_writer = IntentWriter(
+            self._record_table, self._record, options.deadline, self.pulse, lambda: self._failure is not None
         )
         self._assembly = TransactionActions(
-            self._header_table.connection, self._header.id, resolver=self._marker.resolver()
+            self._record_table.connection, self._record.id, resolver=self._intent_writer.resolver()
         )
 
     def run(self) -> None:
-        """Commit, or leave nothing behind; `OutcomeUnknown` if the header cannot be reached after the decision."""
-        self._marked = self._plan_marks()
-        participants = [participant(one.row, one.mark.spill) for one in self._marked]
+        """Commit, or leave nothing behind; `OutcomeUnknown` if the record cannot be reached after the decision."""
+        self._intent_writes = self._plan_intents()
+        participants = [participant(one.row, one.intent.changes_row) for one in self._intent_writes]
         rows = keys_in_rows([key_size(stored) for stored in participants])
-        self._header = replace(self._header, items=len(self._marked), rows=len(rows))
+        self._record = replace(self._record, items=len(self._intent_writes), rows=len(rows))
         self._renewed = runtime.current.monotonic()
         interrupt: BaseException | None = None
         try:
             # R3: the record is acknowledged before the first intent is sent.
-            transaction_record.begin(self._header_table, self._header)
+            transaction_record.begin(self._record_table, self._record)
             self._is_begun = True
             self._write_changes()
             self._write_participants([[participants[i] for i in row] for row in rows])
-            self._run_in_batches(self._marked, self._marker.mark_all, self._batches_of_marks())
-            validate([self._members[i] for i in self._plan.validated], self._marker.resolver(), self.pulse)
+            self._run_in_batches(self._intent_writes, self._intent_writer.write_intents, self._batches_of_intents())
+            validate([self._members[i] for i in self._plan.validated], self._intent_writer.resolver(), self.pulse)
             self._decide()
         except BaseException as error:
             if not self._give_up(error):
@@ -268,65 +268,65 @@ class MultiRequestCommit:
             raise interrupt
 
     def conclude(self) -> None:
-        """Finish the instances and the marked items of the committed transaction."""
+        """Finish the instances and the items with an intent of the committed transaction."""
         self.is_decided = True
         self._note_commit()
         self._finish()
 
     # Before the decision
 
-    def _plan_marks(self) -> list[IntentWrite]:
-        """Work out all marks, and refuse what cannot be stored before anything is sent."""
-        id_, staged, name = self._header.id, set(self._plan.staged), row_of_changes
+    def _plan_intents(self) -> list[IntentWrite]:
+        """Work out all intents, and refuse what cannot be stored before anything is sent."""
+        id_, staged, name = self._record.id, set(self._plan.staged), row_of_changes
         with isolation.for_commit():
             return [
-                plan_intent(self._members[i], id_, self._header_table, name(id_, i), is_staged=i in staged)
-                for i in self._plan.marked
+                plan_intent(self._members[i], id_, self._record_table, name(id_, i), is_staged=i in staged)
+                for i in self._plan.with_intents
             ]
 
     def _write_changes(self) -> None:
-        """Store, before the first mark, the changes that do not fit into marks."""
-        for one in self._marked:
-            if one.mark.spill:
+        """Store, before the first intent, the changes that do not fit into intents."""
+        for one in self._intent_writes:
+            if one.intent.changes_row:
                 self.pulse()
-                content = lock_record.stored_changes(one.mark)
-                transaction_record.put_row(self._header_table, one.mark.spill, content, expires=False)
+                content = lock_record.stored_changes(one.intent)
+                transaction_record.put_row(self._record_table, one.intent.changes_row, content, expires=False)
 
     def _write_participants(self, rows: Sequence[Sequence[dict[str, Any]]]) -> None:
-        """Store, before the first mark, the keys of the items that will be marked."""
+        """Store, before the first intent, the keys of the items that will get an intent."""
         for i, row in enumerate(rows):
             self.pulse()
-            name, content = row_of_participants(self._header.id, i), {"items": {"L": list(row)}}
-            transaction_record.put_row(self._header_table, name, content, expires=True)
+            name, content = row_of_participants(self._record.id, i), {"items": {"L": list(row)}}
+            transaction_record.put_row(self._record_table, name, content, expires=True)
 
-    def _batches_of_marks(self) -> list[list[int]]:
-        """Return which marks are sent together. Placeholders come last, since they are created in turn."""
+    def _batches_of_intents(self) -> list[list[int]]:
+        """Return which intents are sent together. Placeholders come last, since they are created in turn."""
         there, new = list[int](), list[int]()
-        for i, one in enumerate(self._marked):
-            (new if one.mark.is_ghost else there).append(i)
-        ghosts = placeholders([self._marked[i].size for i in new])
-        batches = self._batches_of([self._marked[i] for i in there])
+        for i, one in enumerate(self._intent_writes):
+            (new if one.intent.is_placeholder else there).append(i)
+        ghosts = placeholders([self._intent_writes[i].size for i in new])
+        batches = self._batches_of([self._intent_writes[i] for i in there])
         return [[there[i] for i in batch] for batch in batches] + [[new[i] for i in part] for part in ghosts]
 
     @staticmethod
-    def _batches_of(marked: Sequence[IntentWrite]) -> list[list[int]]:
-        return batch_requests.batches((one.row.connection, one.row.table) for one in marked)
+    def _batches_of(intents: Sequence[IntentWrite]) -> list[list[int]]:
+        return batch_requests.batches((one.row.connection, one.row.table) for one in intents)
 
     def pulse(self) -> None:
-        """Renew the lease of the header if a renewal is due; `TransactionAborted` if the header is not pending."""
+        """Renew the lease of the record if a renewal is due; `TransactionAborted` if the record is not pending."""
         with self._renewing:
             now = runtime.current.monotonic()
-            if now < next_renewal(self._renewed, self._header.lease):
+            if now < next_renewal(self._renewed, self._record.lease):
                 return
-            self._beat += 1
+            self._heartbeats += 1
             self._renewed = now
-            stored = transaction_record.renew(self._header_table, self._header, self._beat)
+            stored = transaction_record.renew(self._record_table, self._record, self._heartbeats)
         if stored.state is not TransactionStatus.PENDING:
             raise self._aborted(stored)
 
     def _aborted(self, stored: TransactionRecord) -> TransactionAborted:
         return also(TransactionAborted, TransactWriteError)(
-            f"the transaction {self._header.id} was aborted by another process ({plain(stored.by or 'expired')}); "
+            f"the transaction {self._record.id} was aborted by another process ({plain(stored.by or 'expired')}); "
             f"nothing was written. Run it again from the start.",
             by=stored.by or "expired",
         )
@@ -347,12 +347,12 @@ class MultiRequestCommit:
 
     def _run_in_batches(
         self,
-        marked: Sequence[IntentWrite],
+        intents: Sequence[IntentWrite],
         act: Callable[[Sequence[IntentWrite]], None],
         groups: Sequence[Sequence[int]],
     ) -> None:
-        """Run a job for each batch of marked items, in parallel; see `_run`."""
-        jobs = [partial(act, [marked[i] for i in group]) for group in groups]
+        """Run a job for each batch of items with an intent, in parallel; see `_run`."""
+        jobs = [partial(act, [intents[i] for i in group]) for group in groups]
 
         def on_done(index: int) -> None:
             for _ in groups[index]:
@@ -364,7 +364,9 @@ class MultiRequestCommit:
         self._done += 1
         if self._options.on_progress is not None:
             staged = len(self._plan.staged)
-            self._options.on_progress(min(self._done, len(self._marked) + staged), len(self._marked) + staged)
+            self._options.on_progress(
+                min(self._done, len(self._intent_writes) + staged), len(self._intent_writes) + staged
+            )
 
     # The decision
 
@@ -372,16 +374,16 @@ class MultiRequestCommit:
         self.pulse()
         self._assemble()
         to = TransactionStatus.COMMITTED if self._plan.staged else TransactionStatus.FINISHED
-        flip = RowWrite(transaction_record.decision(self._header_table, self._header.id, to))
+        flip = RowWrite(transaction_record.decision(self._record_table, self._record.id, to))
         self._is_sent = True
         self._assembly.send_under_locks([flip, *self._extra])
 
     def _assemble(self) -> None:
-        marked = {id(one.member): one for one in self._marked}
-        deleted = [one.held for one in self._marked if one.member.is_deleted]
+        intents = {id(one.member): one for one in self._intent_writes}
+        deleted = [one.held for one in self._intent_writes if one.member.is_deleted]
         self._assembly.deleted_locks += [held for held in deleted if held is not None]
         for i in (*self._plan.direct, *self._plan.checked):
-            one = marked.get(id(self._members[i]))
+            one = intents.get(id(self._members[i]))
             if one is None:
                 assemble(self._assembly, i, self._members[i])
             else:
@@ -390,86 +392,86 @@ class MultiRequestCommit:
     def _give_up(self, error: BaseException) -> bool:
         """Abort; tell whether the transaction is committed instead. Raise an error that says more than `error`."""
         try:
-            stored = transaction_record.abort(self._header_table, self._header.id, "itself")
+            stored = transaction_record.abort(self._record_table, self._record.id, "itself")
         except (Unavailable, CorruptRow, UnknownFormat) as silence:
             if self._is_sent:
                 raise self._unknown(silence) from error
-            logger.warning("transaction %s could not be aborted, and will expire: %s", self._header.id, silence)
+            logger.warning("transaction %s could not be aborted, and will expire: %s", self._record.id, silence)
             return False
         if stored.state.is_committed:
             return True
         aborted = self._aborted(stored)
         self._assembly.note_refusal(aborted)  # unlike `error`, it leaves no doubt
-        self._drop_marks()
+        self._remove_intents()
         if self._is_begun and stored.by not in ("itself", ""):
             raise aborted from error
         return False
 
     def _given_up(self, error: Exception) -> TransactionConflict:
         return also(TransactionConflict, TransactWriteError)(
-            f"the transaction {self._header.id} was given up: {error}. Nothing was written, and a retry is safe."
+            f"the transaction {self._record.id} was given up: {error}. Nothing was written, and a retry is safe."
         )
 
     def _unknown(self, silence: Unavailable | CorruptRow | UnknownFormat) -> OutcomeUnknown:
         return also(OutcomeUnknown, TransactWriteError)(
-            f"the transaction {self._header.id} may or may not have been committed: its header could not be read "
+            f"the transaction {self._record.id} may or may not have been committed: its record could not be read "
             f"({silence}). Either all of its writes will be seen, or none; outcome() tells which, later.",
-            write_id=self._header.id,
+            write_id=self._record.id,
             cause=silence.cause,
-            question=OutcomeQuery(self._fate),
+            question=OutcomeQuery(self._outcome),
         )
 
-    def _fate(self) -> Resolution:
-        """Return what the header says; an undecided transaction is aborted, so that no late decision is applied."""
-        stored = transaction_record.abort(self._header_table, self._header.id, "itself")
+    def _outcome(self) -> Resolution:
+        """Return what the record says; an undecided transaction is aborted, so that no late decision is applied."""
+        stored = transaction_record.abort(self._record_table, self._record.id, "itself")
         if stored.state.is_committed:
             return "applied"
-        return "not applied" if stored.priority else "unknown"  # the header may be gone, a day after the end
+        return "not applied" if stored.priority else "unknown"  # the record may be gone, a day after the end
 
-    def _drop_marks(self) -> None:
-        """Drop the marks of this transaction; the next reader or writer of an item drops a mark that remains."""
+    def _remove_intents(self) -> None:
+        """Drop the intents of this transaction; the next reader or writer of an item drops an intent that remains."""
         self._failure = None
         try:
-            begun = [one for one in self._marked if one.may_stand]
-            groups = [[(begun[i].row, begun[i].mark) for i in group] for group in self._batches_of(begun)]
-            self._run([partial(write_intents.drop_all, self._header_table, group) for group in groups], lambda _: None)
+            begun = [one for one in self._intent_writes if one.may_stand]
+            groups = [[(begun[i].row, begun[i].intent) for i in group] for group in self._batches_of(begun)]
+            self._run([partial(write_intents.drop_all, self._record_table, group) for group in groups], lambda _: None)
             self._remove_rows()
-            if any(one.underway for one in self._marked):
+            if any(one.underway for one in self._intent_writes):
                 logger.info(
-                    "a mark of the aborted transaction %s may still arrive: it is left to sweep()", self._header.id
+                    "an intent of the aborted transaction %s may still arrive: it is left to sweep()", self._record.id
                 )
             else:
-                transaction_record.clean(self._header_table, self._header.id, is_certain=True)
+                transaction_record.clean(self._record_table, self._record.id, is_certain=True)
         except Exception as error:  # noqa: BLE001 - the caller raises an error that says more
-            logger.warning("marks of the aborted transaction %s are left: %s", self._header.id, error)
+            logger.warning("intents of the aborted transaction %s are left: %s", self._record.id, error)
 
     # After the decision
 
     def _finish(self) -> None:
-        """Finish the marked items; if that fails, the next reader or writer of each item does it."""
-        staged = [one for one in self._marked if one.is_staged]
+        """Finish the items with an intent; if that fails, the next reader or writer of each item does it."""
+        staged = [one for one in self._intent_writes if one.is_staged]
         if not staged:
             return
         self._failure = None
         try:
             self._run_in_batches(staged, self._finish_all, self._batches_of(staged))
             # R9: finished only when each item is known to be in place.
-            transaction_record.finish(self._header_table, self._header.id)
+            transaction_record.finish(self._record_table, self._record.id)
             self._remove_rows()
         except Exception as error:  # noqa: BLE001 - the transaction is committed all the same
-            logger.warning("the committed transaction %s is left to be finished: %s", self._header.id, error)
+            logger.warning("the committed transaction %s is left to be finished: %s", self._record.id, error)
 
     def _finish_all(self, batch: Sequence[IntentWrite]) -> None:
-        write_intents.finish_all(self._header_table, [(one.row, one.mark) for one in batch])
+        write_intents.finish_all(self._record_table, [(one.row, one.intent) for one in batch])
 
     def _remove_rows(self) -> None:
-        for one in self._marked:
-            if one.mark.spill:
-                transaction_record.delete_row(self._header_table, one.mark.spill)
+        for one in self._intent_writes:
+            if one.intent.changes_row:
+                transaction_record.delete_row(self._record_table, one.intent.changes_row)
 
     def _note_commit(self) -> None:
         self._assembly.note_commit()
-        for one in self._marked:
+        for one in self._intent_writes:
             if one.is_staged and one.member.writer is not None:
                 note_applied(one.member.writer, one.member.final())
 
@@ -482,8 +484,8 @@ def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> N
         assembly.add_write(i, member.writer, member.final())
 
 
-def new_header(options: TransactionOptions, *, is_early: bool) -> TransactionRecord:
-    """Return the header of a transaction before anything is known of its marks."""
+def new_record(options: TransactionOptions, *, is_validated_early: bool) -> TransactionRecord:
+    """Return the record of a transaction before anything is known of its intents."""
     now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
     return TransactionRecord(
         options.id,
@@ -492,15 +494,15 @@ def new_header(options: TransactionOptions, *, is_early: bool) -> TransactionRec
         options.owner,
         lease_ms=lease_ms,
         until_ms=now_ms + lease_ms,
-        is_early=is_early,
+        is_validated_early=is_validated_early,
     )
 
 
-def participant(row: LockRow, spill: str) -> dict[str, Any]:
+def participant(row: LockRow, changes_row: str) -> dict[str, Any]:
     """Return what a row of participants says of an item."""
     stored = {"table": {"S": row.table}, "key": {"M": row.key}, "lock": {"S": row.attribute}}
-    if spill:
-        stored["spill"] = {"S": spill}
+    if changes_row:
+        stored["spill"] = {"S": changes_row}
     return {"M": stored}
 
 
@@ -509,29 +511,31 @@ def key_size(stored: dict[str, Any]) -> int:
     return item_size({"": stored}) + 1
 
 
-def facts_of(header_table: RecordTable, one: IntentWrite) -> IntentFacts:
-    """Return what the number of requests for a mark depends on."""
+def facts_of(record_table: RecordTable, one: IntentWrite) -> IntentFacts:
+    """Return what the number of requests for an intent depends on."""
     place = _place(one.member)
-    spill = transaction_record.row_beside(header_table, one.mark.spill, lock_record.stored_changes(one.mark))
+    changes_row = transaction_record.extra_row(
+        record_table, one.intent.changes_row, lock_record.stored_changes(one.intent)
+    )
     return IntentFacts(
         size=one.size,
-        key_size=key_size(participant(one.row, one.mark.spill)),
-        spill_size=item_size(spill) if one.mark.spill else 0,
+        key_size=key_size(participant(one.row, one.intent.changes_row)),
+        changes_row_size=item_size(changes_row) if one.intent.changes_row else 0,
         place=place,
         is_placed_together=bool(place)
         and batch_requests.has_statement(StatementWrite(one.row.connection, "UpdateItem", one.request())),
-        is_finished_together=bool(place) and batch_requests.has_statement(write_intents.finishing(one.row, one.mark)),
+        is_finished_together=bool(place) and batch_requests.has_statement(write_intents.finishing(one.row, one.intent)),
     )
 
 
 def facts_if_read(member: TransactionItem) -> IntentFacts:
-    """Return the same for an item that is read right before it is marked, as far as it is known now."""
+    """Return the same for an item that is read right before it gets its intent, as far as it is known now."""
     assert member.row is not None  # noqa: S101 - checked when the path was chosen
     return IntentFacts(key_size=key_size(participant(member.row, "")), place=_place(member), is_read_first=True)
 
 
 def _place(member: TransactionItem) -> Hashable:
-    """Return whose marks are sent together with that of an item; "" if it is sent alone."""
+    """Return whose intents are sent together with that of an item; "" if it is sent alone."""
     connection = connection_of(member.item).connection
     return (id(connection), member.table) if batch_requests.are_used(connection, member.table) else ""
 
@@ -564,18 +568,18 @@ class CommitRun:
         plan = self._choose()
         facts, staged = self._facts(is_long=True), set(plan.staged)
         with isolation.for_commit():
-            for i in plan.marked:
-                facts[i] = self._marked(facts[i], i, is_staged=i in staged)
+            for i in plan.with_intents:
+                facts[i] = self._intent_writes(facts[i], i, is_staged=i in staged)
         return with_requests(plan, facts)
 
-    def _marked(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
-        """Return the facts of an item that gets a mark."""
-        member, table, id_ = self._members[i], self._options.header_table, self._options.id
+    def _intent_writes(self, facts: MemberFacts, i: int, *, is_staged: bool) -> MemberFacts:
+        """Return the facts of an item that gets an intent."""
+        member, table, id_ = self._members[i], self._options.record_table, self._options.id
         assert table is not None  # noqa: S101 - `_choose` checks it
         if needs_read(member):
-            return replace(facts, mark=facts_if_read(member))
+            return replace(facts, intent=facts_if_read(member))
         one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
-        return replace(facts, mark=facts_of(table, one))
+        return replace(facts, intent=facts_of(table, one))
 
     def _choose(self) -> Plan:
         try:
@@ -606,7 +610,7 @@ class CommitRun:
             )
 
     def _facts(self, *, is_long: bool) -> list[MemberFacts]:
-        table = None if self._options.header_table is None else self._options.header_table.place
+        table = None if self._options.record_table is None else self._options.record_table.place
         return [_facts(member, table, is_long=is_long) for member in self._members]
 
     def _extra_actions(self) -> int:
@@ -665,10 +669,10 @@ class CommitRun:
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
     def _connections(self) -> list[Connection]:
-        """Return the connections of the items, then that of the headers: it alone if only the key is written."""
+        """Return the connections of the items, then that of the records: it alone if only the key is written."""
         connections = [connection_of(member.item).connection for member in self._members]
-        header_table = self._options.header_table
-        return connections if header_table is None else [*connections, header_table.connection]
+        record_table = self._options.record_table
+        return connections if record_table is None else [*connections, record_table.connection]
 
     def _write_long(self, plan: Plan) -> None:
         self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))
@@ -682,7 +686,7 @@ def _too_large(error: CannotBeStaged) -> ConfigurationError:
     return ConfigurationError(
         f"this transaction is too large for one native transaction, and {error}. Declare `lock = LockAttribute()` on "
         f"their models, name the transaction's table in their Meta.transaction_table, read items that expire in the "
-        f"transaction (a mark needs a day), or write fewer such items in it. Nothing was written."
+        f"transaction (an intent needs a day), or write fewer such items in it. Nothing was written."
     )
 
 
@@ -700,10 +704,10 @@ def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> Memb
         needs_token=write is not None and write.is_sent_once and not is_counted,
         size=measure(after) if write is not None else size_of_member(member),
     )
-    if not is_long or write is None:  # only writes are marked
+    if not is_long or write is None:  # only writes get an intent
         return facts
     return replace(
         facts,
-        can_be_marked=can_be_marked(member, table),
+        can_have_intent=can_have_intent(member, table),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )

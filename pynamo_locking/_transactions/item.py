@@ -262,7 +262,7 @@ class TransactionItem:
 
     @property
     def row(self) -> LockRow | None:
-        """The item as one that can carry a mark, if its model has a lock attribute; with the key it was given with."""
+        """The item as one that can carry an intent, if its model has a lock attribute; with its key as it was given."""
         if self._row is None or self._row.model is not self.model:
             self._row = lock_row_of_key(self.model, self.key)
         return self._row
@@ -336,19 +336,19 @@ class TransactionItem:
     def _note_shown(self, item: GuardedMixin) -> None:
         self._shown[:] = [each for each in self._shown if each[0] is not item] + [(item, item.attribute_values)]
 
-    def _mark_shown_old(self, *, but: GuardedMixin | None = None) -> None:
+    def _mark_shown_stale(self, *, but: GuardedMixin | None = None) -> None:
         """Mark the instances that show uncommitted values as stale, so that saving them is refused."""
         for item, values in self._shown:
             if item is not but and item.attribute_values is values:
-                versions.mark_old(item)
+                versions.mark_stale(item)
 
-    def mark_old(self, *, is_saved: bool) -> None:
+    def mark_stale(self, *, is_saved: bool) -> None:
         """Mark instances with changes of the rolled-back transaction as stale; with `is_saved` the written one too."""
-        self._mark_shown_old()
+        self._mark_shown_stale()
         if is_saved and self.write is not None:
-            versions.mark_old(self.item)
+            versions.mark_stale(self.item)
 
-    def look(self) -> Image | None:
+    def shown_image(self) -> Image | None:
         """Return the item as the transaction sees it, reading it if necessary; make the instance show it."""
         if isinstance(self.after, Unread):
             self.load()
@@ -370,7 +370,7 @@ class TransactionItem:
 
     def shows(self, condition: Condition | None) -> bool:
         """Tell whether a condition is true of the item as the transaction sees it."""
-        return condition is None or conditions.holds(self.look(), self._request(condition=condition))
+        return condition is None or conditions.holds(self.shown_image(), self._request(condition=condition))
 
     def _request(self, **what: Any) -> dict[str, Any]:
         keys = serialized_key_of(self.item)
@@ -379,7 +379,7 @@ class TransactionItem:
 
     def _evaluate(self, actions: Sequence[Action]) -> None:
         """Apply actions to the instance and to `after`."""
-        current = self.look()
+        current = self.shown_image()
         try:
             after = conditions.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
         except values_module.Refusal as refused:
@@ -404,7 +404,7 @@ class TransactionItem:
         return error_of_refusal(self.final(), TransactWriteError, image, cause)
 
     def pin(self) -> None:
-        """Turn a write without a version check into one of the item as it is stored now: a mark needs a known item."""
+        """Turn a write without a version check into one of the item as it is stored: an intent needs a known item."""
         assert self.write is not None  # noqa: S101 - only writes are pinned
         was_unread = isinstance(self.base, Unread)
         if was_unread or self.write.operation is not UPDATE:
@@ -414,7 +414,7 @@ class TransactionItem:
         self.before = versions.known_of(self.model, self.stored)
         self._set(is_checked=True)
         if self.write.operation is UPDATE:
-            self.look()
+            self.shown_image()
         self._plan_again()
 
     def _keep_undeclared(self) -> None:
@@ -633,7 +633,7 @@ class TransactionItem:
 
     def reset(self) -> None:
         """Forget all operations but the read."""
-        self._mark_shown_old(but=self._first if isinstance(self.base, dict) else None)
+        self._mark_shown_stale(but=self._first if isinstance(self.base, dict) else None)
         self.change, self.item = Change(self.base), self._first
         if isinstance(self.base, dict):
             self._show(self.base, is_committed=True)
@@ -673,4 +673,4 @@ class TransactionItem:
         self._values = item.attribute_values if saved.is_current else None
         if saved.is_shown:
             self._note_shown(item)
-        self._mark_shown_old(but=item)
+        self._mark_shown_stale(but=item)

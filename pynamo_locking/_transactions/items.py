@@ -211,7 +211,7 @@ class TransactionItems:
     """The items of one transaction, and the locks that it holds until its end.
 
     It waits for locks until `_deadline`, by the monotonic clock. `_relies_on_reads` says whether the commit checks
-    every item that was read. The caller may have named the `_table` of the headers.
+    every item that was read. The caller may have named the `_table` of the records.
     """
 
     _id: str
@@ -397,7 +397,7 @@ class TransactionItems:
         guard.touch(_is_counter(guard) if guard.write is None else None, checks=False, creates=True)
         self._counted.setdefault(guard.identity, Counted(member.model, hash_key)).keys[member.identity] = member.key
 
-    def claim_values(self, *, is_final: bool = True) -> None:
+    def take_values(self, *, is_final: bool = True) -> None:
         """Add the rows of the unique values that the writes change, before the commit.
 
         If that is final, refuse a value of which the row was read and says that another item has it.
@@ -405,7 +405,7 @@ class TransactionItems:
         claims = [claim for member in list(self.by_key.values()) if (claim := _claims_of(member)) is not None]
         rows = merged(claims)
         used = sum(member.write is not None or member.is_read for member in self.by_key.values())
-        if used + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can be marked
+        if used + len(rows) > dynamodb.MOST_ACTIONS:  # only rows that were read can have an intent
             for table in {row.table for row in rows}:
                 self._find(table, [(row.name, None) for row in rows if row.table is table])
         for row in rows:
@@ -435,7 +435,7 @@ class TransactionItems:
         """Name the created and deleted items in their guards, before the commit.
 
         Args:
-            direct: returns the items that the deciding transaction writes itself. A query sees the marks of all other
+            direct: returns the items that the deciding transaction writes itself. A query sees the intents of all other
                 items, so the guard names these only if there is room; it must have room for the direct ones.
         """
         chosen: set[Any] | None = None
@@ -498,7 +498,7 @@ class TransactionItems:
             elif not handle_of(lock).depth and locking.refuses_absent:
                 raise no_lock_of_absent(lock, locking)
             handles = [handle_of(each) for each in (lock, name) if each is not None]
-            if any(not each.held_entry().entry.claim.may_write for each in handles if each.depth):
+            if any(not each.held_entry().entry.lock_mode.may_write for each in handles if each.depth):
                 self._share(locks[lock])
 
     def _share(self, identity: ItemKey) -> None:
@@ -512,7 +512,7 @@ class TransactionItems:
             return False
         wanted, handles = handle_of(lock), map(handle_of, self.locks)
         same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
-        return any(each.options.claim.covers(wanted.options.claim) for each in same)
+        return any(each.options.lock_mode.covers(wanted.options.lock_mode) for each in same)
 
     def _lock(self, model: type[GuardedMixin], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
         for lock in self.locks_for(model, values, locking):
@@ -530,7 +530,7 @@ class TransactionItems:
             member.note_lock()
 
     def table(self, model: type[GuardedMixin] | None = None) -> type[TransactionTable]:
-        """Return the table of headers: the caller's, or the first that a model names."""
+        """Return the table of records: the caller's, or the first that a model names."""
         models = [*([] if model is None else [model]), *(member.model for member in self.by_key.values())]
         candidates = [self._table, *(getattr(each.Meta, "transaction_table", None) for each in models)]
         found = next((table for table in candidates if table is not None), None)
@@ -550,7 +550,7 @@ def _claims_of(member: TransactionItem) -> UniqueRows | None:
     known, old = versions.values_of(member.item)
     if isinstance(member.base, Unread) and not member.is_absent and not (known.write_id and known == member.before):
         member.load()
-    after = member.look() if isinstance(member.after, Unread) else member.after  # which may read the item
+    after = member.shown_image() if isinstance(member.after, Unread) else member.after  # which may read the item
     is_hint = isinstance(member.base, Unread) and not member.is_absent
     new = unique_values.watched(member.model, after)
     claims = UniqueRows(
@@ -573,7 +573,7 @@ def _is_counter(member: TransactionItem) -> Condition:
 
 def _is_shown(member: TransactionItem, model: type[GuardedMixin], condition: Condition | None) -> bool:
     """Tell whether a query of that model shows an item."""
-    return issubclass(member.model, model) and member.look() is not None and member.shows(condition)
+    return issubclass(member.model, model) and member.shown_image() is not None and member.shows(condition)
 
 
 def _pages(

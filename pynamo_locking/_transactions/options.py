@@ -150,4 +150,4 @@ class TransactionOptions:
     record: bool = False
     on_progress: Callable[[int, int], object] | None = None
     earlier: tuple[str, ...] = ()
-    header_table: RecordTable | None = None
+    record_table: RecordTable | None = None

@@ -27,7 +27,7 @@ from pynamo_locking._core.dynamodb import PASSING, Answer, Next, RetryPolicy, pr
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.lock_queue import WriteIntent
-from pynamo_locking._core.transactions import LARGEST_SPILL_BYTES, SPILL_BYTES, CannotBeStaged
+from pynamo_locking._core.transactions import MOST_BYTES_IN_ITEM, MOST_BYTES_OF_CHANGES, CannotBeStaged
 from pynamo_locking._core.write_outcome import Outcome
 from pynamo_locking._expressions.values import Refusal as Invalid
 from pynamo_locking._expressions.values import item_size
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.write import Write
 
 
-#: How often a mark without a response is sent again before the transaction gives up.
+#: How often an intent without a response is sent again before the transaction gives up.
 _REPEATS: Final = 7
 
-#: With more changed attributes in a mark, the expression that finishes it could exceed DynamoDB's 4 KB.
+#: With more changed attributes in an intent, the expression that finishes it could exceed DynamoDB's 4 KB.
 _MOST_CHANGES: Final = 240
 
 #: How long a transaction waits for the lock of an item while its holder renews it.
@@ -75,19 +75,19 @@ LOCK_GRACE_S: Final = 2.0
 
 @dataclass
 class IntentWrite:
-    """An item that gets a mark.
+    """An item that gets an intent.
 
     Attributes:
         has_document: whether the item has a lock document, empty or not, as far as is known.
         number: of the write in the held entry, if this transaction holds the item's lock.
         waits_until: when to stop waiting for the lock, by the monotonic clock; 0 before the first holder was met.
-        underway: how many copies of the mark may still arrive after an abort; of a placeholder none can.
-        may_stand: whether the item may carry the mark, so that an abort has to drop it.
+        underway: how many copies of the intent may still arrive after an abort; of a placeholder none can.
+        may_stand: whether the item may carry the intent, so that an abort has to drop it.
     """
 
     member: TransactionItem
     row: LockRow
-    mark: WriteIntent
+    intent: WriteIntent
     has_document: bool
     number: int = 0
     waits_until: float = 0.0
@@ -97,7 +97,7 @@ class IntentWrite:
     @property
     def is_staged(self) -> bool:
         """Whether the item is finished after the decision, instead of being written by it."""
-        return self.mark.op != "keep"
+        return self.intent.op != "keep"
 
     @property
     def held(self) -> HeldEntry | None:
@@ -107,67 +107,67 @@ class IntentWrite:
 
     @property
     def document_size(self) -> int:
-        """What the lock document takes that the mark leaves behind in an item that had none."""
+        """What the lock document takes that the intent leaves behind in an item that had none."""
         return 0 if self.has_document else item_size({self.row.attribute: lock_record.EMPTY})
 
     @property
     def size(self) -> int:
-        """The size of the item while it carries the mark, as far as the item is known."""
-        return _size_of_base(self.member) + _size_of_mark(self)
+        """The size of the item while it carries the intent, as far as the item is known."""
+        return _size_of_base(self.member) + _size_of_intent(self)
 
     def request(self) -> dict[str, Any]:
-        """Return the UpdateItem that writes the mark, once the item's lock and mark are free."""
-        write, held, mark = self.member.final(), self.held, lock_record.stored_mark(self.mark)
+        """Return the UpdateItem that writes the intent, once the item's lock and intent are free."""
+        write, held, intent = self.member.final(), self.held, lock_record.stored_intent(self.intent)
         clause = protocol.SET_INTENT if self.has_document else protocol.SET_INTENT_AND_LOCK
-        given = {**self.row.names, ":mark": mark, ":map": {"M": {lock_record.TX: mark}}}
-        condition = self.member.change.condition if self.mark.is_ghost else write.condition
-        if self.mark.is_ghost:
+        given = {**self.row.names, ":intent": intent, ":map": {"M": {lock_record.TX: intent}}}
+        condition = self.member.change.condition if self.intent.is_placeholder else write.condition
+        if self.intent.is_placeholder:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
             self.number = self.number or held.next_write()
             asked, entry = fencing.for_held_entry(held, self.number)
             clause, given = clause + asked, given | entry
-        elif not self.mark.is_ghost:
+        elif not self.intent.is_placeholder:
             has_lock = protocol.HAS_LOCK if self.has_document else protocol.HAS_NO_LOCK
             clause = protocol.ITEM_EXISTS + Clause(fencing.lock_is_free(self.row)[0].if_) + has_lock + clause
         blank = write.but(operation=Operation.INTENT, attributes=None, return_values=None)
         return blank.but(condition=condition, actions=[]).kwargs(clause, given)
 
     def decided_by(self) -> RowWrite:
-        """Return how the decision writes the item, on condition that it carries this transaction's mark."""
+        """Return how the decision writes the item, on condition that it carries this transaction's intent."""
         write = self.member.final()
-        given = {**self.row.names, ":id": {"S": self.mark.id}}
+        given = {**self.row.names, ":id": {"S": self.intent.id}}
         return RowWrite(write=write.but(condition=None), filled=(protocol.HAS_INTENT + protocol.REMOVE_INTENT, given))
 
 
 def plan_intent(
-    member: TransactionItem, header_id: str, header_table: RecordTable, name: str, *, is_staged: bool
+    member: TransactionItem, transaction_id: str, record_table: RecordTable, name: str, *, is_staged: bool
 ) -> IntentWrite:
-    """Work out what the mark of an item says, without writing anything.
+    """Work out what the intent of an item says, without writing anything.
 
-    `name` is that of the row for the changes that do not fit into the mark. A mark of an item that is not staged only
-    reserves it until the decision writes it.
+    `name` is that of the row for the changes that do not fit into the intent. An intent of an item that is not staged
+    only reserves it until the decision writes it.
 
     Raises:
-        CannotBeStaged: the item must not carry a mark.
+        CannotBeStaged: the item must not carry an intent.
         StaleVersion, TransactWriteError, ConfigurationError: as `_intent_of`.
     """
-    if not member.is_checked:  # without a known version a late copy of the mark would fit any later item
+    if not member.is_checked:  # without a known version a late copy of the intent would fit any later item
         member.pin()
-        if not can_be_marked(member, header_table.place):
+        if not can_have_intent(member, record_table.place):
             raise _no_place(member)
     op, set_, removed = _intent_of(member) if is_staged else ("keep", {}, [])
     row = member.row
     assert row is not None  # noqa: S101 - checked when the path was chosen
-    mark = WriteIntent(header_id, header_table.place, op, member.is_absent, set_, tuple(removed))
-    one = IntentWrite(member, row, mark, has_document=_has_document(member))
-    if is_staged and one.size > SPILL_BYTES:
-        one.mark = replace(one.mark, spill=name)
-        size = item_size(lock_record.stored_changes(one.mark))
-        if size > LARGEST_SPILL_BYTES:
+    intent = WriteIntent(transaction_id, record_table.place, op, member.is_absent, set_, tuple(removed))
+    one = IntentWrite(member, row, intent, has_document=_has_document(member))
+    if is_staged and one.size > MOST_BYTES_IN_ITEM:
+        one.intent = replace(one.intent, changes_row=name)
+        size = item_size(lock_record.stored_changes(one.intent))
+        if size > MOST_BYTES_OF_CHANGES:
             raise ConfigurationError(
-                f"{row.label} has {size:,} bytes to change, and a row beside it holds {LARGEST_SPILL_BYTES:,}: make it "
-                f"smaller, or write it in a transaction of at most 100 items and {dynamodb.MOST_BYTES:,} bytes. "
+                f"{row.label} has {size:,} bytes to change, and a row beside it holds {MOST_BYTES_OF_CHANGES:,}: make "
+                f"it smaller, or write it in a transaction of at most 100 items and {dynamodb.MOST_BYTES:,} bytes. "
                 f"Nothing was written."
             )
     return one
@@ -175,24 +175,24 @@ def plan_intent(
 
 def needs_read(member: TransactionItem) -> bool:
     """Tell whether `plan_intent` would read the stored item."""
-    assert member.write is not None  # noqa: S101 - only writes are marked
+    assert member.write is not None  # noqa: S101 - only writes get an intent
     is_update, is_unread = member.write.operation is UPDATE, isinstance(member.base, Unread)
     return (is_unread and is_update) or not (member.is_checked or is_update)
 
 
 def _intent_of(member: TransactionItem) -> tuple[str, Image, list[str]]:
-    """Return what a mark must say so that any process can finish the write: its operation, its sets, its removals.
+    """Return what an intent must say so that any process can finish the write: its operation, its sets, its removals.
 
     Raises:
         TransactWriteError, ConfigurationError: DynamoDB would refuse the write.
         StaleVersion: the stored item had to be read, and is not in the known version.
     """
-    assert member.write is not None  # noqa: S101 - only writes are marked
+    assert member.write is not None  # noqa: S101 - only writes get an intent
     write = member.final()
     if write.operation is DELETE:
         return "delete", {}, []
     if isinstance(member.base, Unread) and write.operation is not SAVE:
-        member.look()
+        member.shown_image()
     is_known = not isinstance(member.base, Unread)
     base = member.base if not isinstance(member.base, Unread) else _least_base(member)
     try:
@@ -219,13 +219,13 @@ def _check_storable(member: TransactionItem, write: Write, after: Image, changes
     """Refuse an item that DynamoDB would refuse only after the decision."""
     found = problems(after, conditions.key_rules(member.model))
     if changes > _MOST_CHANGES:
-        found = [*found, f"it changes {changes} attributes, and {_MOST_CHANGES} fit into a mark"]
+        found = [*found, f"it changes {changes} attributes, and {_MOST_CHANGES} fit into an intent"]
     if found:
         raise ConfigurationError(f"{write.label} cannot be stored: {'; '.join(found)}. Nothing was written.")
 
 
-def can_be_marked(member: TransactionItem, table: str | None) -> bool:
-    """Tell whether an item can carry a mark of that table: its readers trust the table, and TTL leaves it in place."""
+def can_have_intent(member: TransactionItem, table: str | None) -> bool:
+    """Tell whether an item can carry an intent of that table: its readers trust the table, and TTL leaves it there."""
     row = member.row
     if row is None or row.transactions != table:
         return False
@@ -233,9 +233,9 @@ def can_be_marked(member: TransactionItem, table: str | None) -> bool:
 
 
 def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
-    """Tell whether DynamoDB's TTL may delete the stored item, and with it a mark that is decided but not finished.
+    """Tell whether DynamoDB's TTL may delete the stored item, and with it an intent that is decided but not finished.
 
-    An item of another program is refused elsewhere: it gets no mark.
+    An item of another program is refused elsewhere: it gets no intent.
     """
     ttl: Any = ttl_attribute_of(model)
     if ttl is None:
@@ -247,7 +247,7 @@ def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
 
 
 def _no_place(member: TransactionItem) -> CannotBeStaged:
-    return CannotBeStaged(f"{member.final().label} has no place for a mark")
+    return CannotBeStaged(f"{member.final().label} has no place for an intent")
 
 
 def _size_of_base(member: TransactionItem) -> int:
@@ -256,10 +256,10 @@ def _size_of_base(member: TransactionItem) -> int:
     return item_size(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
 
 
-def _size_of_mark(one: IntentWrite) -> int:
-    """Return by how much the mark makes its item larger."""
-    with_mark = {one.row.attribute: {"M": {lock_record.TX: lock_record.stored_mark(one.mark)}}}
-    return item_size(with_mark) + one.document_size - item_size({one.row.attribute: lock_record.EMPTY})
+def _size_of_intent(one: IntentWrite) -> int:
+    """Return by how much the intent makes its item larger."""
+    with_intent = {one.row.attribute: {"M": {lock_record.TX: lock_record.stored_intent(one.intent)}}}
+    return item_size(with_intent) + one.document_size - item_size({one.row.attribute: lock_record.EMPTY})
 
 
 def _has_document(member: TransactionItem) -> bool:
@@ -278,35 +278,35 @@ def _mutex() -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class IntentWriter:
-    """Writes the marks of one transaction; used by several threads.
+    """Writes the intents of one transaction; used by several threads.
 
     It waits for other transactions and holders until `_deadline`, by the monotonic clock. `_pulse` renews the lease of
-    the header if a renewal is due, and raises if the transaction is no longer pending. `_is_over` tells whether another
-    mark has failed.
+    the record if a renewal is due, and raises if the transaction is no longer pending. `_is_over` tells whether another
+    intent has failed.
     """
 
-    _header_table: RecordTable
-    _header: TransactionRecord
+    _record_table: RecordTable
+    _record: TransactionRecord
     _deadline: Deadline
     _pulse: Callable[[], None]
     _is_over: Callable[[], bool]
     _one_at_a_time: AbstractContextManager[object] = field(default_factory=_mutex)
 
     def resolver(self) -> Resolver:
-        """Return what resolves marks of other transactions."""
-        return Resolver(deadline=self._deadline, priority=self._header.priority, pulse=self._pulse)
+        """Return what resolves intents of other transactions."""
+        return Resolver(deadline=self._deadline, priority=self._record.priority, pulse=self._pulse)
 
-    def mark_all(self, batch: Sequence[IntentWrite]) -> None:
-        """Mark up to 25 existing items of one table, or create placeholders that fit into one native transaction.
+    def write_intents(self, batch: Sequence[IntentWrite]) -> None:
+        """Write the intents of up to 25 items of one table, or create placeholders in one native transaction.
 
-        See `mark`, which finds out why a statement was not applied, and recognises a mark that was stored although no
-        answer came.
+        See `write_intent`, which finds out why a statement was not applied, and recognises an intent that was stored
+        although no answer came.
         """
-        if batch[0].mark.is_ghost:
+        if batch[0].intent.is_placeholder:
             self._place(list(batch))
             return
         if len(batch) == 1:
-            self.mark(batch[0])
+            self.write_intent(batch[0])
             return
         self._pulse()
         for one in batch:
@@ -317,15 +317,15 @@ class IntentWriter:
             one.may_stand = result is not StatementResult.NOT_APPLIED
         for one, result in zip(batch, results, strict=True):
             if result is not StatementResult.APPLIED:
-                self.mark(one)
+                self.write_intent(one)
 
-    def mark(self, one: IntentWrite) -> None:
-        """Write the mark into an item that is still the one that was read, once its lock and mark are free.
+    def write_intent(self, one: IntentWrite) -> None:
+        """Write the intent into an item that is still the one that was read, once its lock and intent are free.
 
         Raises:
             Conflict: in one of its kinds, if that is not possible.
-            CannotBeStaged: the item must not carry a mark.
-            StillPending, Unavailable: another transaction has marked the item, and that mark stays in the way.
+            CannotBeStaged: the item must not carry an intent.
+            StillPending, Unavailable: another transaction has an intent on the item, and that intent stays in the way.
         """
         send(_IntentWork(self, [one]))
 
@@ -333,26 +333,28 @@ class IntentWriter:
         """Create placeholders for new items in one native transaction, again without those that are in its way.
 
         A late copy, also of a request that was refused, must not create them again after the items were finished and
-        deleted. By then the header is decided. Two such requests at once would conflict in the header.
+        deleted. By then the record is decided. Two such requests at once would conflict in the record.
         """
-        send(_IntentWork(self, new, _PendingRecordRow(self._header_table, self._header.id)))
+        send(_IntentWork(self, new, _PendingRecordRow(self._record_table, self._record.id)))
         for one in new:
-            if not one.mark.is_ghost:
-                self.mark(one)
+            if not one.intent.is_placeholder:
+                self.write_intent(one)
 
     def clear(self, one: IntentWrite, image: Image | None, resolver: Resolver) -> None:
-        """Remove what is in the way of a mark, or change what the mark asks; or raise."""
+        """Remove what is in the way of an intent, or change what the intent asks; or raise."""
         state, member = one.row.state(image), one.member
-        if state.mark is not None:
-            resolver.resolve((one.row, state.mark))
-        elif one.mark.is_ghost and expiry.is_expired(member.model, image):
+        if state.intent is not None:
+            resolver.resolve((one.row, state.intent))
+        elif one.intent.is_placeholder and expiry.is_expired(member.model, image):
             self._clear_expired(one, image or {})
-        elif one.mark.is_ghost and isinstance(member.base, Unread) and image is not None and member.holds(image):
+        elif (
+            one.intent.is_placeholder and isinstance(member.base, Unread) and image is not None and member.holds(image)
+        ):
             # The item exists without a version: the instance has none either, and was not read by this transaction.
             if _may_expire(member.model, image):
                 raise _no_place(member)
-            one.mark, one.has_document = replace(one.mark, is_ghost=False), state.raw is not None
-        elif not one.mark.is_ghost and (state.raw is not None) != one.has_document and member.holds(image):
+            one.intent, one.has_document = replace(one.intent, is_placeholder=False), state.raw is not None
+        elif not one.intent.is_placeholder and (state.raw is not None) != one.has_document and member.holds(image):
             one.has_document = state.raw is not None
         elif state.entries and one.held is None and member.holds(image):
             self._wait_for_lock(one, state)
@@ -366,14 +368,14 @@ class IntentWriter:
             raise write.why_refused(member.final(), TransactWriteError, image, cause, lock)
 
     def _clear_expired(self, one: IntentWrite, image: Image) -> None:
-        """Delete an expired item, which counts as absent: TTL could delete it, and the mark with it, at any moment."""
+        """Delete an expired item, which counts as absent: TTL could delete it at any moment, and the intent with it."""
         try:
             remove_expired(one.member.item, image, fencing.lock_is_free(one.row))
         except responses.BOTOCORE_EXCEPTIONS as error:
             raise TransactWriteError("Failed to remove an expired item", responses.readable(error)) from error
 
     def _wait_for_lock(self, one: IntentWrite, state: LockState) -> None:
-        """Evict dead entries of the item's lock, or wait for it: briefly, since its holder may wait for our marks."""
+        """Evict dead entries of the item's lock, or wait for it: briefly, since its holder may wait for our intents."""
         if release.evict_all(one.row, state, one.member.model):
             return
         now = runtime.current.monotonic()
@@ -386,63 +388,67 @@ class IntentWriter:
 
 
 class _IntentRow(RowWrite):
-    """The item that gets a mark. What is asked may change with what stands in its way."""
+    """The item that gets an intent. What is asked may change with what stands in its way."""
 
-    def __init__(self, marker: IntentWriter, one: IntentWrite) -> None:
-        self.marker, self.one, self.is_ghost = marker, one, one.mark.is_ghost
+    def __init__(self, writer: IntentWriter, one: IntentWrite) -> None:
+        self.writer, self.one, self.is_placeholder = writer, one, one.intent.is_placeholder
         super().__init__({"Update": one.request()})
 
     @override
     def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
-        mark = self.one.row.state(image).mark
-        if mark is None or mark.id != self.one.mark.id:
+        intent = self.one.row.state(image).intent
+        if intent is None or intent.id != self.one.intent.id:
             return Outcome.REJECTED
-        self.one.underway -= not self.is_ghost  # the copy whose response was lost was applied
+        self.one.underway -= not self.is_placeholder  # the copy whose response was lost was applied
         self.one.may_stand = True
         return Outcome.APPLIED
 
     @override
     def clear(self, refusal: Refusal) -> bool:
-        self.marker.clear(self.one, refusal.image, refusal.work.resolver)
-        self.is_dropped = self.is_ghost is not self.one.mark.is_ghost
+        self.writer.clear(self.one, refusal.image, refusal.work.resolver)
+        self.is_dropped = self.is_placeholder is not self.one.intent.is_placeholder
         self.request = {"Update": self.one.request()}
         return True
 
 
 class _PendingRecordRow(RowWrite):
-    """The header, which must be pending while placeholders are created."""
+    """The record, which must be pending while placeholders are created."""
 
-    def __init__(self, header_table: RecordTable, header_id: str) -> None:
-        super().__init__(transaction_record.still_pending(header_table, header_id))
-        self.connection, self.header_id = header_table.connection, header_id
+    def __init__(self, record_table: RecordTable, transaction_id: str) -> None:
+        super().__init__(transaction_record.still_pending(record_table, transaction_id))
+        self.connection, self.transaction_id = record_table.connection, transaction_id
 
     @override
     def clear(self, refusal: Refusal) -> bool:
         raise also(TransactionConflict, TransactWriteError)(
-            f"the transaction {self.header_id} is no longer pending; nothing was written."
+            f"the transaction {self.transaction_id} is no longer pending; nothing was written."
         )
 
 
 class _IntentWork(Work):
-    """The mark of one item; or placeholders, in one native transaction with the check of the header."""
+    """The intent of one item; or placeholders, in one native transaction with the check of the record."""
 
     policy = RetryPolicy(_REPEATS, first_pause=1, is_patient=True)
 
     def __init__(
-        self, marker: IntentWriter, marked: Sequence[IntentWrite], pending: _PendingRecordRow | None = None
+        self, writer: IntentWriter, intents: Sequence[IntentWrite], pending: _PendingRecordRow | None = None
     ) -> None:
-        connection = marked[0].row.connection if pending is None else pending.connection
-        super().__init__(connection, resolver=marker.resolver())
-        self.marker, self.pending, self.is_transaction = marker, pending, pending is not None
-        self.marks, self.label, self.in_doubt = [_IntentRow(marker, one) for one in marked], marked[0].row.label, False
+        connection = intents[0].row.connection if pending is None else pending.connection
+        super().__init__(connection, resolver=writer.resolver())
+        self.writer, self.pending, self.is_transaction = writer, pending, pending is not None
+        self.intents, self.label, self.in_doubt = (
+            [_IntentRow(writer, one) for one in intents],
+            intents[0].row.label,
+            False,
+        )
 
     @override
     def rows(self, how: Next | None) -> Sequence[RowWrite]:
-        self.marks = [row for row in self.marks if not row.is_dropped]
-        if not self.marks or self.marker._is_over():
+        self.intents = [row for row in self.intents if not row.is_dropped]
+        if not self.intents or self.writer._is_over():
             return []
-        self.marker._pulse()
-        rows = self.marks if self.pending is None else [self.pending, *self.marks]
+        self.writer._pulse()
+        rows = self.intents if self.pending is None else [self.pending, *self.intents]
         self.token = hashlib.sha256(repr([row.request for row in rows]).encode()).hexdigest()[:32]
         return rows
 
@@ -454,13 +460,13 @@ class _IntentWork(Work):
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
         if self.pending is None:
             return self._dispatch(rows)
-        with self.marker._one_at_a_time:
-            return {} if self.marker._is_over() else self._dispatch(rows)
+        with self.writer._one_at_a_time:
+            return {} if self.writer._is_over() else self._dispatch(rows)
 
     def _dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
         """Note which copies may still arrive after an abort."""
-        for row in self.marks:
-            row.one.underway, row.one.may_stand = row.one.underway + (not row.is_ghost), True
+        for row in self.intents:
+            row.one.underway, row.one.may_stand = row.one.underway + (not row.is_placeholder), True
         is_answered = False
         try:
             data = super().dispatch(rows)
@@ -469,19 +475,19 @@ class _IntentWork(Work):
             is_refused = responses.answer_in(error) is Answer.REFUSED
             is_answered = is_refused or not responses.is_ambiguous(error)
             self.in_doubt = self.in_doubt or not is_answered
-            for row in self.marks if is_refused else ():
-                row.one.may_stand = self.in_doubt if row.is_ghost else row.one.underway > 1
+            for row in self.intents if is_refused else ():
+                row.one.may_stand = self.in_doubt if row.is_placeholder else row.one.underway > 1
             raise
         finally:
-            for row in self.marks:
-                row.one.underway -= is_answered and not row.is_ghost
+            for row in self.intents:
+                row.one.underway -= is_answered and not row.is_placeholder
         return data
 
     @override
     def failed(self, error: Exception) -> Exception:
         if responses.answer_in(error) in PASSING:
             return self.unknown(error)
-        return TransactWriteError("Failed to mark an item", responses.readable(error))
+        return TransactWriteError("Failed to write the intent of an item", responses.readable(error))
 
     @override
     def unknown(self, error: Exception) -> Exception:

@@ -77,25 +77,25 @@ _T = TypeVar("_T")
 STATES: Final = tuple(state.value for state in TransactionStatus)
 
 
-def outcome(header_table: RecordTable, header_id: str | None, key: str | None) -> str | None:
+def outcome(record_table: RecordTable, transaction_id: str | None, key: str | None) -> str | None:
     """Return the state of a transaction; see `TransactionTable.outcome`."""
-    if key is not None and header_id is None:
+    if key is not None and transaction_id is None:
         row = row_of_key(key)
-        return None if answered(lambda: transaction_record.key_holder(header_table, row)) is None else "committed"
-    if key is not None or header_id is None:
+        return None if answered(lambda: transaction_record.key_holder(record_table, row)) is None else "committed"
+    if key is not None or transaction_id is None:
         raise ConfigurationError("outcome() takes the id of a transaction, or its idempotency key: name one of them.")
-    header = answered(lambda: transaction_record.read(header_table, header_id))
-    return None if header is None else header.state.value
+    record = answered(lambda: transaction_record.read(record_table, transaction_id))
+    return None if record is None else record.state.value
 
 
-def recover(header_table: RecordTable, header_id: str, *, force: bool) -> str | None:
+def recover(record_table: RecordTable, transaction_id: str, *, force: bool) -> str | None:
     """Complete a transaction; see `TransactionTable.recover`."""
-    header = answered(lambda: _decided(header_table, header_id, force=force))
-    if header is None:
+    record = answered(lambda: _decided(record_table, transaction_id, force=force))
+    if record is None:
         return None
-    completed, _ = answered(lambda: _complete(header_table, header))
+    completed, _ = answered(lambda: _complete(record_table, record))
     if event_stream.listeners:
-        event_stream.recovered(header_table, header, header_id, outcome=completed, by="recover")
+        event_stream.recovered(record_table, record, transaction_id, outcome=completed, by="recover")
     return completed
 
 
@@ -104,10 +104,10 @@ class SweepReport:
     """What a sweep has found and done.
 
     Attributes:
-        examined: headers of transactions that had something left to do.
+        examined: records of transactions that had something left to do.
         aborted: transactions that the sweep aborted (a dry run: would abort, since their process shows no sign of
-            life), or that left marks to drop. A dry run also counts transactions aborted within the last day, for
-            whose late marks a sweep would look.
+            life), or that left intents to drop. A dry run also counts transactions aborted within the last day, for
+            whose late intents a sweep would look.
         finished: committed transactions that the sweep finished, or would finish.
         pending: transactions that are alive.
         failed: the ids of transactions that could not be completed now, and why: broken rows, for example, or a lease
@@ -122,7 +122,7 @@ class SweepReport:
 
 
 def sweep(
-    header_table: RecordTable,
+    record_table: RecordTable,
     *,
     segments: int,
     dry_run: bool,
@@ -137,15 +137,15 @@ def sweep(
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
-        for header_id, found in _open_headers(header_table, segment, segments, last_ms):
-            verdict = _sweep_one(header_table, header_id, found, lambda: pool.is_over, dry_run=dry_run)
+        for transaction_id, found in _open_records(record_table, segment, segments, last_ms):
+            verdict = _sweep_one(record_table, transaction_id, found, lambda: pool.is_over, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
             if not verdict:
                 continue
             with mutex:
                 report.examined += 1
-                _count(report, header_id, verdict)
+                _count(report, transaction_id, verdict)
                 if on_progress is not None:
                     on_progress(report)
 
@@ -158,20 +158,20 @@ def sweep(
     pool = Pool([lambda i=i: job(i) for i in range(segments)], segments, lambda _: None)  # type: ignore[misc]
     pool.run()
     if failures:
-        raise LockingError(f"the sweep of {header_table.table} was not completed: {failures[0]}") from failures[0]
+        raise LockingError(f"the sweep of {record_table.table} was not completed: {failures[0]}") from failures[0]
     return report
 
 
-def _open_headers(
-    header_table: RecordTable, segment: int, segments: int, last_ms: float
+def _open_records(
+    record_table: RecordTable, segment: int, segments: int, last_ms: float
 ) -> Iterator[tuple[str, TransactionRecord | LockingError]]:
-    """Yield the headers of one segment of the table that may need work, by id, or what is wrong with them.
+    """Yield the records of one segment of the table that may need work, by id, or what is wrong with them.
 
     Those that were renewed later than `last_ms` are left out.
     """
-    is_ours, names, values = header_table.keys.filter()
+    is_ours, names, values = record_table.keys.filter()
     kwargs: dict[str, Any] = {
-        "TableName": header_table.table,
+        "TableName": record_table.table,
         "ConsistentRead": True,
         "Segment": segment,
         "TotalSegments": segments,
@@ -190,10 +190,10 @@ def _open_headers(
         },
     }
     while True:
-        answer = persistently(lambda: transaction_record.ask(header_table, "Scan", kwargs))
-        for image in filter(None, map(header_table.row, answer["Items"])):
+        answer = persistently(lambda: transaction_record.ask(record_table, "Scan", kwargs))
+        for image in filter(None, map(record_table.row, answer["Items"])):
             try:
-                found: TransactionRecord | LockingError | None = transaction_record.record_in(image, header_table)
+                found: TransactionRecord | LockingError | None = transaction_record.record_in(image, record_table)
             except LockingError as error:
                 found = error
             if found is not None and (isinstance(found, LockingError) or found.renewed_ms <= last_ms):
@@ -204,8 +204,8 @@ def _open_headers(
 
 
 def _sweep_one(
-    header_table: RecordTable,
-    header_id: str,
+    record_table: RecordTable,
+    transaction_id: str,
     found: TransactionRecord | LockingError,
     is_over: Callable[[], bool],
     *,
@@ -215,126 +215,128 @@ def _sweep_one(
     try:
         if isinstance(found, LockingError):
             raise found  # noqa: TRY301 - a broken row
-        header, was_aborted = found, found.state is TransactionStatus.ABORTED
-        if header.state is TransactionStatus.PENDING and not _is_dead(header_table, header, is_over):
+        record, was_aborted = found, found.state is TransactionStatus.ABORTED
+        if record.state is TransactionStatus.PENDING and not _is_dead(record_table, record, is_over):
             return "pending"
         if dry_run:
-            return "finished" if header.state is TransactionStatus.COMMITTED else "aborted"
-        if header.state is TransactionStatus.PENDING:
-            header = transaction_record.abort(header_table, header.id, "expired", beat=header.beat)
-            if header.state is TransactionStatus.PENDING:
+            return "finished" if record.state is TransactionStatus.COMMITTED else "aborted"
+        if record.state is TransactionStatus.PENDING:
+            record = transaction_record.abort(record_table, record.id, "expired", heartbeats=record.heartbeats)
+            if record.state is TransactionStatus.PENDING:
                 return "pending"
-        completed, marked = _complete(header_table, header)
-        if was_aborted and not marked:
+        completed, intents = _complete(record_table, record)
+        if was_aborted and not intents:
             return ""
         if event_stream.listeners:
-            event_stream.recovered(header_table, header, header.id, outcome=completed, by="sweep")
+            event_stream.recovered(record_table, record, record.id, outcome=completed, by="sweep")
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
-        logger.warning("transaction %r could not be completed: %s", header_id, error)
+        logger.warning("transaction %r could not be completed: %s", transaction_id, error)
         return f"failed: {error}"
     return completed
 
 
-def _count(report: SweepReport, header_id: str, verdict: str) -> None:
+def _count(report: SweepReport, transaction_id: str, verdict: str) -> None:
     if verdict.startswith("failed"):
-        report.failed[header_id] = verdict.removeprefix("failed: ")
+        report.failed[transaction_id] = verdict.removeprefix("failed: ")
     else:
         setattr(report, verdict, getattr(report, verdict) + 1)
 
 
-#: So many items of a transaction are looked at before their marks are removed.
+#: So many items of a transaction are looked at before their intents are removed.
 _AT_ONCE: Final = dynamodb.MOST_KEYS * write_intents.WORKERS
 
-#: The longest pause between two reads of a pending header.
-_LOOK_AGAIN_S: Final = 0.5
+#: The longest pause between two reads of a pending record.
+_POLL_S: Final = 0.5
 
 
-def _decided(header_table: RecordTable, header_id: str, *, force: bool) -> TransactionRecord | None:
-    """Return a header once it is decided; abort the transaction as soon as that is allowed."""
+def _decided(record_table: RecordTable, transaction_id: str, *, force: bool) -> TransactionRecord | None:
+    """Return a record once it is decided; abort the transaction as soon as that is allowed."""
     meeting: PendingObservation | None = None
     while True:
-        header = persistently(lambda: transaction_record.read(header_table, header_id))
-        if header is None or resolution_of_intent(header) is not IntentResolution.WAIT:
-            return header
-        meeting = observe_pending(meeting, header, runtime.current.monotonic())
-        reason = "asked" if force else reason_now(header, meeting)
+        record = persistently(lambda: transaction_record.read(record_table, transaction_id))
+        if record is None or resolution_of_intent(record) is not IntentResolution.WAIT:
+            return record
+        meeting = observe_pending(meeting, record, runtime.current.monotonic())
+        reason = "asked" if force else reason_now(record, meeting)
         if reason is not None:
-            header = transaction_record.abort(header_table, header_id, reason, beat=None if force else header.beat)
-            if resolution_of_intent(header) is not IntentResolution.WAIT:
-                return header
-        runtime.current.sleep(max(_LOOK_AGAIN_S / 10, min(_LOOK_AGAIN_S, header.lease / 4)))
+            record = transaction_record.abort(
+                record_table, transaction_id, reason, heartbeats=None if force else record.heartbeats
+            )
+            if resolution_of_intent(record) is not IntentResolution.WAIT:
+                return record
+        runtime.current.sleep(max(_POLL_S / 10, min(_POLL_S, record.lease / 4)))
 
 
-def _complete(header_table: RecordTable, header: TransactionRecord) -> tuple[str, int]:
-    """Finish or drop all marks of a decided transaction; return its final state, and how many marks were found.
+def _complete(record_table: RecordTable, record: TransactionRecord) -> tuple[str, int]:
+    """Finish or drop all intents of a decided transaction; return its final state, and how many intents were found.
 
     What is broken does not keep the other items from being completed; the first flaw is raised after that.
     """
-    rows, spilled, flaws = _named(header_table, header)
-    marked = 0
+    rows, changes_rows, flaws = _named(record_table, record)
+    intents = 0
     for start in range(0, len(rows), _AT_ONCE):
-        found, broken = _marks_in(rows[start : start + _AT_ONCE], header_table, header)
-        _settle(header_table, header, found)
-        marked += len(found)
+        found, broken = _intents_in(rows[start : start + _AT_ONCE], record_table, record)
+        _settle(record_table, record, found)
+        intents += len(found)
         flaws += broken
     if flaws:
         raise flaws[0]
-    if header.state is TransactionStatus.COMMITTED and len(rows) < max(1, header.items):
+    if record.state is TransactionStatus.COMMITTED and len(rows) < max(1, record.items):
         raise LockingError(
-            f"the rows that name the items of the committed transaction {header.id} are gone (they are kept for 30 "
-            f"days), or name {len(rows)} items of {header.items}, so it is not known whether all are finished: the "
+            f"the rows that name the items of the committed transaction {record.id} are gone (they are kept for 30 "
+            f"days), or name {len(rows)} items of {record.items}, so it is not known whether all are finished: the "
             f"next reader or writer of each item finishes it."
         )
-    if header.state is TransactionStatus.COMMITTED:
-        header = transaction_record.finish(header_table, header.id)
+    if record.state is TransactionStatus.COMMITTED:
+        record = transaction_record.finish(record_table, record.id)
     else:
-        header = transaction_record.clean(header_table, header.id, is_certain=False)
-    for spill in spilled:
-        transaction_record.delete_row(header_table, spill)
-    return header.state.value, marked
+        record = transaction_record.clean(record_table, record.id, is_certain=False)
+    for changes_row in changes_rows:
+        transaction_record.delete_row(record_table, changes_row)
+    return record.state.value, intents
 
 
-def _named(header_table: RecordTable, header: TransactionRecord) -> tuple[list[LockRow], list[str], list[LockingError]]:
+def _named(record_table: RecordTable, record: TransactionRecord) -> tuple[list[LockRow], list[str], list[LockingError]]:
     """Return the items and the rows of changes that a transaction names, and what is wrong with the next one."""
     rows: list[LockRow] = []
-    spilled = list[str]()
+    changes_rows = list[str]()
     try:
-        for row, spill in _participants(header_table, header):
-            if spill:
-                transaction_record.check_row_of_changes(header.id, spill)
-                spilled.append(spill)
-            transaction_record.check_place(header_table, header.id, row.table)
+        for row, changes_row in _participants(record_table, record):
+            if changes_row:
+                transaction_record.check_row_of_changes(record.id, changes_row)
+                changes_rows.append(changes_row)
+            transaction_record.check_place(record_table, record.id, row.table)
             rows.append(row)
     except LockingError as flaw:
-        return rows, spilled, [flaw]
-    return rows, spilled, []
+        return rows, changes_rows, [flaw]
+    return rows, changes_rows, []
 
 
 def _settle(
-    header_table: RecordTable, header: TransactionRecord, marked: Sequence[tuple[LockRow, WriteIntent]]
+    record_table: RecordTable, record: TransactionRecord, intents: Sequence[tuple[LockRow, WriteIntent]]
 ) -> None:
-    for row, mark in write_intents.settle(header_table, resolution_of_intent(header), marked):
-        if _state_of(row).mark == mark:  # if the header said finished, the next reader would drop the mark
-            raise stuck(row, mark, IntentResolution.FINISH)
+    for row, intent in write_intents.settle(record_table, resolution_of_intent(record), intents):
+        if _state_of(row).intent == intent:  # if the record said finished, the next reader would drop the intent
+            raise stuck(row, intent, IntentResolution.FINISH)
 
 
-def _marks_in(
-    rows: list[LockRow], header_table: RecordTable, header: TransactionRecord
+def _intents_in(
+    rows: list[LockRow], record_table: RecordTable, record: TransactionRecord
 ) -> tuple[list[tuple[LockRow, WriteIntent]], list[LockingError]]:
-    """Return the marks of a transaction in some items, and the errors for items whose lock documents are broken."""
+    """Return the intents of a transaction in some items, and the errors for items whose lock documents are broken."""
     states: list[tuple[LockRow, LockState]] = []
     run_all([partial(_read, some, states) for some in _in_batches(rows)], write_intents.WORKERS)
-    marked: list[tuple[LockRow, WriteIntent]] = []
+    intents: list[tuple[LockRow, WriteIntent]] = []
     broken = list[LockingError]()
     for row, state in states:
         try:
-            mark = lock_record.trusted(row, state).mark
+            intent = lock_record.trusted(row, state).intent
         except LockingError as error:
             broken.append(error)
             continue
-        if mark is not None and (mark.id, mark.table) == (header.id, header_table.place):
-            marked.append((row, mark))
-    return marked, broken
+        if intent is not None and (intent.id, intent.table) == (record.id, record_table.place):
+            intents.append((row, intent))
+    return intents, broken
 
 
 def _in_batches(rows: Sequence[LockRow]) -> list[list[LockRow]]:
@@ -366,28 +368,28 @@ def _found(like: LockRow, image: Image) -> tuple[LockRow, LockState]:
 
 def _state_of(row: LockRow) -> LockState:
     """Read the lock document of an item that a table of transactions names, and nothing else of it."""
-    return persistently(lambda: lock_requests.look_at_document(row))
+    return persistently(lambda: lock_requests.read_document(row))
 
 
-def _participants(header_table: RecordTable, header: TransactionRecord) -> Iterator[tuple[LockRow, str]]:
-    """Yield the items that may carry a mark of a transaction, and the row with the changes that did not fit into it.
+def _participants(record_table: RecordTable, record: TransactionRecord) -> Iterator[tuple[LockRow, str]]:
+    """Yield the items that may carry an intent of a transaction, and the row with the changes that did not fit into it.
 
-    The participant rows were written one after another, before any mark, so the first missing row is the end. If rows
-    have expired, marks of an aborted transaction may remain; the next reader or writer of the item drops them.
+    The participant rows were written one after another, before any intent, so the first missing row is the end. If rows
+    have expired, intents of an aborted transaction may remain; the next reader or writer of the item drops them.
     """
-    for part in range(header.rows):
-        name = row_of_participants(header.id, part)
+    for part in range(record.rows):
+        name = row_of_participants(record.id, part)
         found = transaction_record.get_row(
-            header_table, name, lambda row: [row_in(header_table, each["M"]) for each in row["items"]["L"]]
+            record_table, name, lambda row: [row_in(record_table, each["M"]) for each in row["items"]["L"]]
         )
         if found is None:
             return
         yield from found
 
 
-def row_in(header_table: RecordTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
+def row_in(record_table: RecordTable, stored: dict[str, Any]) -> tuple[LockRow, str]:
     """Return an item that a row of participants names, and the row of its changes, if any."""
-    row = _row(header_table.connection, stored["table"]["S"], stored["key"]["M"], stored["lock"]["S"])
+    row = _row(record_table.connection, stored["table"]["S"], stored["key"]["M"], stored["lock"]["S"])
     return row, stored["spill"]["S"] if "spill" in stored else ""
 
 
@@ -404,20 +406,20 @@ def _row(connection: Connection, table: str, key: dict[str, Any], attribute: str
     )
 
 
-def _is_dead(header_table: RecordTable, header: TransactionRecord, is_over: Callable[[], bool]) -> bool:
+def _is_dead(record_table: RecordTable, record: TransactionRecord, is_over: Callable[[], bool]) -> bool:
     """Watch a pending transaction for a renewal, for one lease at most, and only until the sweep `is_over`."""
-    meeting = observe_pending(None, header, runtime.current.monotonic())
-    while reason_now(header, meeting) is None:
-        if header.lease > LONGEST_LEASE_S:
+    meeting = observe_pending(None, record, runtime.current.monotonic())
+    while reason_now(record, meeting) is None:
+        if record.lease > LONGEST_LEASE_S:
             raise LockingError(
-                f"its lease of {header.lease:.0f} s is too long to watch it for so long (a day at most). To abort it "
+                f"its lease of {record.lease:.0f} s is too long to watch it for so long (a day at most). To abort it "
                 f"without, use recover(force=True)"
             )
-        runtime.current.sleep(min(_LOOK_AGAIN_S, header.lease / 4))
+        runtime.current.sleep(min(_POLL_S, record.lease / 4))
         if is_over():
             return False
-        now = persistently(lambda: transaction_record.read(header_table, header.id))
-        if now is None or now.state is not TransactionStatus.PENDING or now.beat != header.beat:
+        now = persistently(lambda: transaction_record.read(record_table, record.id))
+        if now is None or now.state is not TransactionStatus.PENDING or now.heartbeats != record.heartbeats:
             return False
         meeting = observe_pending(meeting, now, runtime.current.monotonic())
     return True
@@ -435,24 +437,24 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
 
     Cost: a consistent scan.
     """
-    header_table = transaction_record.record_table_of(table)
+    record_table = transaction_record.record_table_of(table)
     path, found, broken = Place(transaction_record.STATE), list[TransactionRecord](), dict[str, str]()
-    is_header = path.exists() | Place(transaction_record.PRIORITY).exists()
-    images = client.scan(table, is_header if state is None else path == state)
-    for image in filter(None, map(header_table.row, images)):
+    is_record = path.exists() | Place(transaction_record.PRIORITY).exists()
+    images = client.scan(table, is_record if state is None else path == state)
+    for image in filter(None, map(record_table.row, images)):
         try:
-            found += filter(None, [transaction_record.record_in(image, header_table)])
+            found += filter(None, [transaction_record.record_in(image, record_table)])
         except LockingError as error:
             broken[image[transaction_record.ID]["S"]] = str(error)
-    found.sort(key=lambda header: (header.priority, header.id))
-    return [_shown(header) for header in found], dict(sorted(broken.items()))
+    found.sort(key=lambda record: (record.priority, record.id))
+    return [_shown(record) for record in found], dict(sorted(broken.items()))
 
 
-def shown(table: Any, header_id: str) -> Shown | None:
-    """Return a transaction, and the items that may carry a mark of it. 1 read, and 1 for each 1000 items or so."""
-    header_table = transaction_record.record_table_of(table)
-    header = answered(lambda: persistently(lambda: transaction_record.read(header_table, header_id)))
-    if header is None:
+def shown(table: Any, transaction_id: str) -> Shown | None:
+    """Return a transaction, and the items that may carry an intent of it. 1 read, and 1 for each 1000 items or so."""
+    record_table = transaction_record.record_table_of(table)
+    record = answered(lambda: persistently(lambda: transaction_record.read(record_table, transaction_id)))
+    if record is None:
         return None
     found = [
         {
@@ -460,27 +462,27 @@ def shown(table: Any, header_id: str) -> Shown | None:
             "key": {name: keys.text_of(*value.values()) for name, value in row.key.items()},
             "lock_attribute": row.attribute,
         }
-        for row, _ in answered(lambda: list(_participants(header_table, header)))
+        for row, _ in answered(lambda: list(_participants(record_table, record)))
     ]
-    return {**_shown(header), "participants": found}
+    return {**_shown(record), "participants": found}
 
 
-def _shown(header: TransactionRecord) -> Shown:
+def _shown(record: TransactionRecord) -> Shown:
     now_ms = runtime.current.time_ms()
-    began, _, _ = header.priority.partition("-")
+    began, _, _ = record.priority.partition("-")
     began_ms = int(began) if re.fullmatch("[0-9]{1,15}", began) else None  # another program may have stored any text
     return {
-        "id": header.id,
-        "state": header.state.value,
-        "owner": header.owner,
-        "marked_items": header.items,
+        "id": record.id,
+        "state": record.state.value,
+        "owner": record.owner,
+        "marked_items": record.items,
         "began_at": None if began_ms is None else text_of_ms(began_ms),
         "age_s": None if began_ms is None else (now_ms - began_ms) / 1000,
-        "lease_s": header.lease,
-        "since_renewal_s": (now_ms - header.renewed_ms) / 1000,
-        "lease_ends_at": text_of_ms(header.until_ms),
-        "lease_left_s": (header.until_ms - now_ms) / 1000,
-        "aborted_by": header.by or None,
+        "lease_s": record.lease,
+        "since_renewal_s": (now_ms - record.renewed_ms) / 1000,
+        "lease_ends_at": text_of_ms(record.until_ms),
+        "lease_left_s": (record.until_ms - now_ms) / 1000,
+        "aborted_by": record.by or None,
     }
 
 
@@ -491,72 +493,74 @@ _ATTEMPTS: Final = 4
 
 _NO_STATE: Final = (
     "Nothing else that is stored tells what became of it. If you know that, from the log of its process for example, "
-    "name its state: committed puts in place what its marks intend, aborted drops them."
+    "name its state: committed puts in place what its intents say, aborted drops them."
 )
 _NOT_ALL: Final = "that may not be all of them. Restore the number that is broken, from a backup."
 
-#: The attributes of a header that must not have changed between the look and the repair.
+#: The attributes of a record that must not have changed between the look and the repair.
 _SEEN: Final = (STATE, *NUMBERS, BY, CLEAN, EXPIRES)
 
 
-def repair(header_table: RecordTable, header_id: str, state: str | None, *, dry_run: bool) -> list[str] | None:
-    """Repair the header and the rows of participants of a transaction; see `TransactionTable.repair`."""
+def repair(record_table: RecordTable, transaction_id: str, state: str | None, *, dry_run: bool) -> list[str] | None:
+    """Repair the record and the rows of participants of a transaction; see `TransactionTable.repair`."""
     if state not in (None, TransactionStatus.COMMITTED.value, TransactionStatus.ABORTED.value):
         raise ConfigurationError(f"the state of a transaction to repair is committed or aborted, not {state!r}.")
     told = None if state is None else TransactionStatus(state)
     found = list[str]()
     for _ in range(_ATTEMPTS):
         try:
-            image = answered(lambda: _repair_header(header_table, header_id, told, found, dry_run=dry_run))
+            image = answered(lambda: _repair_record(record_table, transaction_id, told, found, dry_run=dry_run))
             if image is None:
                 return None
             if TransactionStatus(image[STATE]["S"]).is_final:
-                answered(lambda: _repair_participants(header_table, header_id, found, dry_run=dry_run))
+                answered(lambda: _repair_participants(record_table, transaction_id, found, dry_run=dry_run))
         except Refused:
             continue  # the row has changed since the look, or this was a second copy
         return list(dict.fromkeys(found))
-    raise OutcomeUnknown(f"the rows of the transaction {header_id} were changed faster than they could be repaired.")
+    raise OutcomeUnknown(
+        f"the rows of the transaction {transaction_id} were changed faster than they could be repaired."
+    )
 
 
-def _repair_header(
-    header_table: RecordTable, header_id: str, told: TransactionStatus | None, found: list[str], *, dry_run: bool
+def _repair_record(
+    record_table: RecordTable, transaction_id: str, told: TransactionStatus | None, found: list[str], *, dry_run: bool
 ) -> Mapping[str, Any] | None:
-    """Make a header sound, and note what was broken; return it, None if there is none."""
-    image = transaction_record.image_of(header_table, header_id)
+    """Make a record sound, and note what was broken; return it, None if there is none."""
+    image = transaction_record.image_of(record_table, transaction_id)
     try:
-        if transaction_record.record_in(image, header_table) is None:
+        if transaction_record.record_in(image, record_table) is None:
             return None
     except CorruptRow as error:
         assert image is not None  # noqa: S101 - it is broken
-        changes = _sound(header_table, image, told, error)
+        changes = _sound(record_table, image, told, error)
         found.append(_flaw(error))
         if not dry_run:
-            transaction_record.replace_row(header_table, image, changes, _SEEN)
+            transaction_record.replace_row(record_table, image, changes, _SEEN)
         return {**image, **changes}
     return image
 
 
 def _sound(
-    header_table: RecordTable, image: Mapping[str, Any], told: TransactionStatus | None, error: CorruptRow
+    record_table: RecordTable, image: Mapping[str, Any], told: TransactionStatus | None, error: CorruptRow
 ) -> dict[str, Any]:
-    """Return the changes that make a broken header sound."""
+    """Return the changes that make a broken record sound."""
     known = _known_state(image)
     if known is not None and told not in (None, known):
-        raise ConfigurationError(f"the transaction {image[ID]['S']!r} is {known.value}, as its header shows.")
+        raise ConfigurationError(f"the transaction {image[ID]['S']!r} is {known.value}, as its record shows.")
     state = known or told
     if state is None:
         raise _refusal(error, _NO_STATE)
-    counts = _counts(header_table, image, error, is_committed=state is TransactionStatus.COMMITTED)
+    counts = _counts(record_table, image, error, is_committed=state is TransactionStatus.COMMITTED)
     sound = {**dict.fromkeys(NUMBERS, number(0)), **counts}
     changes = {STATE: {"S": state.value}, **{name: sound[name] for name in _broken_numbers(image)}}
     if state is TransactionStatus.PENDING or (state is TransactionStatus.ABORTED and known is None):
-        ends = header_table.ends(header_table.keep.keep_rows_s)
+        ends = record_table.ends(record_table.keep.keep_rows_s)
         changes |= {STATE: {"S": TransactionStatus.ABORTED.value}, BY: {"S": "asked"}, EXPIRES: ends}
     return changes
 
 
 def _known_state(image: Mapping[str, Any]) -> TransactionStatus | None:
-    """Return the state of a broken header: as stored, or as only one kind of write can have left it."""
+    """Return the state of a broken record: as stored, or as only one kind of write can have left it."""
     with suppress(*stored_rows.UNREADABLE):
         return TransactionStatus(image[STATE]["S"])
     if BY in image or CLEAN in image:
@@ -575,7 +579,7 @@ def _broken_numbers(image: Mapping[str, Any]) -> list[str]:
 
 
 def _counts(
-    header_table: RecordTable, image: Mapping[str, Any], error: CorruptRow, *, is_committed: bool
+    record_table: RecordTable, image: Mapping[str, Any], error: CorruptRow, *, is_committed: bool
 ) -> dict[str, Any]:
     """Return the counts of items and of rows of participants, if one of them is broken.
 
@@ -583,10 +587,10 @@ def _counts(
     """
     if not {ITEMS, ROWS} & {*_broken_numbers(image)}:
         return {}
-    rows = list(_rows(header_table, image[ID]["S"]))
+    rows = list(_rows(record_table, image[ID]["S"]))
     if not is_committed:
         return {ITEMS: number(0), ROWS: number(len(rows))}
-    names = [transaction_record.read_row(header_table, row, lambda content: len(content["items"]["L"])) for row in rows]
+    names = [transaction_record.read_row(record_table, row, lambda content: len(content["items"]["L"])) for row in rows]
     counted = {ITEMS: number(sum(names)), ROWS: number(len(rows))}
     if not any(image.get(name) == value for name, value in counted.items()):
         raise _refusal(error, f"It is committed, and {len(rows)} rows name {sum(names)} items: {_NOT_ALL}")
@@ -603,32 +607,32 @@ def _refusal(error: CorruptRow, advice: str) -> CorruptRow:
     return stored_rows.corrupt(what, _flaw(error), table=error.table or "", key=key, advice=advice)
 
 
-def _rows(header_table: RecordTable, header_id: str) -> Iterator[dict[str, Any]]:
+def _rows(record_table: RecordTable, transaction_id: str) -> Iterator[dict[str, Any]]:
     for i in itertools.count():
-        row = transaction_record.image_of(header_table, row_of_participants(header_id, i))
+        row = transaction_record.image_of(record_table, row_of_participants(transaction_id, i))
         if row is None:
             return
         yield row
 
 
-def _repair_participants(header_table: RecordTable, header_id: str, found: list[str], *, dry_run: bool) -> None:
+def _repair_participants(record_table: RecordTable, transaction_id: str, found: list[str], *, dry_run: bool) -> None:
     """Leave in the rows of a transaction that is over the items that can be read."""
-    for row in _rows(header_table, header_id):
-        stored = _readable(header_table, header_id, row)
+    for row in _rows(record_table, transaction_id):
+        stored = _readable(record_table, transaction_id, row)
         if row.get(CONTENT, {}).get("M", {}).get("items") != {"L": stored}:
             found.append(f"{row[ID]['S']} names items that cannot be read")
             if not dry_run:
-                transaction_record.replace_row(header_table, row, {CONTENT: {"M": {"items": {"L": stored}}}}, [CONTENT])
+                transaction_record.replace_row(record_table, row, {CONTENT: {"M": {"items": {"L": stored}}}}, [CONTENT])
 
 
-def _readable(header_table: RecordTable, header_id: str, row: Mapping[str, Any]) -> list[Any]:
+def _readable(record_table: RecordTable, transaction_id: str, row: Mapping[str, Any]) -> list[Any]:
     kept = list[Any]()
     with suppress(*stored_rows.UNREADABLE):
         for each in row[CONTENT]["M"]["items"]["L"]:
             with suppress(LockingError, *stored_rows.UNREADABLE):
-                item, spill = row_in(header_table, each["M"])
-                transaction_record.check_place(header_table, header_id, item.table)
-                if spill:
-                    transaction_record.check_row_of_changes(header_id, spill)
+                item, changes_row = row_in(record_table, each["M"])
+                transaction_record.check_place(record_table, transaction_id, item.table)
+                if changes_row:
+                    transaction_record.check_row_of_changes(transaction_id, changes_row)
                 kept.append(each)
     return kept

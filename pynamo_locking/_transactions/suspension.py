@@ -102,7 +102,7 @@ def _entry(member: TransactionItem) -> Image:
     if member.write is not None and not member.is_checked:
         member.pin()
     member.load()
-    after = member.look()
+    after = member.shown_image()
     if not member.holds(member.stored or None):
         raise member.refused(member.stored or None)
     item = SimpleNamespace(table=_place_of(member.model), model=member.model.__name__, key=member.key)

@@ -152,8 +152,8 @@ class Transaction:
             tells it for a day. One action more, in the same native transaction. Larger transactions always do.
         owner: label for people of at most 256 bytes; host, process and thread unless given.
         workers: the number of parallel requests in a long commit. 8.
-        on_progress: called during long commits with the number of steps that are done, and of all. To mark an item is a
-            step, and so is to apply its change.
+        on_progress: called during long commits with the number of steps that are done, and of all. To write an intent
+            is a step, and so is to apply its change.
 
     Attributes:
         id: names this attempt, never used twice.
@@ -226,7 +226,7 @@ class Transaction:
             ConfigurationError: its model cannot take part; or the transaction has ended, or is read only.
             StaleVersion: the transaction has another copy of the item.
 
-        Cost: none here. In a long commit 1 read, if the item gets a mark and its version is not checked.
+        Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked.
         """
         member = self._member_of(item, replaces=True)
         member.save(kept_condition(item, condition, member=member), checks=add_version_condition)
@@ -342,7 +342,7 @@ class Transaction:
         """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
         if self._options.idempotency_key is not None and not self._was_done:
             table = record_table_of(self._members.table(model))
-            self._was_done = commit.is_done(replace(self._options, header_table=table))
+            self._was_done = commit.is_done(replace(self._options, record_table=table))
         return self._was_done
 
     def _count_in_guard(self, member: TransactionItem) -> None:
@@ -368,17 +368,17 @@ class Transaction:
         if self._is_over:
             return self._committing().plan()
         try:
-            self._members.claim_values(is_final=False)
+            self._members.take_values(is_final=False)
             return self._committing().plan()
         finally:
             self._members.forget_values()
 
     def _committing(self) -> CommitRun:
         try:
-            header_table: RecordTable | None = record_table_of(self._members.table())
+            record_table: RecordTable | None = record_table_of(self._members.table())
         except ConfigurationError:
-            header_table = None
-        return CommitRun(list(self._members.by_key.values()), replace(self._options, header_table=header_table))
+            record_table = None
+        return CommitRun(list(self._members.by_key.values()), replace(self._options, record_table=record_table))
 
     def commit(self) -> None:
         """Commit: all writes are applied, or none. The transaction has ended afterwards, even if this raises.
@@ -393,14 +393,15 @@ class Transaction:
             OutcomeUnknown: no response tells whether it was committed; after all other errors nothing was written.
             ConfigurationError: it is over already, or exceeds a limit.
 
-        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the headers of
-        transactions that have marked some of them; 1 write for one item; 1 native transaction for up to a hundred.
+        Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the records of
+        transactions that have an intent on some of them; 1 write for one item; 1 native transaction for up to a
+        hundred.
         """
         self._check_open()
         self._is_over = True
         try:
             if not self._was_done:
-                self._members.claim_values()
+                self._members.take_values()
                 self._members.note_locks()  # a write may have been planned in a context that did not hold them
                 self._members.name_in_guards(lambda: self._committing().direct())
                 self._commit = self._committing()
@@ -481,7 +482,7 @@ class Transaction:
         if self.is_repeated or not self._is_committed:
             self._members.undo_from(0)
             for member in self._members.by_key.values():
-                member.mark_old(is_saved=self.is_repeated)
+                member.mark_stale(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if event_stream.listeners:
             last.insert(0, partial(self._tell_end, told))
@@ -577,7 +578,7 @@ class Transaction:
         Raises:
             DoesNotExist: there is no such item, or the transaction has deleted it.
             LockTimeout: the lock was not free in time.
-            TransactionConflict: another live transaction has marked the item, and `wait` is over.
+            TransactionConflict: another live transaction has an intent on the item, and `wait` is over.
             ConfigurationError: the model has no version; or the transaction has ended; or it has read the item with
                 `for_share` and asks for more.
 
@@ -625,7 +626,7 @@ class Transaction:
             GetError: DynamoDB was too busy to read some items, until `wait` was over; or refused the request.
 
         Cost: 1 request for each hundred items that were not read yet, with the read units of single reads; 1 more
-        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for marks and locks.
+        for each 16 MB, and for each time that DynamoDB is too busy for some. What `get` takes for intents and locks.
         """
         wanted = locking(for_update=for_update, for_share=for_share)
         return self._read(model, (values_of_key(model, key) for key in keys), wanted)
@@ -634,7 +635,7 @@ class Transaction:
         self._check_open()
         check_model(model)
         members = self._members.read_all(model, list(values), wanted)
-        return [None if member.look() is None else cast("_M", member.item) for member in members]
+        return [None if member.shown_image() is None else cast("_M", member.item) for member in members]
 
     def query(
         self,
@@ -665,7 +666,7 @@ class Transaction:
                 its queries.
 
         Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write
-        for each item that another transaction has marked, a hundred and 25 in a request. With guarded queries 1
+        for each item that another transaction has an intent on, a hundred and 25 in a request. With guarded queries 1
         more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
         and deleted.
         """

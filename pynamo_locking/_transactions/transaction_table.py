@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TransactionTable(OwnTable, VersionedMixin, Model):
-    """The headers of transactions, which decide them, and rows that help to recover them.
+    """The records of transactions, which decide them, and rows that help to recover them.
 
     Subclass it with a table of its own, and name the class in the ``Meta.transaction_table`` of your models::
 
@@ -36,10 +36,10 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     Needed for transactions of more than a hundred actions or that are suspended, for records, idempotency keys and
     guarded queries. It must be in the account and Region of the items.
 
-    DynamoDB's TTL removes final headers and records after a day, and participant rows after thirty. Nothing depends on
-    when that happens. Do not delete rows by hand: a missing header counts as aborted. To keep them longer, set these in
-    the Meta, in seconds: ``keep_finished_s`` (final headers and records, 86,400), ``keep_keys_s`` (idempotency keys,
-    86,400), ``keep_rows_s`` (participant rows, and aborted headers that may have left marks, 2,592,000).
+    DynamoDB's TTL removes final records after a day, and participant rows after thirty. Nothing depends on
+    when that happens. Do not delete rows by hand: a missing record counts as aborted. To keep them longer, set these in
+    the Meta, in seconds: ``keep_finished_s`` (final records, 86,400), ``keep_keys_s`` (idempotency keys,
+    86,400), ``keep_rows_s`` (participant rows, and aborted records that may have left intents, 2,592,000).
 
     With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
     """
@@ -100,7 +100,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def recover(cls, id: str, *, force: bool = False) -> str | None:  # noqa: A002
-        """Complete a transaction of many items: finish it if it is committed, else abort it and drop its marks.
+        """Complete a transaction of many items: finish it if it is committed, else abort it and drop its intents.
 
         This waits for a live transaction until it is decided, or shows no sign of life for a whole lease.
 
@@ -114,14 +114,14 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Raises:
             LockingError: no response came; another call is safe.
 
-        Cost: 1 read for each of its items, a hundred in a request; 1 write for each mark that is left, 25 in a
-        request; and 2 for its header.
+        Cost: 1 read for each of its items, a hundred in a request; 1 write for each intent that is left, 25 in a
+        request; and 2 for its record.
         """
         return recovery.recover(transaction_record.record_table_of(cls), id, force=force)
 
     @classmethod
     def repair(cls, id: str, *, state: str | None = None, dry_run: bool = False) -> list[str] | None:  # noqa: A002
-        """Make broken rows of a transaction of many items sound: its header, and the rows that name its items.
+        """Make broken rows of a transaction of many items sound: its record, and the rows that name its items.
 
         A pending transaction is aborted with that, also if its process lives; a decided one stays what it is. The rows
         that name the items of a committed transaction are left alone: they cannot be made up. `recover` or `sweep` then
@@ -129,8 +129,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
         Args:
             id: its `Transaction.id`.
-            state: ``"committed"`` or ``"aborted"``, for a header whose state is lost: what the operator knows of it.
-                What is then not so is lost: marks of a transaction that is called aborted are dropped, and items that
+            state: ``"committed"`` or ``"aborted"``, for a record whose state is lost: what the operator knows of it.
+                What is then not so is lost: intents of a transaction that is called aborted are dropped, and items that
                 are in place already stay.
             dry_run: only report what is broken.
 
@@ -139,7 +139,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
         Raises:
             CorruptRow: it cannot be repaired; the message says what to do.
-            ConfigurationError: the header shows that it has another state.
+            ConfigurationError: the record shows that it has another state.
             OutcomeUnknown: the rows were changed all the time.
             LockingError: no response came; another call is safe.
 
@@ -176,11 +176,12 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
             LockingError: the table could not be scanned.
 
         Cost: a scan of the table, and that of `recover` for each transaction that needs it. Every sweep of a day
-        examines an aborted transaction whose process got no response for one of its marks: the mark may arrive late.
+        examines an aborted transaction whose process got no response for one of its intents: the intent may arrive
+            late.
         """
-        header_table = transaction_record.record_table_of(cls)
+        record_table = transaction_record.record_table_of(cls)
         options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
-        return recovery.sweep(header_table, **options)
+        return recovery.sweep(record_table, **options)
 
     @awaited_read(outcome)
     def aoutcome(self) -> None:

@@ -34,14 +34,15 @@ def validate(
     The absent items are checked together, in the first read: an item may come and go, but a write id never comes again.
     So an item that was read before the first read, and is unchanged after it, was also unchanged at that moment.
 
-    The check waits for an undecided transaction that has marked an item. A snapshot does not wait if the read that
-    shows the mark also shows that its header is pending: a later decision changes nothing at the moment of the
-    snapshot, which is the first read. A mark in a later read is pending then, so it was not committed at that moment
-    either. No other committed mark can have been there: finishing it would have changed the item since. A placeholder
-    counts as absent, and is in the first read, with its header.
+    The check waits for an undecided transaction that has an intent on an item. A snapshot does not wait if the read
+    that shows the intent also shows that its record is pending: a later decision changes nothing at the moment of the
+    snapshot, which is the first read. An intent in a later read is pending then, so it was not committed at that moment
+    either. No other committed intent can have been there: finishing it would have changed the item since. A placeholder
+    counts as absent, and is in the first read, with its record.
 
-    Only a transaction that writes nothing may ignore pending marks: two writers that ignored each other's marks would
-    each be consistent with the past, and together produce write skew. `shows_committed` names marks not to ignore.
+    Only a transaction that writes nothing may ignore pending intents: two writers that ignored each other's intents
+    would each be consistent with the past, and together produce write skew. `shows_committed` names intents not to
+    ignore.
 
     `pulse` is called before each read, and may raise. A snapshot writes nothing.
 
@@ -49,7 +50,7 @@ def validate(
         StaleVersion, Conflict: an item has changed.
         TransactionConflict: other transactions kept the items busy.
         ConfigurationError: more than a hundred items were absent.
-        StillPending: a live transaction has marked one of them.
+        StillPending: a live transaction has an intent on one of them.
     """
     absent = [member for member in members if member.is_absent]
     if len(absent) > dynamodb.MOST_ACTIONS:
@@ -73,7 +74,7 @@ def in_order(members: Sequence[TransactionItem]) -> list[TransactionItem]:
 
 
 class _Part:
-    """Items that one read checks: first the absent ones. A snapshot ignores marks whose headers are pending."""
+    """Items that one read checks: first the absent ones. A snapshot ignores intents whose records are pending."""
 
     def __init__(self, members: list[TransactionItem], resolver: Resolver, *, is_snapshot: bool) -> None:
         self._members = members
@@ -81,58 +82,60 @@ class _Part:
         self._is_snapshot = is_snapshot
         self._absent = sum(member.is_absent for member in members)
         self._left: list[TransactionItem] = []
-        self._marks = [_mark_in(member, member.stored) for member in members]
+        self._intents = [_intent_in(member, member.stored) for member in members]
 
     def validate(self) -> list[TransactionItem]:
-        """Check the items; return those that were left out to make room for headers."""
+        """Check the items; return those that were left out to make room for records."""
         while not self._is_valid():
             pass
         return self._left
 
     def _is_valid(self) -> bool:
-        """Read and check the items; return False if the read must be repeated, since marks were in the way."""
-        marks = self._marks_to_look_past()
+        """Read and check the items; return False if the read must be repeated, since intents were in the way."""
+        intents = self._intents_to_ignore()
         try:
-            found = read_together(self._members, marks)
+            found = read_together(self._members, intents)
         except TooLarge as error:
             self._halve(error)
             return False
         count, in_the_way = len(self._members), []
-        tables = [_header_table(self._members, mark) for mark in marks]
-        of_marks = zip(marks, tables, found[count:], strict=True)
-        headers = {mark.id: transaction_record.record_in(table.row(image), table) for mark, table, image in of_marks}
+        tables = [_record_table(self._members, intent) for intent in intents]
+        of_intents = zip(intents, tables, found[count:], strict=True)
+        records = {
+            intent.id: transaction_record.record_in(table.row(image), table) for intent, table, image in of_intents
+        }
         for i, (member, image) in enumerate(zip(self._members, found[:count], strict=True)):
-            mark = self._marks[i] = _mark_in(member, image)
-            is_shown = mark is None or (mark.id in headers and shows_committed(headers[mark.id]))
-            if not is_shown and member.row is not None and mark is not None:
-                in_the_way.append((member.row, mark))
+            intent = self._intents[i] = _intent_in(member, image)
+            is_shown = intent is None or (intent.id in records and shows_committed(records[intent.id]))
+            if not is_shown and member.row is not None and intent is not None:
+                in_the_way.append((member.row, intent))
                 continue
-            seen = None if mark is not None and mark.is_ghost else image
+            seen = None if intent is not None and intent.is_placeholder else image
             if not member.holds(seen):
                 raise member.refused(seen)
-        self._resolver.resolve(*(one for one in in_the_way if one[1].id in headers or not self._is_snapshot))
+        self._resolver.resolve(*(one for one in in_the_way if one[1].id in records or not self._is_snapshot))
         return not in_the_way
 
-    def _marks_to_look_past(self) -> list[WriteIntent]:
-        """Return the marks whose headers the read includes; leave out items that do not fit then."""
+    def _intents_to_ignore(self) -> list[WriteIntent]:
+        """Return the intents whose records the read includes; leave out items that do not fit then."""
         if not self._is_snapshot:
             return []
-        marks: dict[str, WriteIntent] = {}
-        for i, mark in enumerate(self._marks):
-            more = marks if mark is None else marks | {mark.id: mark}
+        intents: dict[str, WriteIntent] = {}
+        for i, intent in enumerate(self._intents):
+            more = intents if intent is None else intents | {intent.id: intent}
             if i + 1 + len(more) <= dynamodb.MOST_ACTIONS:
-                marks = more
+                intents = more
             elif i >= self._absent:
                 self._leave_from(i)
                 break
-            else:  # the absent items must stay in one read, so it waits for their marks
+            else:  # the absent items must stay in one read, so it waits for their intents
                 self._is_snapshot = False
                 self._leave_from(self._absent)
                 return []
-        return list(marks.values())
+        return list(intents.values())
 
     def _halve(self, error: TooLarge) -> None:
-        """Leave out half of the items, since marks have made them too large for one read."""
+        """Leave out half of the items, since intents have made them too large for one read."""
         half = max(self._absent, len(self._members) // 2)
         if not 0 < half < len(self._members):
             raise error.error from error
@@ -140,17 +143,17 @@ class _Part:
 
     def _leave_from(self, i: int) -> None:
         self._left = self._members[i:] + self._left
-        del self._members[i:], self._marks[i:]
+        del self._members[i:], self._intents[i:]
 
 
-def _mark_in(member: TransactionItem, image: Image | None) -> WriteIntent | None:
+def _intent_in(member: TransactionItem, image: Image | None) -> WriteIntent | None:
     row = member.row
-    mark = None if row is None else row.state(image).mark
-    if row is not None and mark is not None:
+    intent = None if row is None else row.state(image).intent
+    if row is not None and intent is not None:
         transaction_record.declared_record_table(
-            row, mark
-        )  # refuses a mark that names another table, before the table is read
-    return mark
+            row, intent
+        )  # refuses an intent that names another table, before the table is read
+    return intent
 
 
 def size_of_member(member: TransactionItem) -> int:
@@ -161,19 +164,19 @@ def size_of_member(member: TransactionItem) -> int:
     return conditions.rough_size_of(stored)
 
 
-def _header_table(members: Sequence[TransactionItem], mark: WriteIntent) -> RecordTable:
-    """Return the table of the header of a mark, which one of the items carries."""
+def _record_table(members: Sequence[TransactionItem], intent: WriteIntent) -> RecordTable:
+    """Return the table of the record of an intent, which one of the items carries."""
     rows = (member.row for member in members)
     return transaction_record.declared_record_table(
-        next(row for row in rows if row is not None and row.transactions == mark.table), mark
+        next(row for row in rows if row is not None and row.transactions == intent.table), intent
     )
 
 
-def read_together(members: Sequence[TransactionItem], marks: Sequence[WriteIntent] = ()) -> list[Image | None]:
-    """Return stored items and, behind them, the headers of marks, at most a hundred, as they were at one moment."""
+def read_together(members: Sequence[TransactionItem], intents: Sequence[WriteIntent] = ()) -> list[Image | None]:
+    """Return stored items and, behind them, the records of intents, at most a hundred, as they were at one moment."""
     gets = [{"Get": {"TableName": member.table, "Key": member.key}} for member in members]
     connection = connection_of(members[0].item).connection
-    headers = [(_header_table(members, mark), mark.id) for mark in marks]
-    gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in headers]
+    records = [(_record_table(members, intent), intent.id) for intent in intents]
+    gets += [{"Get": {"TableName": table.table, "Key": table.key(id_)}} for table, id_ in records]
     # R5: a plain read may show an item as it was before a decided transaction.
     return transact_get(connection, gets)

@@ -75,16 +75,16 @@ class TransactionActions(Work):
         """Return what a writer has to check in rows that the transaction does not check yet."""
         if not writer.separate:
             return []
-        held = {own.row.identity for own in (*self.entries, *writer.owns)}
+        held = {own.row.identity for own in (*self.entries, *writer.held_entries)}
         barred = {*self.foreign_checks, *(foreign_check.row.identity for foreign_check in writer.foreign_checks)}
         if held & barred:
             raise ConfigurationError(
                 "one transaction cannot write inside and outside of a range that is locked here, if all writes are "
                 "checked (Meta.enforce): lock one range that spans both."
             )
-        owns = [own for own in writer.owns if not self.guards_row_of(own)]
+        held_entries = [own for own in writer.held_entries if not self.guards_row_of(own)]
         return [
-            *owns,
+            *held_entries,
             *(
                 foreign_check
                 for foreign_check in writer.foreign_checks
@@ -131,7 +131,7 @@ class TransactionActions(Work):
         return found is not None
 
     def add_check(self, key: Any, write: Write, row: LockRow | None) -> None:
-        """Add the check of an item, which must not carry the mark of another transaction."""
+        """Add the check of an item, which must not carry the intent of another transaction."""
         self.by_key[key] = RowWrite(
             None, row, write, filled=None if row is None else fencing.has_no_intent(row.attribute)
         )
@@ -182,4 +182,4 @@ def note_applied(writer: Writer, write: Write | None) -> None:
     is_known = write.operation is SAVE and (write.part.is_checked or write.part.shape.version is None)
     write.note_stored(writer.own)
     if not write.is_shown and (write.is_strict or not is_known):
-        versions.mark_old(write.item, is_locked=held_lock.read_under(write.item) is not None)
+        versions.mark_stale(write.item, is_locked=held_lock.read_under(write.item) is not None)

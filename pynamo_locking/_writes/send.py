@@ -106,7 +106,8 @@ class RowWrite:
 
     Args:
         request: as an action of a transaction, such as ``{"Put": {...}}``; made of the rest if it is None.
-        lock: of the lock document in the row: a mark in it is resolved, and it must be free, unless there is a check.
+        lock: of the lock document in the row: an intent in it is resolved, and it must be free, unless there is a
+            check.
         write: of a model: its id tells whether it was applied.
         check: of a held entry in the row, whose number tells. It is a row of its own if there is no write.
         filled: the clause in place of that of the lock or the check.
@@ -182,11 +183,11 @@ class RowWrite:
         is_checked = self.write is not None and self.write.part.condition() is not None
         return self.check is not None or (self.is_traced and is_checked)
 
-    def mark_in(self, image: Image | None) -> WriteIntent | None:
-        """Return the mark of a transaction of many items that is in the way."""
+    def intent_in(self, image: Image | None) -> WriteIntent | None:
+        """Return the intent of a transaction of many items that is in the way."""
         if self.write is not None:
             versions.refuse_newer(type(self.write.item), image)
-        return None if self.lock is None else self.lock.state(image).mark
+        return None if self.lock is None else self.lock.state(image).intent
 
     def is_final(self, image: Image | None) -> bool:
         """Tell whether a stored row proves that DynamoDB will accept no copy of the work any more."""
@@ -260,7 +261,7 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
 
 
 #: How often a write looks at what changes before each of its attempts: a queue, or unique values.
-_MOST_LOOKS: Final = 8
+_MOST_READS: Final = 8
 
 
 class ForeignLockCheck(RowWrite):
@@ -276,7 +277,7 @@ class ForeignLockCheck(RowWrite):
         self.row = row
         self._settings = settings
         self._positions = {position}
-        self._looks = 0
+        self._reads = 0
         super().__init__(self._asking(FREE))
 
     def join(self, other: ForeignLockCheck) -> None:
@@ -295,14 +296,14 @@ class ForeignLockCheck(RowWrite):
         """
         if refusal.in_doubt:
             return False
-        self._looks += 1
+        self._reads += 1
         kind, cause = refusal.work.kind, refusal.error
         state = self._without_dead(self.row.state(refusal.image))
         found = self._in_the_way(state)
         if found:
             advice = "Lock the range yourself (locked_range()), or try again when it is free."
             raise locked_by(self.row, found[0], kind, advice, cause) from cause
-        if self._looks > _MOST_LOOKS:
+        if self._reads > _MOST_READS:
             raise busy_with_locks(self.row, kind, cause) from cause
         self.request = self._asking(state)
         return not refusal.work.is_named
@@ -315,7 +316,7 @@ class ForeignLockCheck(RowWrite):
         return [
             entry
             for entry in state.entries
-            if any(position is None or entry.claim.contains(position) for position in self._positions)
+            if any(position is None or entry.lock_mode.contains(position) for position in self._positions)
         ]
 
     def _without_dead(self, state: LockState) -> LockState:
@@ -353,7 +354,7 @@ class Work:
         token: by which DynamoDB recognises a second copy for ten minutes.
         is_named: whether the caller has chosen the token, so that another work may be the same.
         options: other arguments of PynamoDB's `Connection.transact_write_items`.
-        resolver: resolves marks of other transactions.
+        resolver: resolves intents of other transactions.
 
     Attributes:
         kind: PynamoDB's error.
@@ -411,7 +412,7 @@ class Work:
         """Take another token, for what is no copy of the last attempt."""
         self.token = runtime.current.token()
 
-    def look(self, error: Exception) -> dict[str, Any]:
+    def read_outcome(self, error: Exception) -> dict[str, Any]:
         """Read to find out, if the policy says so."""
         raise self.unknown(error) from error
 
@@ -517,8 +518,8 @@ def send(work: Work) -> dict[str, Any]:
                 how, data = Next.AGAIN, _settle(work, rows, error, in_doubt=sending.in_doubt)
                 if data is not None:
                     return data
-            elif how is Next.LOOK:
-                return work.look(error)
+            elif how is Next.READ:
+                return work.read_outcome(error)
             elif how not in {Next.AGAIN, Next.REPEAT}:
                 raise (work.failed if how is Next.FAIL else work.unknown)(error) from error
 
@@ -568,11 +569,11 @@ def _is_cleared(work: Work, refused: Sequence[tuple[RowWrite, Refusal]], error: 
     if work.replans(refused):
         return True
     with conflicts(work.kind, error, work.unknown if is_open else None, told=work.told):
-        found = [(row.lock, row.mark_in(refusal.image)) for row, refusal in refused]
-        marked = [(lock, mark) for lock, mark in found if lock is not None and mark is not None]
-        work.resolver.resolve(*marked)
+        found = [(row.lock, row.intent_in(refusal.image)) for row, refusal in refused]
+        intents = [(lock, intent) for lock, intent in found if lock is not None and intent is not None]
+        work.resolver.resolve(*intents)
     cleared = [row for row, refusal in refused if row.clear(refusal)]
-    return bool(marked) or (bool(refused) and (len(cleared) == len(refused) or work.item in cleared))
+    return bool(intents) or (bool(refused) and (len(cleared) == len(refused) or work.item in cleared))
 
 
 def _gravest(errors: Collection[Exception]) -> Exception:
@@ -615,13 +616,13 @@ class ItemWork(Work):
         super().__init__(client.single_attempt(connection) if self.once else connection)
         self.policy = RetryPolicy() if is_guarded else _policy(write, connection, once=self.once)
         self.write_id = next((each.own.write_id(each.number) for each in ([check] if check else checks)), None)
-        # A holder does not resolve the mark of a transaction that may be its own: it would write past it.
+        # A holder does not resolve the intent of a transaction that may be its own: it would write past it.
         second = None if unanswered is None else unanswered.second
         self.row = self.item = RowWrite(None, None if check else lock, write, check, second=second)
         self._unanswered = unanswered
         self.others = [*(RowWrite(check=each) for each in checks), *foreign_checks]
         self.values = self._rows_of_values()
-        self.looks_left = _MOST_LOOKS
+        self.reads_left = _MOST_READS
 
     def _rows_of_values(self) -> list[RowWrite]:
         claims = self.write.claims
@@ -643,9 +644,9 @@ class ItemWork(Work):
     @override
     def replans(self, refused: Sequence[tuple[RowWrite, Refusal]]) -> bool:
         images = [refusal.image for row, refusal in refused if row is self.row]
-        if not (images and self.looks_left and self.write.expects_other_values(*images)):
+        if not (images and self.reads_left and self.write.expects_other_values(*images)):
             return False
-        self.looks_left -= 1
+        self.reads_left -= 1
         self.row.request, self.values, self.token = self.row.made(), self._rows_of_values(), ""
         return True
 
@@ -670,7 +671,7 @@ class ItemWork(Work):
         return {"Attributes": image} if row is self.row and image is not None else {}
 
     @override
-    def look(self, error: Exception) -> dict[str, Any]:
+    def read_outcome(self, error: Exception) -> dict[str, Any]:
         """Read the item to find the outcome of a write that must not be sent twice."""
         [made] = self.row.request.values()
         kwargs = {"TableName": made["TableName"], "Key": made["Key"], "ConsistentRead": True}
@@ -686,12 +687,12 @@ class ItemWork(Work):
 def _policy(write: Write, connection: Any, *, once: bool) -> RetryPolicy:
     # This package makes the attempts that botocore must not make; one more than botocore would have made.
     most = attempts_of(connection) if once else 1
-    return RetryPolicy(most if write.is_repeatable else 0, 0 if once else None, once, looks=write.is_sent_once)
+    return RetryPolicy(most if write.is_repeatable else 0, 0 if once else None, once, reads_outcome=write.is_sent_once)
 
 
 def send_item(
     write: Write,
-    owns: Sequence[HeldEntry] = (),
+    held_entries: Sequence[HeldEntry] = (),
     lock: LockRow | None = None,
     foreign_checks: Sequence[ForeignLockCheck] = (),
     unanswered: Statement | None = None,
@@ -708,11 +709,13 @@ def send_item(
         OutcomeUnknown: no response tells whether the item was written.
         PynamoDBException: a condition of the write failed, or DynamoDB refused it.
     """
-    if not owns:
+    if not held_entries:
         return send(ItemWork(write, lock, foreign_checks=foreign_checks, unanswered=unanswered))
     with contextlib.ExitStack() as held:
-        numbers = {each: held.enter_context(each.writing()) for each in in_order(owns)}
-        checks = [Check(each, numbers[each], EntryEffect.KEEP if i else write.kind) for i, each in enumerate(owns)]
+        numbers = {each: held.enter_context(each.writing()) for each in in_order(held_entries)}
+        checks = [
+            Check(each, numbers[each], EntryEffect.KEEP if i else write.kind) for i, each in enumerate(held_entries)
+        ]
         check = checks.pop() if lock is not None else None
         finishes = write.kind is EntryEffect.FINISH
         if check is not None and finishes and (check.after is not None or wakeups.has_waiters(check.own.row)):
@@ -720,7 +723,7 @@ def send_item(
         work = ItemWork(write, lock, check, checks, foreign_checks)
         if write.kind is EntryEffect.KEEP:
             return send(work)
-        with owns[0].going():
+        with held_entries[0].going():
             data = send(work)
-        note_left(owns[0], data.get("Attributes") if finishes and check is not None else None)
+        note_left(held_entries[0], data.get("Attributes") if finishes and check is not None else None)
         return data

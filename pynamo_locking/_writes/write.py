@@ -310,7 +310,7 @@ class Write(NamedTuple):
                 if not self.part.is_checked:
                     versions.take_version(self.item, data.get("Attributes", {}))
                 elif self.is_strict and not self.is_shown:
-                    versions.mark_old(self.item)
+                    versions.mark_stale(self.item)
             case Operation.DELETE | Operation.CHECK | Operation.INTENT:
                 pass
             case _:
@@ -339,7 +339,7 @@ class Write(NamedTuple):
     def note_doubt(self) -> None:
         """Mark the instance as stale after an unknown outcome: it lacks an update that may have been applied."""
         if self.operation is UPDATE and not self.is_shown:
-            versions.mark_old(self.item, Why.UNKNOWN)
+            versions.mark_stale(self.item, Why.UNKNOWN)
 
     def judge(self, image: Image | None, *, repeated: bool) -> Outcome:
         """Return the outcome of the write, given the stored item of a refusal."""

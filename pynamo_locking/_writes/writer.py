@@ -87,14 +87,20 @@ class Writer:
     def __init__(
         self,
         item: Model,
-        owns: Sequence[HeldEntry] = (),
+        held_entries: Sequence[HeldEntry] = (),
         *,
         lock: Attribute[Any] | None = None,
         row: LockRow | None = None,
         foreign_checks: Sequence[ForeignLockCheck] = (),
     ) -> None:
-        self.item, self.owns, self.lock, self.row, self.foreign_checks = item, owns, lock, row, foreign_checks
-        self.own = next(iter(owns), None)
+        self.item, self.held_entries, self.lock, self.row, self.foreign_checks = (
+            item,
+            held_entries,
+            lock,
+            row,
+            foreign_checks,
+        )
+        self.own = next(iter(held_entries), None)
         self.protected = None if lock is None else lock.attr_name
         self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
 
@@ -111,7 +117,7 @@ class Writer:
     @property
     def separate(self) -> tuple[HeldEntry | ForeignLockCheck, ...]:
         """What a write checks in other rows."""
-        return () if self.is_embedded else (*self.owns, *self.foreign_checks)
+        return () if self.is_embedded else (*self.held_entries, *self.foreign_checks)
 
     def plan_save(
         self,
@@ -167,7 +173,7 @@ class Writer:
     def send(self, write: Write, unanswered: Statement | None = None) -> dict[str, Any]:
         """Send a write of the item, and tell the instance what became of it."""
         try:
-            data = send.send_item(write, self.owns, self.row, self.foreign_checks, unanswered)
+            data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, unanswered)
         except (Conflict, OutcomeUnknown) as error:
             if self.is_locked and isinstance(error, OutcomeUnknown):
                 write.note_doubt()
@@ -186,7 +192,7 @@ class Writer:
         except (PynamoDBException, Unavailable) as error:  # the write was applied nevertheless
             logger.warning("%s was updated, and could not be read afterwards: %s", write.label, error)
             write.note_stored(self.own)
-            versions.mark_old(self.item)
+            versions.mark_stale(self.item)
             return {}
         if self.own is not None:
             self.own.copies.note_write(self.item)
@@ -263,9 +269,9 @@ class Writer:
     def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with this write's number in it; None outside the lock."""
         lock_record.trusted(row, state)
-        if state.mark is not None:
+        if state.intent is not None:
             raise ConfigurationError(
-                f"this copy of {row.label} was read while a transaction had marked the item: refresh() it first."
+                f"this copy of {row.label} was read while a transaction had an intent on the item: refresh() it first."
             )
         if self.own is None:
             if state.entries:
@@ -288,7 +294,7 @@ def note_committed(item: Model) -> None:
         return
     versions.note_written(item, written.write_id, written.names)
     if written.outdates:
-        versions.mark_old(item, is_locked=False)
+        versions.mark_stale(item, is_locked=False)
     if written.document is not None:
         lock = lock_attribute_of(item)
         [name] = [name for name, attribute in item.get_attributes().items() if attribute is lock]

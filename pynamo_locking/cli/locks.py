@@ -322,7 +322,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
         terminal.duration(inspection.lasted(entry)),
         entry["ticket"],
         entry["owner"] if entry["callers"] == 1 else f"{entry['owner']} and {entry['callers'] - 1} more",
-        inspection.claim_of(entry),
+        inspection.shown_lock_mode(entry),
         terminal.ago(entry["since_renewal_s"]),
         terminal.duration(entry["lease_s"]),
         Text(terminal.until(left), "" if left >= 0 else "bold red"),

@@ -394,7 +394,7 @@ def _rows(model: Any, lock: Row) -> Iterator[Row]:
             "ticket": entry["ticket"],
             "state": state,
             "owner": entry["owner"],
-            "claim": inspection.claim_of(entry),
+            "claim": inspection.shown_lock_mode(entry),
             "for": round(inspection.lasted(entry), 1),
             "age": round(entry["since_renewal_s"], 1),
             "lease": entry["lease_s"],

@@ -1,8 +1,8 @@
 """Finds writers who go around this package, in the records of DynamoDB Streams.
 
 A record tells what an item was and what it is. An `Auditor` knows what a write of this package can do to a version, a
-write id, a lock, a mark and the header of a transaction, and tells of each record that shows something else. It needs
-streams with both images, ``NEW_AND_OLD_IMAGES``. It writes nothing.
+write id, a lock, an intent and the record of a transaction, and tells of each record that shows something else. It
+needs streams with both images, ``NEW_AND_OLD_IMAGES``. It writes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Record = Mapping[str, Any]
 Image = dict[str, Any]
 
 #: The attribute of a lock row in which people read when the lease ends; it changes with the lock.
-_BESIDE_LOCKS: Final = frozenset({lock_record.LEASE_ENDS})
+_ATTRIBUTES_OF_LOCK_ROWS: Final = frozenset({lock_record.LEASE_ENDS})
 
 #: So many seconds a clock may be ahead of the time that DynamoDB gives to a record.
 _SKEW_S: Final = 60
@@ -96,14 +96,14 @@ class Auditor:
     Args:
         models: whose items are looked at. The tables that their ``Meta`` names, of locks and transactions, are known
             with them. Records of other tables are left out.
-        reads_headers: whether to read the header of a transaction whose mark was removed while the item stayed as it
+        reads_headers: whether to read the record of a transaction whose intent was removed while the item stayed as it
             was. That is right for an aborted transaction only. Without it such a removal is not judged.
 
     Raises:
         ConfigurationError: a model does not say which table it is about.
 
-    Cost: none; with `reads_headers` one consistent read, and those that `TransactionTable` needs to show the header,
-    for each such mark.
+    Cost: none; with `reads_headers` one consistent read, and those that `TransactionTable` needs to show the record,
+    for each such intent.
     """
 
     def __init__(self, models: Iterable[type[Model]], *, reads_headers: bool = False) -> None:
@@ -149,7 +149,7 @@ class Auditor:
                 yield from _of_removal(lock_record.state_in(change.old, known.lock or ""))
 
     def _of_item(self, known: Audited, item: _Item) -> Iterator[Breach]:
-        if item.begins_anew:
+        if item.begins_again:
             return
         if known.version is not None and not known.is_own:
             before, after = known.versions_in(item.old), known.versions_in(item.new)
@@ -159,36 +159,38 @@ class Auditor:
             return
         before_lock, after_lock = item.states()
         yield from invariants.of_lock(before_lock, after_lock)
-        if before_lock.mark is not None:
-            yield from self._of_mark(before_lock.mark, after_lock, item, known)
+        if before_lock.intent is not None:
+            yield from self._of_intent(before_lock.intent, after_lock, item, known)
         elif item.is_changed and not known.is_own and invariants.is_written_past(before_lock, after_lock):
             yield invariants.Breach("lock_ignored", "values were written past the holder of the lock")
 
-    def _of_mark(self, mark: WriteIntent, after: LockState, item: _Item, known: Audited) -> Iterator[Breach]:
-        if after.mark is not None or after.unreadable:
-            if item.is_changed and after.mark == mark:
-                yield invariants.Breach("mark_ignored", f"values were written past the mark of {mark.id}")
-        elif item.is_finished(mark):
+    def _of_intent(self, intent: WriteIntent, after: LockState, item: _Item, known: Audited) -> Iterator[Breach]:
+        if after.intent is not None or after.unreadable:
+            if item.is_changed and after.intent == intent:
+                yield invariants.Breach("mark_ignored", f"values were written past the intent of {intent.id}")
+        elif item.is_finished(intent):
             return
         elif item.is_changed:
-            yield invariants.Breach("mark_lost", f"the mark of {mark.id} was removed, and its values were not stored")
+            yield invariants.Breach(
+                "mark_lost", f"the intent of {intent.id} was removed, and its values were not stored"
+            )
         else:
-            yield from self._of_drop(mark, known)
+            yield from self._of_drop(intent, known)
 
-    def _of_drop(self, mark: WriteIntent, known: Audited) -> Iterator[Breach]:
+    def _of_drop(self, intent: WriteIntent, known: Audited) -> Iterator[Breach]:
         table = getattr(known.model.Meta, "transaction_table", None)
         if not self._reads_headers or table is None:
             return
         try:
-            header = recovery.shown(table, mark.id)
+            record = recovery.shown(table, intent.id)
         except LockingError as error:
             logger.warning(
-                "the header of %s cannot be read, so the removal of its mark is not judged: %s", mark.id, error
+                "the record of %s cannot be read, so the removal of its intent is not judged: %s", intent.id, error
             )
             return
-        if header is not None and header["state"] != "aborted":
-            state = header["state"]
-            yield invariants.Breach("mark_lost", f"the mark of {mark.id}, which is {state}, was removed")
+        if record is not None and record["state"] != "aborted":
+            state = record["state"]
+            yield invariants.Breach("mark_lost", f"the intent of {intent.id}, which is {state}, was removed")
 
 
 def handler(
@@ -266,7 +268,7 @@ class _Item:
         return not _same(self._values(self.old), self._values(self.new))
 
     @property
-    def begins_anew(self) -> bool:
+    def begins_again(self) -> bool:
         """Whether the item had expired, so that a new one may have taken its place."""
         value = self.old.get(self.known.expires or "", {}).get("N")
         return self.known.expires is not None and value is not None and float(value) <= self.at_s + _SKEW_S
@@ -275,19 +277,19 @@ class _Item:
         name = self.known.lock or ""
         return lock_record.state_in(self.old, name), lock_record.state_in(self.new, name)
 
-    def is_finished(self, mark: WriteIntent) -> bool:
-        """Tell whether the item has become what a mark intends, as far as the mark says it."""
-        if mark.op == "keep":
+    def is_finished(self, intent: WriteIntent) -> bool:
+        """Tell whether the item has become what an intent says, as far as the intent says it."""
+        if intent.op == "keep":
             return True  # the decision itself writes it
         old, new = _without(self.old, self.locks), _without(self.new, self.locks)
-        if mark.spill:
+        if intent.changes_row:
             return not _same(old, new)
-        expected = {name: value for name, value in old.items() if name not in mark.remove} | dict(mark.set)
-        return mark.op == "save" and _same(expected, new)
+        expected = {name: value for name, value in old.items() if name not in intent.remove} | dict(intent.set)
+        return intent.op == "save" and _same(expected, new)
 
     def _values(self, image: Image) -> Image:
         known = self.known
-        beside = {known.ttl, *_BESIDE_LOCKS} if known.is_own else set[Any]()
+        beside = {known.ttl, *_ATTRIBUTES_OF_LOCK_ROWS} if known.is_own else set[Any]()
         return _without(image, {*self.locks, known.version, known.write_id, *beside})
 
 
@@ -296,9 +298,9 @@ def _without(image: Image, names: set[Any]) -> Image:
 
 
 def _of_removal(before: LockState) -> Iterator[Breach]:
-    mark = before.mark
-    if mark is not None and mark.op == "save" and not mark.is_ghost:
-        yield invariants.Breach("mark_lost", f"the item was deleted with the mark of {mark.id}")
+    intent = before.intent
+    if intent is not None and intent.op == "save" and not intent.is_placeholder:
+        yield invariants.Breach("mark_lost", f"the item was deleted with the intent of {intent.id}")
 
 
 def _of_transactions(known: Audited, change: _Change) -> Iterator[Breach]:
@@ -309,11 +311,11 @@ def _of_transactions(known: Audited, change: _Change) -> Iterator[Breach]:
         return
     after = None if change.new is None else transaction_record.record_in(table.row(change.new), table)
     if after is not None:
-        yield from invariants.of_header(before.state, after.state, (before.beat, after.beat))
+        yield from invariants.of_record(before.state, after.state, (before.heartbeats, after.heartbeats))
     elif change.new is not None:
-        yield invariants.Breach("header_changed", "the header of a transaction was removed from its row")
+        yield invariants.Breach("header_changed", "the record of a transaction was removed from its row")
     elif not change.is_by_ttl and not (before.state.is_final and transaction_record.EXPIRES in old):
-        text = f"the header of a transaction that is {before.state.value} was deleted"
+        text = f"the record of a transaction that is {before.state.value} was deleted"
         yield invariants.Breach("header_lost", text)
 
 

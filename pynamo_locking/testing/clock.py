@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PATIENCE_S: Final = 0.1
 
 #: The pause between two checks whether such a thread has ended.
-_LOOK_S: Final = 0.005
+_POLL_S: Final = 0.005
 
 
 #: Threads of the library have names that begin so. That of the heartbeat only keeps locks alive.
@@ -51,16 +51,16 @@ class Sleeper:
         self.until = until
         self.was_told = False
         self.thread = threading.current_thread()
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._wakeup = threading.Lock()
+        self._wakeup.acquire()
 
     def ring(self) -> None:
         """Wake the thread."""
-        self._bell.release()
+        self._wakeup.release()
 
     def rest(self) -> None:
         """Wait to be woken."""
-        self._bell.acquire()
+        self._wakeup.acquire()
 
 
 class Timeline:
@@ -175,7 +175,7 @@ class Timeline:
     def _watch(self) -> None:
         """Let time go on without woken threads that have ended, or do something real for too long."""
         while self._is_watched:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             with self._guard:
                 self._move()
                 self._is_watched = bool(self._woken)
@@ -498,7 +498,7 @@ class VirtualClock:
         return self._origin + self.elapsed
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass step by step, as `time.sleep` would: heartbeats beat and waiters look meanwhile.
+        """Let time pass step by step, as `time.sleep` would: holders renew and waiters poll meanwhile.
 
         Args:
             seconds: how long, in virtual seconds.
@@ -561,7 +561,7 @@ class VirtualProcess(ClockView):
 class _VirtualRuntime(runtime.Runtime):
     """The runtime under a virtual clock; the library's threads from before the clock use the runtime before."""
 
-    has_bells = False
+    has_wakeups = False
 
     def __init__(self, clock: VirtualClock, timeline: Timeline, before: runtime.Runtime) -> None:
         super().__init__()

@@ -364,10 +364,10 @@ def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[s
         update = Expressions(kwargs, "UpdateExpression", "ConditionExpression").update()
         if not own or update is None:
             return True
-        # A request for the lock changes nothing else of the item. The mark of a transaction is in the lock as well.
+        # A request for the lock changes nothing else of the item. The intent of a transaction is in the lock as well.
         values = kwargs.get("ExpressionAttributeValues", {}).values()
-        is_mark = any(lock_record.TX in value.get("M", ()) for value in values)
-        return is_mark or any(path[0] not in own for path in update.paths)
+        is_intent = any(lock_record.TX in value.get("M", ()) for value in values)
+        return is_intent or any(path[0] not in own for path in update.paths)
 
     def is_write(operation: str, kwargs: dict[str, Any]) -> bool:
         if operation in ("PutItem", "UpdateItem", "DeleteItem"):

@@ -128,7 +128,7 @@ class Grant:
     @property
     def claimed(self) -> claims.Claimed:
         """What of the lock it believes to hold; once it has asked for it to be shared, no more than that."""
-        asked = claims.wished(self.lock._handle.options.claim)
+        asked = claims.wished(self.lock._handle.options.lock_mode)
         return asked._replace(is_shared=asked.is_shared or self.is_downgraded)
 
     @property

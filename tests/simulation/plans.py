@@ -40,7 +40,7 @@ class Plan:
         has_drift: choose the rates of the clocks.
         write_units: what DynamoDB serves of one hash key in a second; None for any number.
         block: how many callers of a process may share an entry of the queue.
-        has_bells: processes ring for each other, and bells are late, lost or forged.
+        has_wakeups: processes ring for each other, and bells are late, lost or forged.
     """
 
     workload: str
@@ -55,7 +55,7 @@ class Plan:
     has_drift: bool = False
     write_units: float | None = None
     block: int = 1
-    has_bells: bool = False
+    has_wakeups: bool = False
 
     @property
     def has_skew(self) -> bool:
@@ -127,7 +127,7 @@ def random_plan(workload: str, seed: int) -> RandomPlan:
     if chance.random() < 1 / 2:
         plan = plan.but(block=chance.choice((2, 32)))
     if chance.random() < 1 / 4:
-        plan = plan.but(has_bells=True)
+        plan = plan.but(has_wakeups=True)
     if chance.random() < 1 / 4:
         plan = plan.but(faults={**plan.faults, replicated: chance.choice((1, 2, 3))})
     return RandomPlan(seed, plan, tuple(STRATEGIES)[seed % len(STRATEGIES)], rate)

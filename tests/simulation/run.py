@@ -280,7 +280,7 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
         (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
         (heartbeat, "heartbeat_thread", heart),
     ]
-    if plan.has_bells:
+    if plan.has_wakeups:
         replaced += [(wakeups, "send_wakeup", bells.ring), (wakeups, "other_listeners", bells.neighbours)]
         replaced += [(wakeups, "are_listening", lambda _: True)]
     replaced += [(dynamodb, "MOST_STATEMENTS", workload.most_statements), (batch_requests, "_refused", set())]

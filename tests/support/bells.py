@@ -28,7 +28,7 @@ def own_bells() -> Iterator[Path]:
         patch.setattr(wakeups, "folder", lambda: folder)
         patch.setattr(wakeups, "_IDLE_S", 0.02)
         patch.setattr(wakeups, "listener", wakeups.WakeupListener())
-        patch.setattr(runtime.Runtime, "has_bells", True)
+        patch.setattr(runtime.Runtime, "has_wakeups", True)
         yield folder
         until(lambda: wakeups.listener._socket is None, "the end of the thread that listens")
 

@@ -60,9 +60,9 @@ def _of_write(operation: str, kwargs: Mapping[str, Any]) -> str:
         return "row"
     if "#state = :from" in kwargs.get("ConditionExpression", ""):
         return next(deed for sets, deed in _OF_HEADERS.items() if sets in str(kwargs))
-    return _of_mark(
+    return _of_intent(
         key,
-        is_mark="'intent'" in values,
+        is_intent="'intent'" in values,
         names=str(kwargs.get("ExpressionAttributeNames", {})),
         is_removed="REMOVE" in kwargs.get("UpdateExpression", "") or operation == "DeleteItem",
     )
@@ -71,16 +71,16 @@ def _of_write(operation: str, kwargs: Mapping[str, Any]) -> str:
 def _of_statement(statement: Mapping[str, Any]) -> str:
     text, parameters = statement["Statement"], statement["Parameters"]
     before = text[: _KEY.search(text).start()].count("?")  # type: ignore[union-attr]
-    return _of_mark(
+    return _of_intent(
         _text({"": parameters[before]}),
-        is_mark="'intent'" in str(parameters[:before]),
+        is_intent="'intent'" in str(parameters[:before]),
         names=text.replace('"', "'"),
         is_removed="REMOVE" in text or text.startswith("DELETE"),
     )
 
 
-def _of_mark(key: str, *, is_mark: bool, names: str, is_removed: bool) -> str:
-    if is_mark:
+def _of_intent(key: str, *, is_intent: bool, names: str, is_removed: bool) -> str:
+    if is_intent:
         return f"mark {key}"
     if is_removed and "'tx'" in names and "'id'" in names:
         return f"{'drop' if 'ghost' in names else 'finish'} {key}"

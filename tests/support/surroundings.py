@@ -21,7 +21,7 @@ from pynamo_locking._locks import heartbeat, held_lock, release
 _ENDPOINT: Final[Any] = botocore.endpoint  # the stubs do not know all of it
 #: A thread that is about to end needs as long only on a machine that is very busy.
 PATIENCE_S: Final = 30.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 #: The first two end by themselves, a moment after nothing is left for them to do; the simulator uses its threads again.
 _IDLE: Final = frozenset({"pynamo-locking-heartbeat", "virtual-clock", "simulation"})
 
@@ -42,7 +42,7 @@ class Surroundings:
         give_up = time.monotonic() + PATIENCE_S
         for each in new:
             while each.is_alive() and not _waits_in_a_pool(each) and time.monotonic() < give_up:
-                each.join(_LOOK_S)
+                each.join(_POLL_S)
         release._unfinished.clear()
         return [
             f"the thread {each.name}, which has not ended in {PATIENCE_S:g} s"
@@ -98,7 +98,7 @@ def _replaceable() -> dict[str, object]:
         "runtime": runtime.current,
         "method of the runtime": (runtime.current.sleep, runtime.current.jitter, runtime.current.spawn),
         "clock of the runtime": (runtime.current.monotonic, runtime.current.time_us, runtime.current.time_ms),
-        "switch of bells": runtime.Runtime.has_bells,
+        "switch of bells": runtime.Runtime.has_wakeups,
         "heart": heartbeat.heartbeat_thread,
         "subscription to events": event_stream.listeners,
     }

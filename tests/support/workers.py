@@ -138,12 +138,12 @@ def until_in_line(model: Any, key: str, count: int) -> None:
 def until_next_beat(model: Any, key: str, ticket: int) -> float:
     """Wait for a renewal of that entry; return a moment before it was written."""
     looked = time.monotonic()
-    before = _entry(model, key, ticket).beat
+    before = _entry(model, key, ticket).heartbeats
 
     def is_renewed() -> bool:
         nonlocal looked
         now = time.monotonic()
-        if _entry(model, key, ticket).beat > before:
+        if _entry(model, key, ticket).heartbeats > before:
             return True
         looked = now
         return False

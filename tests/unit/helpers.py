@@ -30,9 +30,9 @@ def entry(ticket: int = 1, **facts: Any) -> QueueEntry:
     defaults = {
         "id": f"id{ticket}",
         "owner": f"owner{ticket}",
-        "claim": WHOLE,
+        "lock_mode": WHOLE,
         "lease_ms": 60_000,
-        "beat": 0,
+        "heartbeats": 0,
         "until_ms": 60_000,
         "writes": 0,
         "read_ms": 0,

@@ -77,7 +77,7 @@ class Gate:
 class World(runtime.Runtime):
     """Virtual time; `advance` wakes sleepers one at a time, in the order of their deadlines."""
 
-    has_bells = False
+    has_wakeups = False
 
     def __init__(self) -> None:
         super().__init__()

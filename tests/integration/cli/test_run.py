@@ -454,7 +454,7 @@ def test_the_options_of_the_lock(run, ear):
         code = run("--lock", "job", *options, "--", "sh", "-c", WAITING, ear.path)[0]
 
     assert code == 0
-    assert [(entry.claim.permits, entry.lease, entry.owner) for entry in found] == [(3, 30, "me")]
+    assert [(entry.lock_mode.permits, entry.lease, entry.owner) for entry in found] == [(3, 30, "me")]
 
 
 def child_of(program: str, ear: Ear, heard: int, guarded_s: float = GUARDED_S, news: Any = None) -> Child:

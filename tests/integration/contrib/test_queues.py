@@ -105,7 +105,7 @@ def test_who_waits(memory):
     with first, second:
         rows = _frameworks.shown(MODELS, "Beside", ["x"])
         assert [(row["state"], row["claim"]) for row in rows] == [
-            ("holds", str(lock._handle.options.claim)) for lock in (first, second)
+            ("holds", str(lock._handle.options.lock_mode)) for lock in (first, second)
         ]
     lock = {"key": {"hash": "x", "range": None}, "unreadable": None, "holders": [entry(1)], "waiters": [entry(2)]}
     assert [row["state"] for row in _frameworks._rows(Beside, lock)] == ["holds", "waits"]

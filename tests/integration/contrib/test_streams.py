@@ -259,13 +259,13 @@ class Case:
         """Store what a pending transaction leaves in an item."""
         table = transaction_record.record_table_of(Transactions)
         header = TransactionRecord(
-            self.transaction, TransactionStatus.PENDING, "1-a", "me", beat=3, lease_ms=60_000, until_ms=1, items=1
+            self.transaction, TransactionStatus.PENDING, "1-a", "me", heartbeats=3, lease_ms=60_000, until_ms=1, items=1
         )
         transaction_record.begin(table, header)
         mark = WriteIntent(
             self.transaction, table.place, "save", set={"balance": number(7), "version": number(3)}, **intent
         )
-        self.update("SET #l.tx = :mark", {"#l": "lock"}, mark=lock_record.stored_mark(mark))
+        self.update("SET #l.tx = :mark", {"#l": "lock"}, mark=lock_record.stored_intent(mark))
 
 
 def with_queue(case: Case) -> None:

@@ -343,7 +343,7 @@ def test_a_lost_response_is_no_refusal(tables, monkeypatch):
         row.save()
     assert stored()[0] == (14, 15, "new")
     monkeypatch.setattr(send.ForeignLockCheck, "_in_the_way", lambda *_: [])
-    monkeypatch.setattr(send, "_MOST_LOOKS", 0)
+    monkeypatch.setattr(send, "_MOST_READS", 0)
     with held_elsewhere(Plan.locked_range("d", 12, 18)), pytest.raises(TransactionConflict):
         row.save()
 

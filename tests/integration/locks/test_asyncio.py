@@ -326,7 +326,7 @@ async def test_the_heartbeat_renews(virtual_clock, memory):
     async with Plain.locked("a", lease=60) as lock:
         for beat in range(1, 5):
             virtual_clock.jump(20)
-            until(lambda beat=beat: Plain.lock_state("a").holders[0].beat >= beat)
+            until(lambda beat=beat: Plain.lock_state("a").holders[0].heartbeats >= beat)
         assert lock.is_held
 
 

@@ -153,7 +153,7 @@ def test_how_many_entries_there_are(memory):
     memory.bind(Locks)
     settings = LockSettings(max_waiters=MOST_WAITERS)
     for permits, most in ((1, MOST_WAITERS + 1), (MOST_WAITERS, MOST_WAITERS + 1)):
-        options = make_options(Locks, **NOTHING, settings=settings, claim=LockMode(permits=permits))
+        options = make_options(Locks, **NOTHING, settings=settings, lock_mode=LockMode(permits=permits))
         assert options.capacity == most
 
 

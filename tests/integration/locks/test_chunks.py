@@ -37,7 +37,7 @@ def test_seed_003_tuning_a_lock_that_is_renewed_every_n_records(locks):
         for chunk in lock.chunks(range(25), every=10):
             done.append(len(chunk))
             assert counted.total == len(done) - 1
-        renewals = locks.lock_state("import").holders[0].beat
+        renewals = locks.lock_state("import").holders[0].heartbeats
 
     assert done == [10, 10, 5]
     assert renewals == 3
@@ -131,6 +131,6 @@ async def test_tasks(locks):
             hint = re.escape("use `async for chunk in lock.achunks(...)`")
             with pytest.raises(ConfigurationError, match=hint):
                 lock.chunks(numbers, 2)
-            assert locks.lock_state("import").holders[0].beat == 6
+            assert locks.lock_state("import").holders[0].heartbeats == 6
             async for _ in lock.achunks(numbers, every=2):
                 locks.break_lock("import", ticket=lock.ticket)

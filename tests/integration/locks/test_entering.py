@@ -175,7 +175,7 @@ def test_an_item_without_room_for_any_entry_is_refused_at_once(concurrent_engine
 def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine, monkeypatch):
     """An empty queue alone does not show that the item is too large."""
     _fill(concurrent_engine, entries=1.9)
-    look, holder = lock_requests.look, Account.lock("full", settings=_EACH)
+    look, holder = lock_requests.read, Account.lock("full", settings=_EACH)
     in_thread(holder.acquire)
     ticket = holder.ticket
 
@@ -186,7 +186,7 @@ def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_e
         return look(*arguments, **options)
 
     released = []
-    monkeypatch.setattr(lock_requests, "look", look_late)
+    monkeypatch.setattr(lock_requests, "read", look_late)
     with Account.locked("full", settings=_EACH) as lock:
         assert released
         assert lock.ticket > ticket

@@ -227,7 +227,7 @@ def test_a_renewed_entry_is_not_evicted(account):
 
 @contextmanager
 def _counted_looks(looks):
-    original = lock_requests.look
+    original = lock_requests.read
 
     def look(*arguments, **options):
         image = original(*arguments, **options)
@@ -235,7 +235,7 @@ def _counted_looks(looks):
         return image
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lock_requests, "look", look)
+        patch.setattr(lock_requests, "read", look)
         yield
 
 
@@ -353,7 +353,7 @@ def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
     """Renewals go on until the block ends."""
     settings = LockSettings(request_timeout=0.2, poll=0.01)
     with account.locked("a", lease=1.2, settings=settings) as lock:
-        while account.lock_state("a").holders[0].beat < 4:
+        while account.lock_state("a").holders[0].heartbeats < 4:
             assert not lock.lost.is_set()
         assert lock.is_held
 
@@ -394,7 +394,7 @@ def test_a_waiter_renews_its_entry(account):
     waiter = account.lock("a", lease=1.2, settings=settings)
     with ThreadPoolExecutor(1) as pool, held_elsewhere(account.lock("a", settings=APART)):
         pool.submit(waiter.acquire)
-        while (waiting := until_waiting(account, "a")[0]).beat < 4:
+        while (waiting := until_waiting(account, "a")[0]).heartbeats < 4:
             pass
     assert waiter.ticket == waiting.ticket
     waiter.release()

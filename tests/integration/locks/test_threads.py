@@ -245,7 +245,7 @@ def test_two_hundred_locks_are_renewed(dynoxide, idle_at_once):
     def all_renewed() -> bool:
         nonlocal most
         most = max(most, heartbeat_threads())
-        return all(item.lock.holders[0].beat >= 1 for item in Plain.scan(consistent_read=True))
+        return all(item.lock.holders[0].heartbeats >= 1 for item in Plain.scan(consistent_read=True))
 
     until(all_renewed)
     assert 1 <= most <= heartbeat.MAX_THREADS

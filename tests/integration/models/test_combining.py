@@ -42,7 +42,7 @@ Beside = declare_board("Beside", lock_table=Locks)
 
 @pytest.fixture(autouse=True)
 def _no_line_is_left(monkeypatch):
-    monkeypatch.setattr(edit, "_LOOK_S", 100.0)  # callers in line are woken
+    monkeypatch.setattr(edit, "_POLL_S", 100.0)  # callers in line are woken
     yield
     assert edit._lines == {}
 

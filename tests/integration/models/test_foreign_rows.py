@@ -244,7 +244,7 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap, monkeypatch):
 def test_rows_of_a_long_transaction(engine, row, monkeypatch):
     """Its header, its participants, and what does not fit into a mark: nothing is written."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr("pynamo_locking._transactions.prepare.SPILL_BYTES", 100)
+    monkeypatch.setattr("pynamo_locking._transactions.prepare.MOST_BYTES_IN_ITEM", 100)
     engine.bind(Purse, Transactions)
     tx = Transaction(workers=1)
     for number in range(9):

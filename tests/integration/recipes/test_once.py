@@ -300,7 +300,7 @@ def test_no_answer_is_an_error(clock, monkeypatch):
     def silent(*arguments: Any, **options: Any) -> Any:
         raise Unavailable(ConnectionError("no route"))
 
-    monkeypatch.setattr(lock_requests, "look", silent)
+    monkeypatch.setattr(lock_requests, "read", silent)
     assert asked() == "due"  # the lock's own answer is enough
     monkeypatch.setattr(lock_requests, "_call", silent)
     with pytest.raises(LockTimeout):
@@ -311,14 +311,14 @@ def test_no_answer_is_an_error(clock, monkeypatch):
 def test_no_answer_at_the_end_of_a_wait_is_an_error(clock, monkeypatch, silent_from):
     """Also if another party had the lock when DynamoDB was last heard: it may have succeeded, or failed, since."""
     with held_elsewhere(Locks.locked("job")):
-        answers = lock_requests.look
+        answers = lock_requests.read
 
         def silent_later(*arguments: Any, **options: Any) -> Any:
             if clock.elapsed >= silent_from:
                 raise Unavailable(ConnectionError("no route"))
             return answers(*arguments, **options)
 
-        monkeypatch.setattr(lock_requests, "look", silent_later)
+        monkeypatch.setattr(lock_requests, "read", silent_later)
         with pytest.raises(LockTimeout, match="no answer"):
             run_once(wait=15)
 
@@ -326,14 +326,14 @@ def test_no_answer_at_the_end_of_a_wait_is_an_error(clock, monkeypatch, silent_f
 def test_a_blip_that_is_over_is_not_told(clock, monkeypatch):
     """The error of a wait that was answered at its end names the holder, and no outage of an hour ago."""
     with held_elsewhere(Locks.locked("job")):
-        answers = lock_requests.look
+        answers = lock_requests.read
 
         def silent_at_first(*arguments: Any, **options: Any) -> Any:
             if clock.elapsed < 10:
                 raise Unavailable(ConnectionError("no route"))
             return answers(*arguments, **options)
 
-        monkeypatch.setattr(lock_requests, "look", silent_at_first)
+        monkeypatch.setattr(lock_requests, "read", silent_at_first)
         run = run_once(wait=20)
     assert run.timeout is not None
     assert "no answer" not in str(run.timeout)

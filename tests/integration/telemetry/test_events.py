@@ -815,13 +815,13 @@ def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
 def test_no_mutex_is_held_when_an_edit_ends(tables: None) -> None:
     """Its release is part of a guarded write."""
     free: list[bool] = []
-    owns: list[Any] = []
+    held_entries: list[Any] = []
 
     def try_all(_: Released) -> None:
-        free.append(in_thread(lambda: taken_and_given_back(owns[0]._writing)))
+        free.append(in_thread(lambda: taken_and_given_back(held_entries[0]._writing)))
 
     with subscribe(try_all, Released), Account.edit("a") as account:
-        owns.append(held_lock.read_under(account))
+        held_entries.append(held_lock.read_under(account))
     assert free == [True]
 
 

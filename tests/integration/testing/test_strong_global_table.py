@@ -143,7 +143,7 @@ def test_a_long_transaction_is_refused_and_leaves_nothing(memory, monkeypatch, t
         for key in keys:
             tx.update(tx.get(Purse, key), [Purse.balance.set(1)])
     assert [Purse.get(key, consistent_read=True).balance for key in keys] == [0] * len(keys)
-    assert not any(Purse.lock_state(key).mark for key in keys)
+    assert not any(Purse.lock_state(key).intent for key in keys)
     Purse.get(keys[0]).save()
 
 

@@ -63,7 +63,7 @@ def leave(count: int, state: TransactionStatus, *, name: str = "t", placeholders
         key = {"pk": {"S": "a"}, "sk": {"N": str(i)}}
         is_new = i >= count - placeholders
         mark = WriteIntent(name, table.table, "save", is_new, {"b": {"S": "new"}, "v": {"N": "2"}})
-        put(Sheet, {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_record.stored_mark(mark)}}})
+        put(Sheet, {**({} if is_new else template), **key, "lck": {"M": {"tx": lock_record.stored_intent(mark)}}})
         named.append({"M": {"table": {"S": name_of(Sheet)}, "key": {"M": key}, "lock": {"S": "lck"}}})
     rows = range(0, count, 1000)
     for number, start in enumerate(rows):

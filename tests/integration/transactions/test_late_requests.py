@@ -377,14 +377,14 @@ def test_who_renews_between_look_and_abort_lives(
         tx.touch(tx.get(Purse, f"p{i}"))
     die_at(monkeypatch, "decision", tx.commit)
     assert "p3" in {row["purse_id"]["S"] for row in marked_rows(Purse)}
-    header_table, states = record_table_of(Transactions), list[str | None]()
-    header = transaction_record.read(header_table, tx.id)
+    record_table, states = record_table_of(Transactions), list[str | None]()
+    header = transaction_record.read(record_table, tx.id)
     assert header is not None
 
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "UpdateItem" and ":by" in kwargs.get("ExpressionAttributeValues", {}):
             if not states:
-                transaction_record.renew(header_table, header, 1)
+                transaction_record.renew(record_table, header, 1)
             states.append(outcome(Transactions, tx.id))
         return send()
 
@@ -546,9 +546,9 @@ def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock) -> None:
 
 def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
     """A renewal that was not answered arrives after the next one: a watcher must not take that for silence."""
-    header_table = record_table_of(Transactions)
+    record_table = record_table_of(Transactions)
     short, long = (TransactionRecord("t", TransactionStatus.PENDING, lease_ms=lease_ms) for lease_ms in (1000, 5000))
-    transaction_record.begin(header_table, short)
-    newer = transaction_record.renew(header_table, long, 2)
-    assert transaction_record.renew(header_table, short, 1) == newer
-    assert transaction_record.read(header_table, "t") == newer
+    transaction_record.begin(record_table, short)
+    newer = transaction_record.renew(record_table, long, 2)
+    assert transaction_record.renew(record_table, short, 1) == newer
+    assert transaction_record.read(record_table, "t") == newer

@@ -173,8 +173,8 @@ def test_new_items_do_not_spill(dynoxide: Engine, monkeypatch: pytest.MonkeyPatc
 def test_names_fill_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """No row of names exceeds what it may hold: so 9,000 short keys do not make one of more than 400 KB."""
     monkeypatch.setattr(transactions, "ROW_BYTES", 2000)
-    monkeypatch.setattr(transactions, "SPILL_BYTES", 10_000)
-    monkeypatch.setattr("pynamo_locking._transactions.prepare.SPILL_BYTES", 600)
+    monkeypatch.setattr(transactions, "MOST_BYTES_IN_ITEM", 10_000)
+    monkeypatch.setattr("pynamo_locking._transactions.prepare.MOST_BYTES_IN_ITEM", 600)
     keys = fill(150, "x" * 200)
     tx = begin()
     for i, item in enumerate(tx.get_all(Purse, keys)):

@@ -134,7 +134,7 @@ def assert_clean(left: Left) -> None:
     assert found == balances(is_committed=left.is_committed), left
 
 
-def is_ghost(row: dict[str, Any]) -> bool:
+def is_placeholder(row: dict[str, Any]) -> bool:
     return "ghost" in row["lock"]["M"]["tx"]["M"]["intent"]["M"]
 
 
@@ -145,7 +145,7 @@ def test_all_states_are_reached(clock: VirtualClock, monkeypatch: pytest.MonkeyP
         left = leave(monkeypatch, k)
         marked = marked_rows(Purse)
         some = {0: "none", 8: "all"}.get(len(marked), "some")
-        seen.add((left.state, some, any(map(is_ghost, marked))))
+        seen.add((left.state, some, any(map(is_placeholder, marked))))
     assert leave(monkeypatch, None).state == "finished"
     states = {(state, some) for state, some, _ in seen}
     assert states == {(None, "none"), *itertools.product(("pending", "committed"), ("none", "some", "all"))}

@@ -278,7 +278,7 @@ def test_a_placeholder_is_made_only_where_readers_know_of_it(
     for i in range(5):
         tx.update(Purse(f"r{i % 3}x{i}", version=1), [Purse.balance.set(1)], add_version_condition=False)
     monkeypatch.delattr(Purse.Meta, "transaction_table")
-    with pytest.raises(ConfigurationError, match=r"\d+ of \d+ items have no place for a mark"):
+    with pytest.raises(ConfigurationError, match=r"\d+ of \d+ items have no place for an intent"):
         tx.commit()
     assert sorted(row["purse_id"]["S"] for row in rows_of(Purse)) == ["r0", "r1", "r2"]
 

@@ -367,8 +367,8 @@ def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
     """The condition of the abort is understood by other engines."""
     for beat, state in ((None, "aborted"), ({"S": "0"}, "aborted"), ({"N": "0"}, "aborted"), ({"N": "7"}, "pending")):
         put(Transactions, header("T", "pending", beat=beat))
-        header_table = record_table_of(Transactions)
-        assert transaction_record.abort(header_table, "T", "expired", beat=0).state.value == state
+        record_table = record_table_of(Transactions)
+        assert transaction_record.abort(record_table, "T", "expired", heartbeats=0).state.value == state
     put(Transactions, header("T", "pending", beat=None))
     put(Transactions, participants("T"))
     assert sweep(Transactions).aborted == 1
@@ -701,7 +701,7 @@ def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
 
 def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It watches for a day and 5 %, where the stored end is of no use."""
-    monkeypatch.setattr(recovery, "_LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(recovery, "_POLL_S", 3600.0)
     put_transaction("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)})
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS):

@@ -286,17 +286,17 @@ class Left:
         tx = write_all()
         die_at(monkeypatch, "decision", tx.commit)
         self.id = tx.id
-        self.header_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
+        self.record_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
         assert outcome(Transactions, tx.id) == "pending"
 
     def decide(self, to: TransactionStatus) -> None:
         """Turn the header."""
         if to is TransactionStatus.ABORTED:
-            transaction_record.abort(self.header_table, self.id, "asked")
+            transaction_record.abort(self.record_table, self.id, "asked")
             return
-        decision = transaction_record.decision(self.header_table, self.id, to)
-        self.header_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
+        decision = transaction_record.decision(self.record_table, self.id, to)
+        self.record_table.connection.dispatch("TransactWriteItems", {"TransactItems": [decision]})
 
 
 @pytest.fixture

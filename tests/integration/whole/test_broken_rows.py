@@ -212,7 +212,7 @@ def test_reads(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: 
         assert run(operation, monkeypatch, clock) is None, lock
         state = Purse.get("p0", consistent_read=True).lock
         assert state == Purse.lock_state("p0")
-        assert not (state.unreadable and (state.entries or state.mark or state.exists)), lock
+        assert not (state.unreadable and (state.entries or state.intent or state.exists)), lock
         assert stored(Purse, "p0") == image, lock
 
 

@@ -298,11 +298,11 @@ def test_a_success_under_a_lock(concurrent_engine: Engine) -> None:
 def test_headers_and_what_is_beside_them(concurrent_engine: Engine) -> None:
     """Each in turn is of a newer format, of transactions that are pending, committed and aborted."""
     concurrent_engine.bind(Purse, Transactions)
-    spilled = {"id": {"S": "T!00000"}, "content": {"M": {"set": {"M": {"balance": {"N": "6"}}}}}}
+    changes_rows = {"id": {"S": "T!00000"}, "content": {"M": {"set": {"M": {"balance": {"N": "6"}}}}}}
     named = participants("T", participant(spill={"S": "T!00000"}))
     marked = mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"})
     for state in ("pending", "committed", "aborted"):
-        sound = {"header": header("T", state), "participants": named, "spill": spilled}
+        sound = {"header": header("T", state), "participants": named, "spill": changes_rows}
         for newer in sound if state == "committed" else ("header",):
             operations: list[Callable[[], object]] = [complete, sweep_all]
             if newer == "header":
@@ -345,7 +345,7 @@ def test_requests_after_a_look(concurrent_engine: Engine) -> None:
             "pending": [
                 lambda: transaction_record.renew(table, read, 7),  # noqa: B023
                 lambda: transaction_record.abort(table, "T", "asked"),
-                lambda: transaction_record.abort(table, "T", "asked", beat=0),
+                lambda: transaction_record.abort(table, "T", "asked", heartbeats=0),
             ],
             "committed": [lambda: transaction_record.finish(table, "T")],
             "aborted": [
@@ -357,7 +357,7 @@ def test_requests_after_a_look(concurrent_engine: Engine) -> None:
     sound = mark("T", name_of(Transactions))
     image = place({"M": {"tx": sound}})
     row = Purse._lock_target("p0", None, Purse.lock_settings()).row
-    found = row.state(image).mark
+    found = row.state(image).intent
     assert found is not None
     place({"M": {"f": NEWER, "tx": sound}})
     for act in (write_intents.finish_all, write_intents.drop_all):

@@ -202,7 +202,7 @@ ROWS: Final = {
 
 ITEMS: Final = ("items", "locks, versions, expiry")
 TRANSACTIONS: Final = (("items", "transactions"), ("items", "transactions of more than 100 actions"))
-LEFT: Final = "many marks that another process has left: for its readers, `recover()`, `sweep()`"
+LEFT: Final = "many intents that another process has left: for its readers, `recover()`, `sweep()`"
 CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
 HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `repair()`")

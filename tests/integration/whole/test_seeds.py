@@ -245,7 +245,7 @@ def test_seed_003_conclusion_the_course_of_a_lock(clock: VirtualClock) -> None:
     clock.jump(20)
     first.renew()
     renewed = Locks.lock_state("report").holders[0]
-    assert (renewed.beat, renewed.until_ms) == (held.beat + 1, clock.time_ms() + 30_000)
+    assert (renewed.heartbeats, renewed.until_ms) == (held.heartbeats + 1, clock.time_ms() + 30_000)
 
     clock.jump(60)
     second = abandoned(Locks.lock("report", owner="host-b", heartbeat=False, settings=APART))

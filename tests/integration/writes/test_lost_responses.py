@@ -111,7 +111,7 @@ def test_renewing_by_heartbeat(account):
         lost_requests("UpdateItem", times=3, where=RENEW) as never_sent,
         account.locked("a", lease=3, settings=settings) as lock,
     ):
-        while account.lock_state("a").holders[0].beat < 8:
+        while account.lock_state("a").holders[0].heartbeats < 8:
             assert not lock.lost.is_set()
             time.sleep(0.01)
         assert (lost.hits, never_sent.hits) == (3, 3)
@@ -122,10 +122,10 @@ def test_a_repeated_renewal_recognises_itself(account):
     with account.locked("a", heartbeat=False) as lock:
         own = lock._handle.entry
         own.renew()
-        own.last_beat -= 1  # as if botocore had sent it twice
+        own.heartbeats -= 1  # as if botocore had sent it twice
         own.renew()
         assert not lock.lost.is_set()
-        assert account.lock_state("a").holders[0].beat == own.last_beat == 1
+        assert account.lock_state("a").holders[0].heartbeats == own.heartbeats == 1
 
 
 def test_a_late_copy_of_a_renewal_changes_nothing(account):
@@ -138,7 +138,7 @@ def test_a_late_copy_of_a_renewal_changes_nothing(account):
         with pytest.raises(client.Refused):
             lock_requests.renew(row, entry, 1, want_image=False)
         assert account.lock_state("a").holders[0].until_ms == newest.until_ms
-        assert account.lock_state("a").holders[0].beat == 2
+        assert account.lock_state("a").holders[0].heartbeats == 2
         with pytest.raises(client.Refused):
             lock_requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
 

@@ -78,10 +78,10 @@ def content_of(image: Image | None) -> dict[str, Any] | None:
     return None if image is None else {name: value for name, value in image.items() if name not in _OF_LOCKS}
 
 
-def is_ghost(image: Image | None) -> bool:
+def is_placeholder(image: Image | None) -> bool:
     """Tell whether an item is only the placeholder of a transaction."""
-    mark = queue_of(image).mark
-    return mark is not None and mark.is_ghost
+    mark = queue_of(image).intent
+    return mark is not None and mark.is_placeholder
 
 
 _OF_LOCKS = ("lock", "expires_s", "lease_ends")

@@ -44,9 +44,9 @@ class Silence(Checker):
         now = self.run.scheduler.now
         for change in changes:
             for entry in queue_of(change.after).entries:
-                self._alive_at_s.setdefault((change.place, entry.id, entry.beat), _sent_s(entry, request))
+                self._alive_at_s.setdefault((change.place, entry.id, entry.heartbeats), _sent_s(entry, request))
             for entry in _gone(change) if request.step == _EVICT else ():
-                silent_s = now - self._alive_at_s[change.place, entry.id, entry.beat]
+                silent_s = now - self._alive_at_s[change.place, entry.id, entry.heartbeats]
                 self.require(
                     silent_s >= entry.lease or self._is_excused(change.place, entry),
                     f"{request.actor} evicted {entry.owner} (ticket {entry.ticket}), silent for {silent_s:.1f} s only",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.simulation.checkers.base import content_of, is_ghost, log_of
+from tests.simulation.checkers.base import content_of, is_placeholder, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ class Lives:
 
 def _without_ghosts(change: Change) -> Change:
     """Return a change in which the placeholder of a transaction is what it means: no item."""
-    before, after = (None if is_ghost(image) else image for image in (change.before, change.after))
+    before, after = (None if is_placeholder(image) else image for image in (change.before, change.after))
     return change._replace(before=before, after=after)
 
 

@@ -49,7 +49,7 @@ class Unhindered(Checker):
                 self._note(request.purpose, change, before)
 
     def _note(self, done: Operation, change: Change, known: set[str]) -> None:
-        queue = queued_in(change.after) if queue_of(change.after).mark is None else []
+        queue = queued_in(change.after) if queue_of(change.after).intent is None else []
         for queued in queue:
             if queued.id not in known and is_turn(queue, queued):
                 self._free[done] = queued.id, len(self.run.trace)

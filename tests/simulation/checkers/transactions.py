@@ -112,7 +112,7 @@ class NothingLeft(Checker):
         if not any(model is Coin for model, _ in self.run.workload.items):
             return
         for image in self.run.network.images(Coin.Meta.table_name):
-            self.require(queue_of(image).mark is None, f"an item has a mark still: {image}")
+            self.require(queue_of(image).intent is None, f"an item has a mark still: {image}")
         for image in self.run.network.images(Headers.Meta.table_name):
             header = transaction_record.record_in(image)
             is_open = (

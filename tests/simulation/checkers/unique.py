@@ -40,7 +40,7 @@ class OneRowEach(_Committed):
 
     def wrong_in(self, items: Mapping[Place, Image]) -> Iterator[str]:
         """Compare them, unless a transaction of many items is under way or to be finished."""
-        if any(queue_of(image).mark for image in items.values()):
+        if any(queue_of(image).intent for image in items.values()):
             return
         rows = {
             place.key[0].rpartition("/")[2]: row

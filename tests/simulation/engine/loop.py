@@ -23,7 +23,7 @@ class Loop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._selector = self
-        self._bell = runtime.current.condition()
+        self._wakeup = runtime.current.condition()
         self._was_rung = False
         self.tasks = list[asyncio.Task[Any]]()
         self.set_task_factory(self._remember)
@@ -44,9 +44,9 @@ class Loop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Wait; nothing ever comes over a socket."""
-        with self._bell:
+        with self._wakeup:
             if not self._was_rung and timeout != 0:
-                runtime.current.wait(self._bell, timeout)
+                runtime.current.wait(self._wakeup, timeout)
             self._was_rung = False
         return []
 
@@ -54,9 +54,9 @@ class Loop(asyncio.BaseEventLoop):
         pass
 
     def _write_to_self(self) -> None:
-        with self._bell:
+        with self._wakeup:
             self._was_rung = True
-            self._bell.notify_all()
+            self._wakeup.notify_all()
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], keep: Callable[[Loop], None]) -> None:

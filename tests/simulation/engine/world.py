@@ -34,7 +34,7 @@ class World(runtime.Runtime):
         has_jitter: choose jitter; always one half otherwise.
     """
 
-    has_bells = False
+    has_wakeups = False
 
     def __init__(self, scheduler: Scheduler, choices: Recorded, *, is_fine: bool, has_jitter: bool) -> None:
         self.scheduler = scheduler

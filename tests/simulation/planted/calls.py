@@ -79,8 +79,8 @@ def takeover_without_a_new_ticket() -> Patches:
         except _Adopted as adopted:
             self._leave()
             self._may_be_in = False
-            entry, image = adopted.entry, lock_requests.look(self._row, consistent=True)
+            entry, image = adopted.entry, lock_requests.read(self._row, consistent=True)
             now = runtime.current.monotonic()
-            return HeldEntry(self._row, entry, now, entry.beat, self._state.since, image or {})
+            return HeldEntry(self._row, entry, now, entry.heartbeats, self._state.since, image or {})
 
     return [(acquire, "evict_dead", adopt), (acquire.Acquisition, "_wait_for_turn", wait_for_turn)]

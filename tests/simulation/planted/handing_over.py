@@ -129,7 +129,7 @@ def the_last_comer_is_next(join: Any, caller: Any) -> Any:
 @replaces(local_queue, "handover_to_next")
 def handed_over_by_a_reader(succession: Any, caller: Any, entry: Any) -> Any:
     """A holder that shares its lock hands it over to a caller that comes ahead of other readers."""
-    return succession(caller, entry and replace(entry, claim=WHOLE))
+    return succession(caller, entry and replace(entry, lock_mode=WHOLE))
 
 
 @plants(_SHARED, "Quiet", "Calm", "Progress")

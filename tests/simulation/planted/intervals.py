@@ -129,7 +129,7 @@ def staged_items_not_seen() -> Patches:
 
 
 @plants(_INTERVALS.but(workload="intervals in transactions"), "Disjoint", limit=300, first_seed=14)
-@replaces(StagedInserts, "look")
+@replaces(StagedInserts, "check_room")
 def earlier_calls_not_named(look: Any, self: Any) -> None:
     """The guard names the items of the last call of a transaction alone."""
     look(self)

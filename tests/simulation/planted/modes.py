@@ -71,16 +71,16 @@ def ranges_behind_locks_of_items() -> Patches:
 @plants(Plan("enforced ranges"), "Fence")
 def writers_meet_no_ranges() -> Patches:
     """A writer without a lock does not check the ranges of others."""
-    return [(GuardedMixin, "_foreign_checks", lambda self, owns: [])]
+    return [(GuardedMixin, "_foreign_checks", lambda self, held_entries: [])]
 
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
 @replaces(GuardedMixin, "_foreign_checks")
-def ranges_looked_at_before(foreign_checks: Any, self: Any, owns: Any) -> list[Any]:
+def ranges_looked_at_before(foreign_checks: Any, self: Any, held_entries: Any) -> list[Any]:
     """A writer looks at the ranges of others, then writes without the check, as if no holder could come meanwhile."""
-    for foreign_check in foreign_checks(self, owns):
+    for foreign_check in foreign_checks(self, held_entries):
         work: Any = SimpleNamespace(kind=PutError, is_named=False)
-        foreign_check.clear(Refusal(work, lock_requests.look(foreign_check.row, consistent=True), ValueError()))
+        foreign_check.clear(Refusal(work, lock_requests.read(foreign_check.row, consistent=True), ValueError()))
     return []
 
 
@@ -168,9 +168,9 @@ def one_permit_too_many() -> Patches:
     """A semaphore lets in one more than it has permits."""
     blockers = lock_modes.blockers
 
-    def too_few(claim: LockMode, ahead: Any) -> Any:
-        found = blockers(claim, ahead)
-        return [] if 1 < claim.permits == len(found) else found
+    def too_few(lock_mode: LockMode, ahead: Any) -> Any:
+        found = blockers(lock_mode, ahead)
+        return [] if 1 < lock_mode.permits == len(found) else found
 
     return [(lock_queue, "blockers", too_few), (lock_modes, "blockers", too_few)]
 
@@ -178,7 +178,7 @@ def one_permit_too_many() -> Patches:
 @plants(Plan("permits that differ"), "OneHolder", "Fifo")
 def permits_not_compared() -> Patches:
     """Who asks for another number of permits than those before is let in by its own number."""
-    return [(lock_modes, "disagreement", lambda claim, first: None)]
+    return [(lock_modes, "disagreement", lambda lock_mode, first: None)]
 
 
 @plants(Plan("work queue"), "OnceEach")

@@ -111,7 +111,7 @@ def unknown_told_as_refused(judge_by_id: Any, *arguments: Any, **options: Any) -
 @plants(
     Plan("append", parties=1, processes=1, rounds=2, faults={Fault.LATE: 1}, preemptions=0), "RealTime", exhaustive=True
 )
-@replaces(ItemWork, "look")
+@replaces(ItemWork, "read_outcome")
 def unknown_told_as_applied(look: Any, self: Any, error: Exception) -> Any:
     """A write of which nothing is known is reported as done."""
     try:

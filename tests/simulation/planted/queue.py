@@ -74,7 +74,7 @@ def release_without_condition() -> Patches:
 @replaces(lock_requests, "release")
 def release_of_a_stranger(release: Any, row: Any, entry_id: str, *, want_image: bool) -> Any:
     """A release removes the first entry."""
-    entries = row.state(lock_requests.look(row, consistent=True)).entries
+    entries = row.state(lock_requests.read(row, consistent=True)).entries
     return release(row, entries[0].id if entries else entry_id, want_image=want_image)
 
 
@@ -97,7 +97,7 @@ def nothing_broken() -> Patches:
 @replaces(lock_requests, "enter")
 def ticket_read_then_written(enter: Any, row: Any, entry: NewEntry, capacity: int) -> Any:
     """The next ticket is read with one request and taken with another: two can have the same."""
-    seen = row.state(lock_requests.look(row, consistent=True)).next_ticket
+    seen = row.state(lock_requests.read(row, consistent=True)).next_ticket
     if not seen:
         return enter(row, entry, capacity)
     return lock_requests._update(
@@ -119,7 +119,7 @@ def ticket_read_then_written(enter: Any, row: Any, entry: NewEntry, capacity: in
 @replaces(lock_requests, "enter")
 def ticket_taken_before_entering(enter: Any, row: Any, entry: NewEntry, capacity: int) -> Any:
     """As in the seed: a counter gives the ticket, another request enters; a later ticket can be in before."""
-    if not row.state(lock_requests.look(row, consistent=True)).exists:
+    if not row.state(lock_requests.read(row, consistent=True)).exists:
         return enter(row, entry, capacity)
     count = Clause("attribute_exists(#l.#n)", "#l.#n[0] = #l.#n[0] + :one")
     counted = lock_requests._update(row, count, {":one": stored_rows.number(1)})

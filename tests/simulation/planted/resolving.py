@@ -26,9 +26,9 @@ def what_is_not_there_yet_told_as_never(resolve_by_id: Any, *arguments: Any, **o
 
 @plants(Plan("resolved transactions", faults=_LATE), "Truth", limit=300, first_seed=30)
 @replaces(transaction_record, "give_up")
-def record_that_is_only_looked_for(_original: Any, table: Any, header: TransactionRecord) -> TransactionRecord:
+def record_that_is_only_looked_for(_original: Any, table: Any, record: TransactionRecord) -> TransactionRecord:
     """A transaction without a record is called not applied, and nothing takes the place of the record."""
-    return transaction_record.read(table, header.id) or header
+    return transaction_record.read(table, record.id) or record
 
 
 @plants(Plan("resolved transactions", faults=_LATE), "Truth", limit=300, first_seed=30)

@@ -134,17 +134,17 @@ def a_lost_batch_counts_as_not_applied(sent: Any, *arguments: Any) -> list[State
     first_seed=85,
 )
 @replaces(write_intents, "_sent_together")
-def a_refused_finish_counts_as_applied(together: Any, marked: Any, writes: Any) -> Any:
+def a_refused_finish_counts_as_applied(together: Any, intents: Any, writes: Any) -> Any:
     """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
-    left = together(marked, writes)
-    return left if len(marked) == 1 else []
+    left = together(intents, writes)
+    return left if len(intents) == 1 else []
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10)
-@replaces(Resolver, "header")
-def one_header_is_taken_for_all_marks(read: Any, self: Any, row: Any, mark: Any) -> Any:
+@replaces(Resolver, "record")
+def one_header_is_taken_for_all_marks(read: Any, self: Any, row: Any, intent: Any) -> Any:
     """A header that was read for one mark decides about those of other transactions as well."""
-    return next(iter(self._decided.values())) if self._decided else read(self, row, mark)
+    return next(iter(self._decided.values())) if self._decided else read(self, row, intent)
 
 
 @plants(_BATCH, *_WRITE_CHECKS, limit=1000)

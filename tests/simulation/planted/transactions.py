@@ -64,10 +64,10 @@ def r3_marks_before_the_header() -> Patches:
     begin, decide = transaction_record.begin, MultiRequestCommit._decide
 
     def later(self: Any) -> None:
-        begin(self._header_table, self._header)
+        begin(self._record_table, self._record)
         decide(self)
 
-    return [(transaction_record, "begin", lambda header_table, header: None), (MultiRequestCommit, "_decide", later)]
+    return [(transaction_record, "begin", lambda record_table, record: None), (MultiRequestCommit, "_decide", later)]
 
 
 @plants(Plan("long transactions", faults={Fault.PAUSE_BEFORE: 1}), *_WRITE_CHECKS, limit=600, first_seed=130)
@@ -76,11 +76,11 @@ def r4_marks_dropped_while_pending() -> Patches:
 
     begin = Resolver.begin
 
-    def dropping(self: Any, header: Any, marked: Any) -> Any:
+    def dropping(self: Any, record: Any, intents: Any) -> Any:
         try:
-            return begin(self, header, marked)
+            return begin(self, record, intents)
         except _Dropped:
-            return write_intents.drop(*marked[0])
+            return write_intents.drop(*intents[0])
 
     def abort(*_: Any, **__: Any) -> Any:
         raise _Dropped
@@ -97,9 +97,9 @@ class _Dropped(Exception):  # noqa: N818 - a signal
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=3000, first_seed=530)
 @replaces(validation, "read_together")
-def r5_plain_reads_validate(_original: Any, members: Any, marks: Any = ()) -> list[Any]:
+def r5_plain_reads_validate(_original: Any, members: Any, intents: Any = ()) -> list[Any]:
     """What was read is checked by plain reads, which show the old value of what is decided and not yet applied."""
-    return [*map(_plain_read, members), *(_plain_header(members, mark) for mark in marks)]
+    return [*map(_plain_read, members), *(_plain_header(members, intent) for intent in intents)]
 
 
 def _plain_read(member: Any) -> Any:
@@ -108,16 +108,16 @@ def _plain_read(member: Any) -> Any:
     return persistently(lambda: client.ask(connection, "GetItem", kwargs)).get("Item")
 
 
-def _plain_header(members: Any, mark: Any) -> Any:
-    header_table = RecordTable(members[0].item._get_connection().connection, mark.table)
-    kwargs = {"TableName": header_table.table, "Key": header_table.key(mark.id), "ConsistentRead": True}
-    return persistently(lambda: client.ask(header_table.connection, "GetItem", kwargs)).get("Item")
+def _plain_header(members: Any, intent: Any) -> Any:
+    record_table = RecordTable(members[0].item._get_connection().connection, intent.table)
+    kwargs = {"TableName": record_table.table, "Key": record_table.key(intent.id), "ConsistentRead": True}
+    return persistently(lambda: client.ask(record_table.connection, "GetItem", kwargs)).get("Item")
 
 
 @plants(Plan("mixed transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=2000, first_seed=81)
 def r6_validation_before_everything_is_marked() -> Patches:
     """Reads are validated while some items that will be written are not marked yet: write skew."""
-    return [(Paths, "marked", property(lambda self: self.staged))]
+    return [(Paths, "with_intents", property(lambda self: self.staged))]
 
 
 @plants(Plan("either", parties=3, processes=3, rounds=2), "Together", limit=1000)
@@ -132,14 +132,14 @@ def r7_absence_is_checked_last() -> Patches:
 def r8_placeholders_after_the_decision(_original: Any, self: Any, new: Any) -> None:
     """A placeholder is made by a plain write, whose late copy makes it again after the item was deleted."""
     for one in new:
-        self.mark(one)
+        self.write_intent(one)
 
 
 @plants(Plan("long transactions", faults={Fault.CRASH_BEFORE: 1}), *_WRITE_CHECKS, limit=400, first_seed=84)
 @replaces(MultiRequestCommit, "_finish")
 def r9_finished_before_all_items_are(finish: Any, self: Any) -> None:
     """The header says finished before the items are: a request that meets a mark then drops it."""
-    transaction_record.finish(self._header_table, self._header.id)
+    transaction_record.finish(self._record_table, self._record.id)
     finish(self)
 
 
@@ -147,8 +147,8 @@ def r9_finished_before_all_items_are(finish: Any, self: Any) -> None:
 @replaces(transaction_record, "record_in")
 def r10_headers_are_forgotten_at_once(read: Any, image: Any, table: Any = None) -> Any:
     """A final header is gone before everybody who may ask for it has: missing means aborted."""
-    header = read(image, table)
-    return None if header is not None and header.state is transactions.TransactionStatus.FINISHED else header
+    record = read(image, table)
+    return None if record is not None and record.state is transactions.TransactionStatus.FINISHED else record
 
 
 @plants(
@@ -173,9 +173,9 @@ def r11_another_token_for_each_attempt() -> Patches:
 
 @plants(Plan("long transactions", parties=3, processes=3, rounds=2), *_WRITE_CHECKS, limit=1000, first_seed=314)
 @replaces(validation, "read_together")
-def snapshots_with_headers_of_another_moment(read: Any, members: Any, marks: Any = ()) -> list[Any]:
+def snapshots_with_headers_of_another_moment(read: Any, members: Any, intents: Any = ()) -> list[Any]:
     """A snapshot looks past a mark whose transaction was pending a moment ago: it is decided when the item is read."""
-    found = [_plain_header(members, mark) for mark in marks]
+    found = [_plain_header(members, intent) for intent in intents]
     return [*read(members), *found]
 
 
@@ -183,8 +183,8 @@ def snapshots_with_headers_of_another_moment(read: Any, members: Any, marks: Any
 @replaces(transaction_record, "record_in")
 def snapshots_look_past_early_checks(header_in: Any, image: Any, table: Any = None) -> Any:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
-    header = header_in(image, table)
-    return None if header is None else replace(header, is_early=False)
+    record = header_in(image, table)
+    return None if record is None else replace(record, is_validated_early=False)
 
 
 @plants(
@@ -196,9 +196,9 @@ def snapshots_look_past_early_checks(header_in: Any, image: Any, table: Any = No
     first_seed=125,
 )
 @replaces(write_intents, "_dropping")
-def r12_placeholders_are_left_as_items(_original: Any, row: Any, mark: Any) -> Any:
+def r12_placeholders_are_left_as_items(_original: Any, row: Any, intent: Any) -> Any:
     """A placeholder is treated like an item that was there before: without its mark, an empty item remains."""
-    return write_intents._request(row, mark, replace(mark, set={}, remove=()))
+    return write_intents._request(row, intent, replace(intent, set={}, remove=()))
 
 
 _GIVEN_UP = Plan("sweepers", parties=1, processes=1, preemptions=0)
@@ -211,20 +211,20 @@ def clean_while_a_mark_is_underway() -> Patches:
 
 
 @plants(_GIVEN_UP.but(faults={Fault.CRASH_BEFORE: 1}), "NothingLeft", limit=100, exhaustive=True)
-@replaces(MultiRequestCommit, "_drop_marks")
+@replaces(MultiRequestCommit, "_remove_intents")
 def clean_before_the_marks_are_dropped(drop: Any, self: Any) -> None:
     """An aborted transaction is noted as clean first: a process that dies then leaves marks that no sweep sees."""
-    transaction_record.clean(self._header_table, self._header.id, is_certain=True)
+    transaction_record.clean(self._record_table, self._record.id, is_certain=True)
     drop(self)
 
 
 @plants(Plan("plain readers"), "PlainReads", limit=100)
-@replaces(IntentWriter, "mark")
-def values_beside_the_mark(mark: Any, self: Any, one: Any) -> None:
+@replaces(IntentWriter, "write_intent")
+def values_beside_the_mark(intent: Any, self: Any, one: Any) -> None:
     """A mark stores what it intends in the item itself, before the decision: dirty reads."""
-    mark(self, one)
-    if one.mark.set:
-        changes = list(enumerate(one.mark.set.items()))
+    intent(self, one)
+    if one.intent.set:
+        changes = list(enumerate(one.intent.set.items()))
         kwargs = {
             "TableName": one.row.table,
             "Key": one.row.key,

@@ -78,7 +78,7 @@ def row_of_another_item_deleted() -> Patches:
 @plants(_VALUES.but(workload="unique values, transactions"), "OneRowEach")
 def rows_not_in_the_transaction() -> Patches:
     """A transaction writes its items alone."""
-    return [(TransactionItems, "claim_values", lambda self: None)]
+    return [(TransactionItems, "take_values", lambda self: None)]
 
 
 @plants(_VALUES.but(workload="unique values, transactions"), "OneRowEach")

@@ -56,7 +56,7 @@ def old_image_without_us(with_us: Any, self: Any, image: Any) -> Any:
     return image
 
 
-@plants(Plan("embedded", parties=3, processes=3, has_bells=True), "Fifo", "OneHolder")
+@plants(Plan("embedded", parties=3, processes=3, has_wakeups=True), "Fifo", "OneHolder")
 def bell_proves_the_turn() -> Patches:
     """A waiter that is rung for holds the lock, whatever it sees."""
     with_us, wake = Acquisition._with_us, wakeups.wake

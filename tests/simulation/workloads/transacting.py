@@ -34,7 +34,7 @@ class Transacting(Workload):
         assert not report.failed, report
         connection = Coin._get_connection()
         kwargs = {"TableName": connection.table_name, "ConsistentRead": True}
-        left = [image for image in connection.connection.dispatch("Scan", kwargs)["Items"] if queue_of(image).mark]
+        left = [image for image in connection.connection.dispatch("Scan", kwargs)["Items"] if queue_of(image).intent]
         if left:
             raise Violation(f"NothingLeft: a sweep has missed marks: {left}")
 

@@ -9,7 +9,7 @@ import pytest
 from pynamo_locking._core.dynamodb import MOST_CONFLICTS, PASSING, Answer, Next, RetryPolicy, RetryState, Step
 
 ONCE = RetryPolicy(is_single=True)
-FINAL = {Next.LOOK, Next.FAIL, Next.UNKNOWN}
+FINAL = {Next.READ, Next.FAIL, Next.UNKNOWN}
 #: What proves that an attempt was not applied, and passes only where botocore does not repeat it.
 LEFT_TO_BOTOCORE = sorted(PASSING - {Answer.CONFLICT}, key=lambda answer: answer.name)
 
@@ -57,7 +57,7 @@ def test_conflicts_and_limits_share_one_budget():
     assert [step.next for step in steps(ONCE, *mixed)] == [Next.AGAIN] * 8 + [Next.FAIL]
 
 
-@pytest.mark.parametrize("policy", [RetryPolicy(), RetryPolicy(repeats=3), RetryPolicy(looks=True), ONCE])
+@pytest.mark.parametrize("policy", [RetryPolicy(), RetryPolicy(repeats=3), RetryPolicy(reads_outcome=True), ONCE])
 def test_a_denied_request_has_failed(policy):
     """At once: no copy would fare better."""
     assert steps(policy, Answer.DENIED) == [Step(Next.FAIL)]
@@ -84,8 +84,8 @@ def test_no_answer(repeats, first):
 
 def test_what_must_not_be_applied_twice_is_looked_for():
     """No copy is sent, whatever the number of copies; a conflict before is no danger."""
-    policy = RetryPolicy(repeats=4, is_single=True, looks=True)
-    assert steps(policy, Answer.CONFLICT, Answer.UNANSWERED) == [Step(Next.AGAIN, 1), Step(Next.LOOK)]
+    policy = RetryPolicy(repeats=4, is_single=True, reads_outcome=True)
+    assert steps(policy, Answer.CONFLICT, Answer.UNANSWERED) == [Step(Next.AGAIN, 1), Step(Next.READ)]
 
 
 def test_doubt_begins_with_what_botocore_repeated():
@@ -112,8 +112,8 @@ def test_all_short_histories(repeats, looks, is_single):
             assert sending.in_doubt == has_doubt
             assert (step.next is Next.SETTLE) == (answer is Answer.REFUSED)
             assert step.next is not Next.FAIL or not has_doubt
-            assert step.next not in {Next.LOOK, Next.UNKNOWN, Next.REPEAT} or has_doubt
-            assert (step.next is Next.LOOK) <= looks
+            assert step.next not in {Next.READ, Next.UNKNOWN, Next.REPEAT} or has_doubt
+            assert (step.next is Next.READ) <= looks
             copies += step.next is Next.REPEAT and step.pause is None
             assert copies <= (0 if looks else repeats)
             if step.next in FINAL:

@@ -156,7 +156,7 @@ def test_claims_are_stored_and_read():
     ):
         document = lock_record.new_document("me", lock_record.new_entry("o", claim, 1.0, 0, ticket=7), 7)
         (stored,) = lock_record.state_of(document["M"]).entries
-        assert stored.claim == claim
+        assert stored.lock_mode == claim
     [whole] = lock_record.new_entry("o", WHOLE, 60.0, 0)["L"]
     assert whole["M"].keys() == {"o", "b", "e", "w"}
 
@@ -166,14 +166,14 @@ def test_claims_are_stored_and_read():
 
 def test_all_evicted_holders_leave_a_trace():
     """Readers hold together; a writer behind them did not hold."""
-    readers = [entry(ticket, claim=SHARE) for ticket in (1, 2)]
+    readers = [entry(ticket, lock_mode=SHARE) for ticket in (1, 2)]
     assert eviction_traces([*readers, entry(3)], {}) == {1: 1, 2: 2}
     assert eviction_traces([entry(1), entry(2)], {}) == {1: 1}
 
 
 def test_the_younger_of_two_in_one_slot_is_remembered():
     """Whether the older one was evicted is unknown then, which is the truth."""
-    readers = [entry(ticket, claim=SHARE) for ticket in (1, 9)]
+    readers = [entry(ticket, lock_mode=SHARE) for ticket in (1, 9)]
     assert eviction_traces(readers, {}) == {1: 9}
     state = queue(entry(20), since=1, evicted=eviction_traces(readers, {}))
     assert (state.was_evicted(9), state.was_evicted(1)) == (True, None)

@@ -188,7 +188,7 @@ def test_a_sighting_is_the_first_of_the_highest_beat(beats):
     """
     seen = {}
     for now, beat in enumerate(beats):
-        seen = observe(seen, [entry(1, beat=beat)], float(now))
+        seen = observe(seen, [entry(1, heartbeats=beat)], float(now))
 
     assert seen == {"id1": HeartbeatObservation(max(beats), float(beats.index(max(beats))))}
 

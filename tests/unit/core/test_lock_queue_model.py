@@ -55,8 +55,8 @@ class Document:
 
     def renew(self, me, beat):
         mine = self.mine(me)
-        ok = mine is not None and mine.beat < beat
-        self.change(ok=ok, entries=[replace(e, beat=beat) if e is mine else e for e in self.state.entries])
+        ok = mine is not None and mine.heartbeats < beat
+        self.change(ok=ok, entries=[replace(e, heartbeats=beat) if e is mine else e for e in self.state.entries])
 
     def write(self, me, number, base, kind):
         mine = self.mine(me)
@@ -82,7 +82,7 @@ class Document:
         evicted = dict(self.state.evicted)
         if self.state.entries and self.state.entries[0].id in ids:
             evicted[self.state.entries[0].ticket % EVICTION_SLOTS] = self.state.entries[0].ticket
-        ok = all(e is not None and e.beat == d.beat for e, d in zip(found, dead, strict=True))
+        ok = all(e is not None and e.heartbeats == d.heartbeats for e, d in zip(found, dead, strict=True))
         self.change(ok=ok, entries=[e for e in self.state.entries if e.id not in ids], evicted=evicted)
 
 
@@ -282,7 +282,7 @@ def impatient(entries, seen, now, now_ms, skew):
 
 
 def without_news(seen, entries, now):
-    return {e.id: seen.get(e.id, lock_queue.HeartbeatObservation(e.beat, now)) for e in entries}
+    return {e.id: seen.get(e.id, lock_queue.HeartbeatObservation(e.heartbeats, now)) for e in entries}
 
 
 def everybody(self: LockState, it: QueueEntry) -> tuple[QueueEntry, ...]:

@@ -46,7 +46,7 @@ def test_fate(state: TransactionStatus | None, resolution: IntentResolution, *, 
     known = None if state is None else header(state)
     assert resolution_of_intent(known) is resolution
     assert shows_committed(known) is is_shown
-    assert not shows_committed(header(is_early=True))
+    assert not shows_committed(header(is_validated_early=True))
 
 
 def test_states() -> None:
@@ -64,20 +64,22 @@ def test_states() -> None:
 
 def test_meetings_remember_the_first_sight_and_the_newest_beat() -> None:
     """An old beat, as of a late answer, does not count as a sign of life; a new one does."""
-    first = observe_pending(None, header(beat=3), 100.0)
-    assert (first.first, first.sighting.beat, first.sighting.since) == (100.0, 3, 100.0)
+    first = observe_pending(None, header(heartbeats=3), 100.0)
+    assert (first.first, first.observation.heartbeats, first.observation.since) == (100.0, 3, 100.0)
     for beat in (2, 3):
-        assert observe_pending(first, header(beat=beat), 105.0) == first
-    newer = observe_pending(first, header(beat=4), 105.0)
-    assert (newer.first, newer.sighting.beat, newer.sighting.since) == (100.0, 4, 105.0)
+        assert observe_pending(first, header(heartbeats=beat), 105.0) == first
+    newer = observe_pending(first, header(heartbeats=4), 105.0)
+    assert (newer.first, newer.observation.heartbeats, newer.observation.since) == (100.0, 4, 105.0)
 
 
 def reason(
     now: float, *, now_ms: int = 0, skew: float | None = None, priority: str | None = None, beat_at: float = 0.0
 ) -> str | None:
     """Of a transaction that was met at 0 and whose last beat was seen at `beat_at`."""
-    meeting = observe_pending(observe_pending(None, header(beat=0), 0.0), header(beat=1), beat_at)
-    return reason_to_abort(header(beat=1), meeting, now=now, now_ms=now_ms, max_clock_skew=skew, priority=priority)
+    meeting = observe_pending(observe_pending(None, header(heartbeats=0), 0.0), header(heartbeats=1), beat_at)
+    return reason_to_abort(
+        header(heartbeats=1), meeting, now=now, now_ms=now_ms, max_clock_skew=skew, priority=priority
+    )
 
 
 def test_silence_of_a_whole_lease_is_death() -> None:
@@ -144,13 +146,13 @@ def test_of_two_one_is_never_wounded(one: str, other: str) -> None:
 
 def test_a_header_that_does_not_say_may_have_checked_early():
     """It was written by a process that did not know that it matters: no reader looks past it."""
-    header_table, stored = transaction_record.RecordTable(None, "headers"), {}
+    record_table, stored = transaction_record.RecordTable(None, "headers"), {}
     known = header()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            transaction_record, "ask", lambda _header_table, _operation, kwargs: stored.update(kwargs["Item"])
+            transaction_record, "ask", lambda _record_table, _operation, kwargs: stored.update(kwargs["Item"])
         )
-        transaction_record.begin(header_table, known)
-    assert not transaction_record.record_in(stored).is_early
+        transaction_record.begin(record_table, known)
+    assert not transaction_record.record_in(stored).is_validated_early
     del stored[transaction_record.EARLY]
-    assert transaction_record.record_in(stored).is_early
+    assert transaction_record.record_in(stored).is_validated_early

@@ -32,11 +32,11 @@ def planned(members: list[MemberFacts], *, extra: int = 0) -> Plan:
 
 
 def writes(count: int, **facts: object) -> list[MemberFacts]:
-    return [MemberFacts(is_write=True, **{"size": 100, "mark": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+    return [MemberFacts(is_write=True, **{"size": 100, "intent": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 def reads(count: int, **facts: object) -> list[MemberFacts]:
-    return [MemberFacts(is_write=False, **{"size": 100, "mark": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
+    return [MemberFacts(is_write=False, **{"size": 100, "intent": MARK, **facts}) for _ in range(count)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ MEMBERS = st.lists(
         MemberFacts,
         is_write=st.booleans(),
         is_absent=st.booleans(),
-        can_be_marked=st.just(True),
+        can_have_intent=st.just(True),
         wants_direct=st.booleans(),
         size=st.integers(0, 400_000),
-        mark=st.builds(IntentFacts, key_size=st.integers(1, 2_000)),
+        intent=st.builds(IntentFacts, key_size=st.integers(1, 2_000)),
     ),
     max_size=260,
 )
@@ -91,11 +91,11 @@ def test_every_plan_does_everything_once_within_the_limits(members: list[MemberF
     if plan.path is CommitPath.LONG:
         assert 1 + extra + len(plan.direct) + len(plan.checked) <= MOST_ACTIONS
         assert sum(members[i].size for i in plan.direct) <= MOST_BYTES
-        assert set(plan.marked) >= set(plan.staged)
+        assert set(plan.with_intents) >= set(plan.staged)
         # Reads that are validated before the decision need every written item to be marked first.
-        assert not plan.validated or set(plan.marked) == set(written)
-        new = sum(members[i].is_absent for i in plan.marked)
-        marks = len(plan.marked) - new + -(-new // (MOST_ACTIONS - 1))
+        assert not plan.validated or set(plan.with_intents) == set(written)
+        new = sum(members[i].is_absent for i in plan.with_intents)
+        marks = len(plan.with_intents) - new + -(-new // (MOST_ACTIONS - 1))
         assert plan.requests == 1 + plan.rows + marks + -(-len(plan.validated) // MOST_ACTIONS) + 1 + (
             len(plan.staged) + 1 if plan.staged else 0
         )
@@ -107,7 +107,7 @@ def test_every_plan_does_everything_once_within_the_limits(members: list[MemberF
 
 def test_what_cannot_be_marked_is_direct() -> None:
     """Items without a place for a mark come first into the decision, then new ones, then large ones."""
-    plan = choose_path([*writes(60), *writes(99, can_be_marked=False)])
+    plan = choose_path([*writes(60), *writes(99, can_have_intent=False)])
     assert plan.direct == tuple(range(60, 159))
     plan = choose_path([*writes(60), *writes(60, is_absent=True), *writes(60, size=5000)])
     assert set(plan.direct) == {*range(60, 120), *range(120, 159)}
@@ -116,10 +116,10 @@ def test_what_cannot_be_marked_is_direct() -> None:
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        (writes(100, can_be_marked=False) + writes(1), "100 of 101 items .* has room for 99"),
-        (writes(99, can_be_marked=False, size=50_000) + writes(2), "4,950,000 bytes together"),
+        (writes(100, can_have_intent=False) + writes(1), "100 of 101 items .* has room for 99"),
+        (writes(99, can_have_intent=False, size=50_000) + writes(2), "4,950,000 bytes together"),
         (
-            writes(40, can_be_marked=False) + reads(60) + writes(60),
+            writes(40, can_have_intent=False) + reads(60) + writes(60),
             "40 of 100 items .*, and the 60 items that are only read .* has room for 99",
         ),
     ],
@@ -136,9 +136,9 @@ def test_reads_inside_or_outside() -> None:
     inside, outside = choose_path(writes(80) + reads(49)), choose_path(writes(80) + reads(50))
     assert (len(inside.checked), len(inside.validated)) == (49, 0)
     assert (len(outside.checked), len(outside.validated)) == (0, 50)
-    assert outside.marked == tuple(range(80))
+    assert outside.with_intents == tuple(range(80))
     assert outside.staged == ()
-    beside = choose_path(writes(39, can_be_marked=False) + reads(60) + writes(60))
+    beside = choose_path(writes(39, can_have_intent=False) + reads(60) + writes(60))
     assert (len(beside.checked), len(beside.validated)) == (60, 0)
 
 
@@ -146,24 +146,24 @@ def test_costs_of_a_long_plan() -> None:
     """250 updates of small items: 99 are written by the decision, 151 staged, each marked and finished."""
     plan = planned(writes(250))
     assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
-    assert Plan(CommitPath.NOTHING).marked == ()
+    assert Plan(CommitPath.NOTHING).with_intents == ()
 
 
 def test_costs_of_placeholders_and_of_batches() -> None:
     """250 inserts, 99 of them by the decision: 99 and 52 placeholders at once, finishes by 25; a large one alone."""
     mark = IntentFacts(size=1500, key_size=50, place="here")
-    plan = planned(writes(250, is_absent=True, mark=mark))
+    plan = planned(writes(250, is_absent=True, intent=mark))
     assert plan.requests == 1 + 1 + 2 + 1 + 7 + 1
     alone = replace(mark, is_placed_together=False, is_finished_together=False)
-    plan = planned([*writes(110, mark=mark), *writes(1, mark=alone)])
+    plan = planned([*writes(110, intent=mark), *writes(1, intent=alone)])
     assert plan.requests == 1 + 1 + (1 + 1) + 1 + (1 + 1) + 1
     read_first = replace(mark, is_read_first=True)
-    assert planned(writes(110, mark=read_first)).requests == planned(writes(110, mark=mark)).requests + 11
+    assert planned(writes(110, intent=read_first)).requests == planned(writes(110, intent=mark)).requests + 11
 
 
 def test_costs_of_rows_of_changes() -> None:
     """What does not fit into a mark is written into a row and deleted there."""
-    small, large = writes(110), writes(110, mark=replace(MARK, spill_size=300_000))
+    small, large = writes(110), writes(110, intent=replace(MARK, changes_row_size=300_000))
     assert planned(large).requests == planned(small).requests + 2 * 11
 
 

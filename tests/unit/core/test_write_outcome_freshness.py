@@ -36,7 +36,7 @@ def test_each_mark(before: Freshness, has_version: bool, is_locked: bool) -> Non
     """The table of what stays, and what is known anew."""
 
     def marked(why: Why) -> Freshness:
-        return before.marked(why, NOW, has_version=has_version, is_locked=is_locked)
+        return before.made_stale(why, NOW, has_version=has_version, is_locked=is_locked)
 
     assert marked(Why.COMMITTED) == (Freshness(Why.COMMITTED) if has_version or is_locked else before)
     assert marked(Why.UNKNOWN) == (before if has_version else Freshness(Why.UNKNOWN))

@@ -29,7 +29,7 @@ ENTRIES = st.builds(
     id=st.integers(0, 2**56 - 1).map("{:014x}".format),
     owner=OWNERS,
     lease_ms=st.integers(0, 10**9),
-    beat=st.integers(0, 10**9),
+    heartbeats=st.integers(0, 10**9),
     until_ms=st.integers(0, 10**14),
     writes=st.integers(0, 10**9),
     read_ms=st.just(1_000_000),
@@ -52,7 +52,7 @@ def stored(entries, next_ticket, since, evicted):
 
 def facts(e):
     number = stored_rows.number
-    found = {"o": {"S": e.owner}, "b": number(e.beat), "e": number(e.entered_ms), "w": number(e.writes)}
+    found = {"o": {"S": e.owner}, "b": number(e.heartbeats), "e": number(e.entered_ms), "w": number(e.writes)}
     found |= {"r": number(e.until_ms - e.lease_ms - e.entered_ms)}
     found |= {} if e.granted_ms is None else {"g": number(e.granted_ms - e.entered_ms)}
     return found if e.lease_ms == 60_000 else {**found, "l": number(e.lease_ms)}
@@ -86,7 +86,7 @@ def test_a_new_document_has_us_first(owner, lease, now_ms, ticket):
     (mine,) = state.entries
 
     assert (mine.id, mine.ticket, mine.owner, mine.mode) == ("me", ticket, owner, "exclusive")
-    assert (mine.beat, mine.writes) == (0, 0)
+    assert (mine.heartbeats, mine.writes) == (0, 0)
     assert (mine.entered_ms, mine.granted_ms, mine.until_ms - mine.lease_ms) == (now_ms, None, now_ms)
     assert lease - 0.001 < mine.lease <= lease
     assert (state.next_ticket, state.since, state.evicted) == (ticket + 1, ticket, {})
@@ -252,17 +252,17 @@ SAVE = {"op": {"S": "save"}, "set": {"M": {"a": {"N": "1"}}}, "remove": {"L": [{
     ("mark", "intent"),
     [
         (WriteIntent("T", "tx", "save", set={"a": {"N": "1"}}, remove=("b",)), SAVE),
-        (WriteIntent("T", "tx", "save", is_ghost=True), {"op": {"S": "save"}, "ghost": {"BOOL": True}}),
-        (WriteIntent("T", "tx", "save", spill="T!00000"), {"op": {"S": "save"}, "spill": {"S": "T!00000"}}),
+        (WriteIntent("T", "tx", "save", is_placeholder=True), {"op": {"S": "save"}, "ghost": {"BOOL": True}}),
+        (WriteIntent("T", "tx", "save", changes_row="T!00000"), {"op": {"S": "save"}, "spill": {"S": "T!00000"}}),
         (WriteIntent("T", "tx", "delete"), {"op": {"S": "delete"}}),
     ],
 )
 def test_a_mark_is_stored_as_ever_and_read_back(mark, intent):
     """What it does not say is not stored."""
-    stored_mark = lock_record.stored_mark(mark)
-    read = lock_record.state_of({"tx": stored_mark}).mark
+    stored_intent = lock_record.stored_intent(mark)
+    read = lock_record.state_of({"tx": stored_intent}).intent
 
-    assert stored_mark == {"M": {**MARK, "intent": {"M": intent}}}
+    assert stored_intent == {"M": {**MARK, "intent": {"M": intent}}}
     assert (read, read.set) == (mark, mark.set)
 
 

@@ -236,7 +236,7 @@ def test_where_sockets_are(monkeypatch: Any, given: str | None, expected: str) -
 
 
 def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: Any) -> None:
-    monkeypatch.setattr(runtime.Runtime, "has_bells", False)
+    monkeypatch.setattr(runtime.Runtime, "has_wakeups", False)
     listener.listen()
     assert not folder.exists()
     with another(folder, "1234") as you:
@@ -255,7 +255,7 @@ def test_a_bell_wakes_the_waiter_that_it_names() -> None:
     wakeups.wake("entry-1")
     wakeups.wake("entry")
     wakeups.wake("")
-    assert [waiter._must_look for waiter in waiters] == [False, True, False]
+    assert [waiter._must_read for waiter in waiters] == [False, True, False]
     for key, waiter in zip(("a-1", "a-1", "a-2"), waiters, strict=True):
         wakeups.close_mailbox(row(key), waiter)
 

@@ -65,13 +65,13 @@ class Ward:
         self.world = world
         self.heart = HeartbeatThread()
         self.log = []
-        self.owns = []
+        self.held_entries = []
 
     def own(self, name, lease=9.0, *, is_blocked=False, errors=()):
         own = Own(self.world, lease, self.log, name)
         own.gate = self.world.gate() if is_blocked else None
         own.errors = list(errors)
-        self.owns.append(own)
+        self.held_entries.append(own)
         return own
 
     def add(self, name, lease=9.0, **options):
@@ -95,7 +95,7 @@ class Ward:
         for own in [self.add(f"busy{i}", 3.0, is_blocked=True) for i in range(count)]:
             own.name = "busy"
         self.world.advance(1.0)
-        for own in self.owns:
+        for own in self.held_entries:
             own.gate.open()
             self.end(own)
         self.world.settle()
@@ -114,7 +114,7 @@ def ward(world):
     yield ward
     for gate in world.gates:
         gate.open()
-    for own in ward.owns:
+    for own in ward.held_entries:
         own.possession = own.possession.over()
     world.advance(10_000)
     assert world.threads == 0
@@ -202,7 +202,7 @@ def test_others_that_are_added_later_are_helped_too(ward):
 
 def test_no_more_threads_than_the_limit(ward):
     """With more slow renewals than threads the rest wait, and go on when the first answer."""
-    owns = [ward.add(f"{i}", 9.0, is_blocked=True) for i in range(MAX_THREADS + 3)]
+    held_entries = [ward.add(f"{i}", 9.0, is_blocked=True) for i in range(MAX_THREADS + 3)]
     ward.world.advance(3)
 
     assert len(ward.log) == ward.world.threads == MAX_THREADS
@@ -212,7 +212,7 @@ def test_no_more_threads_than_the_limit(ward):
 
     assert len(ward.log) == ward.world.threads == MAX_THREADS
 
-    for own in owns:
+    for own in held_entries:
         own.gate.open()
     ward.world.settle()
 
@@ -221,12 +221,12 @@ def test_no_more_threads_than_the_limit(ward):
 
 def test_helpers_leave_again(ward):
     """A few seconds after the last slow renewal one thread, and perhaps one that stands by, are enough."""
-    owns = [ward.add(f"{i}", 9.0, is_blocked=True) for i in range(5)]
+    held_entries = [ward.add(f"{i}", 9.0, is_blocked=True) for i in range(5)]
     ward.world.advance(3)
     assert ward.world.threads >= 5
-    for own in owns:
+    for own in held_entries:
         own.gate.open()
-    for own in owns[1:]:
+    for own in held_entries[1:]:
         ward.end(own)
     ward.world.advance(30)
 
@@ -325,13 +325,13 @@ def test_the_others_go_on_if_a_thread_is_killed(ward, error, lease):
 def test_they_go_on_if_all_threads_are_killed(ward, limit, monkeypatch):
     """All that there may be, at the same time: every entry is renewed again, those that killed them as well."""
     monkeypatch.setattr(heartbeat, "MAX_THREADS", limit)
-    owns = [ward.add(f"{i}", 9.0, is_blocked=True, errors=[SystemExit()]) for i in range(limit)]
+    held_entries = [ward.add(f"{i}", 9.0, is_blocked=True, errors=[SystemExit()]) for i in range(limit)]
     ward.world.advance(3)
-    for own in owns:
+    for own in held_entries:
         own.gate.open()
     ward.log.clear()
 
-    assert set(ward.names_after(5)) == {own.name for own in owns}
+    assert set(ward.names_after(5)) == {own.name for own in held_entries}
     assert len(ward.world.killed_by) == limit
 
 
@@ -417,7 +417,7 @@ def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
     ward = Ward(world)
     monkeypatch.setattr(heartbeat, "heartbeat_thread", ward.heart)
     theirs = ward.add("parent's", 9.0)
-    heartbeat._start_anew_after_fork()
+    heartbeat._reset_after_fork()
 
     assert heartbeat.heartbeat_thread is not ward.heart
     assert (heartbeat.heartbeat_thread._due, heartbeat.heartbeat_thread._threads) == ([], 0)
@@ -428,7 +428,7 @@ def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
     assert [item[2].name for item in heartbeat.heartbeat_thread._due] == ["child's"]
     ward.end(theirs)
     ward.end(own)
-    ward.owns[1].possession = ward.owns[1].possession.over()
+    ward.held_entries[1].possession = ward.held_entries[1].possession.over()
     world.advance(100)
 
 
@@ -443,7 +443,7 @@ def run_at_random(seed):
         world.last_wakes_first = r.random() < 0.5
         overdue = []
         for step in range(30):
-            live = [own for own in ward.owns if own.possession.is_held]
+            live = [own for own in ward.held_entries if own.possession.is_held]
             action = r.random()
             if action < 0.3:
                 errors = [ValueError("x")] * (r.random() < 0.3)
@@ -459,7 +459,7 @@ def run_at_random(seed):
             late = [own.name for due, _, own in ward.heart._due if due < world.now and own.possession.is_held]
             if held < MAX_THREADS and late:
                 overdue.append((step, late))
-        for own in ward.owns:
+        for own in ward.held_entries:
             own.possession = own.possession.over()
         for gate in world.gates:
             gate.open()
