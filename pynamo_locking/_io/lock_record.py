@@ -291,8 +291,9 @@ def _mark_in(raw: Mapping[str, Any]) -> WriteIntent | None:
     if TX not in raw:
         return None
     stored = raw[TX]["M"]
-    intent = stored[INTENT]["M"]
-    return WriteIntent(**_MARK.decode(stored), **_INTENT.decode(intent), **_CHANGES.decode(intent))
+    named = _MARK.decode(stored)
+    intent = stored[INTENT]["M"]  # looked up last, so that `flaw_in` names it if it is no map
+    return WriteIntent(**named, **_INTENT.decode(intent), **_CHANGES.decode(intent))
 
 
 def stored_mark(mark: WriteIntent) -> dict[str, Any]:
