@@ -31,7 +31,7 @@ from pynamo_locking._items.unique_values import Value
 from pynamo_locking._writes.unique_rows import Holder, UniqueRow
 from pynamo_locking._writes.write import error_of_refusal
 from pynamo_locking.testing.memory import client_error
-from tests.support.faults import delayed, lost_requests, lost_responses
+from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 from tests.support.statements import answering
@@ -90,6 +90,28 @@ def test_a_refused_row_says_nothing_of_an_earlier_copy(model: Any) -> None:
         late[0]()
     assert model.get("a", consistent_read=True).email == "x"
     assert rows() == {"x": "a"}
+
+
+def test_a_row_of_another_item_is_not_left_out_of_a_copy() -> None:
+    """Without a doubt it would be. But the first copy may still arrive, and has the same token."""
+    user = User("a", email="x")
+    user.save()
+    [row] = Uniques.scan(consistent_read=True)
+    row.holder, own = {**row.holder, "key": {"M": {"id": {"S": "b"}}}}, row.holder  # as another program may
+    row.save()
+    user.email = "y"
+    with (
+        count_requests() as sent,
+        delayed("TransactWriteItems", times=1) as late,
+        pytest.raises(OutcomeUnknown) as unknown,
+    ):
+        user.save()
+    assert sent.by_operation["TransactWriteItems"] == 2
+    row.holder = own
+    row.save()
+    late[0]()
+    assert unknown.value.resolve() == "applied"
+    assert rows() == {"y": "a"}
 
 
 def test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
