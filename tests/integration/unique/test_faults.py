@@ -92,13 +92,34 @@ def test_a_refused_row_says_nothing_of_an_earlier_copy(model: Any) -> None:
     assert rows() == {"x": "a"}
 
 
+def given_to_another_item() -> tuple[Any, Any]:
+    """The only row, which has another holder now, as another program may have stored it; and the holder before."""
+    [row] = Uniques.scan(consistent_read=True)
+    own = row.holder
+    row.holder = {**own, "key": {"M": {"id": {"S": "b"}}}}
+    row.save()
+    return row, own
+
+
+def test_a_row_of_another_item_is_left_out_of_no_transaction_with_a_token_of_the_caller() -> None:
+    """Another call with that token has the row: DynamoDB would refuse it as another transaction."""
+    user = User("a", email="x")
+    user.save()
+    given_to_another_item()
+    connection = User._get_connection().connection
+    with pytest.raises(TransactionConflict), TransactWrite("mine", connection=connection) as write:
+        write.delete(user)
+    assert User.count() == 1
+    with TransactWrite(connection=connection) as write:
+        write.delete(user)
+    assert (User.count(), rows()) == (0, {"x": "b"})
+
+
 def test_a_row_of_another_item_is_not_left_out_of_a_copy() -> None:
     """Without a doubt it would be. But the first copy may still arrive, and has the same token."""
     user = User("a", email="x")
     user.save()
-    [row] = Uniques.scan(consistent_read=True)
-    row.holder, own = {**row.holder, "key": {"M": {"id": {"S": "b"}}}}, row.holder  # as another program may
-    row.save()
+    row, own = given_to_another_item()
     user.email = "y"
     with (
         count_requests() as sent,
