@@ -291,8 +291,9 @@ def _intent_in(raw: Mapping[str, Any]) -> WriteIntent | None:
     if TX not in raw:
         return None
     stored = raw[TX]["M"]
-    change = stored[INTENT]["M"]
-    return WriteIntent(**_INTENT.decode(stored), **_INTENT_CHANGE.decode(change), **_CHANGES.decode(change))
+    named = _INTENT.decode(stored)
+    change = stored[INTENT]["M"]  # looked up last, so that `flaw_in` names it if it is no map
+    return WriteIntent(**named, **_INTENT_CHANGE.decode(change), **_CHANGES.decode(change))
 
 
 def stored_intent(intent: WriteIntent) -> dict[str, Any]:

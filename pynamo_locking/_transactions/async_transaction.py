@@ -382,7 +382,7 @@ def atransactional(
         @functools.wraps(function)
         async def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
             if current_transaction() is not None:
-                async with atransaction(join=join) as outer:
+                async with atransaction(table, join=join, **options) as outer:
                     return await function(outer, *arguments, **keywords)
             return await _run(lambda tx: function(tx, *arguments, **keywords), attempts, {"table": table, **options})
 

@@ -169,7 +169,7 @@ def transactional(
         @functools.wraps(function)
         def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
             if current_transaction() is not None:
-                with transaction(join=join) as outer:
+                with transaction(join=join, **options) as outer:
                     return function(outer, *arguments, **keywords)
             return _run(lambda tx: function(tx, *arguments, **keywords), attempts, options)
 

@@ -472,6 +472,24 @@ def test_a_prolonged_item_refuses_the_update_that_took_it_for_absent(engine):
     assert Session.get("a", 1).n == 5
 
 
+def test_an_update_deletes_what_has_expired_once(engine):
+    """Another client stores an expired item before each attempt: the update is refused, and does not go on and on."""
+    engine.bind(Cached)
+    Cached("a", n=5, expires=PAST).save()
+    image, attempts = stored(engine, Cached), list[str]()
+
+    def put_back(body: dict[str, Any]) -> bool:
+        if len(attempts) < 5:
+            engine.client().put_item(TableName=body["TableName"], Item=image)
+        attempts.append(body["UpdateExpression"])
+        return False
+
+    with lost_requests("UpdateItem", where=put_back), count_requests() as counted, pytest.raises(Conflict):
+        Cached("a").update([Cached.n.add(1)])
+    assert (len(attempts), counted.by_operation["DeleteItem"]) == (2, 1)
+    assert stored(engine, Cached) == image
+
+
 def test_an_update_that_wants_an_item_is_refused_where_it_has_expired(engine):
     """With a condition that no absent item meets, nothing is cleared: one request, a Conflict."""
     engine.bind(Cached)

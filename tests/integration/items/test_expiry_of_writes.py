@@ -23,8 +23,9 @@ from pynamo_locking._writes.write import plan_check, plan_save, plan_update
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.models import declare
+from tests.support.poisoned import header, mark, name_of, put
 from tests.support.transaction_helpers import add_fillers
-from tests.support.transaction_models import Purse, Session, Transactions
+from tests.support.transaction_models import Purse, Session, Transactions, existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +124,17 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(clock, 
         clock.jump(20)
     found = model.get("a", consistent_read=True)
     assert (found.note, found.version) == (None, 1)
+
+
+def test_an_update_of_what_a_transaction_has_let_expire(clock):
+    """Its intent is still in the item: once that is applied, the item has expired, and the update begins afresh."""
+    Session("a", note="old", expires_at=LATER).save()
+    intent = {"op": {"S": "save"}, "set": {"M": {"expires_at": {"N": str(expiry.now_s())}}}}
+    put(Session, {**existing(Session, "a"), "lock": {"M": {"tx": mark("T", name_of(Transactions), **intent)}}})
+    put(Transactions, header("T", "committed"))
+    Session("a").update([Session.user.set("new")], add_version_condition=False)
+    found = Session.get("a")
+    assert (found.note, found.user, found.version) == (None, "new", 1)
 
 
 def test_a_transaction_in_time_prolongs(clock, path):

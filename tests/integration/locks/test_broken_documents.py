@@ -15,7 +15,7 @@ from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.options import make_options
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks
-from tests.support.poisoned import document, entry, native, place, put, save, update
+from tests.support.poisoned import document, entry, mark, native, place, put, save, update
 from tests.support.shell import prepared
 from tests.support.transaction_models import Purse, Transactions, existing, stored
 
@@ -221,3 +221,12 @@ def test_times_that_no_calendar_has(clock, facts):
         Purse.lock("p0", wait=1).acquire()
     with Purse.locked("p0", wait=30):
         assert 4 < clock.elapsed < 12
+
+
+@pytest.mark.parametrize("content", ["x", ["op"], 5, None], ids=str)
+def test_an_intent_without_a_map(content):
+    """The flaw is there, and not in what was read before it. DynamoDB stores no such map: an image from a file may."""
+    lock = document(mark("T", "transactions"))
+    lock["M"]["tx"]["M"]["intent"] = {"M": content}
+    purse = Purse.from_raw_data({"purse_id": {"S": "p0"}, "lock": lock})
+    assert purse.lock.unreadable == f"tx.intent is {{'M': {content!r}}}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from pynamo_locking import (
     StaleVersion,
     atransaction,
     atransactional,
+    current_transaction,
     idempotent,
     transaction,
     transactional,
@@ -703,6 +705,18 @@ def test_a_result_that_a_savepoint_takes_back_is_not_lost_unseen(memory):
         before.rollback()
         call.complete(2)
     assert json.loads(Calls.get("k").result) == call.result == 2
+
+
+def test_a_result_that_is_not_committed_when_the_call_ends_is_not_lost_unseen(purse):
+    """The transaction is still open, and could roll back later."""
+    with ExitStack() as ends_later:
+        with pytest.raises(ConfigurationError, match="is not committed"), Calls.call("k") as call:
+            ends_later.enter_context(transaction()).save(Purse("new"))
+            call.complete(1)
+        assert Calls.lock_state("k").entries == ()
+        current_transaction().rollback()
+    with Calls.call("k") as call:
+        assert not call.is_repeated
 
 
 def test_a_transaction_that_could_not_store_the_result_is_refused_before_the_work(memory):

@@ -308,6 +308,20 @@ async def test_inside_another_transaction() -> None:
     assert Purse.get("a").note == "joined"
 
 
+async def test_an_option_that_a_transaction_does_not_have() -> None:
+    """Is refused, whether a transaction is open or not."""
+
+    @atransactional(join=True, nope=1)  # type: ignore[call-arg]
+    async def joins(tx: AsyncTransaction) -> None:
+        raise AssertionError("never runs")
+
+    with pytest.raises(TypeError, match="nope"):
+        await joins()
+    async with atransaction():
+        with pytest.raises(TypeError, match="no option 'nope'"):
+            await joins()
+
+
 async def test_what_is_no_coroutine_is_refused() -> None:
     store(a=1)
     with pytest.raises(ConfigurationError, match="transactional"):

@@ -330,6 +330,19 @@ def test_transactional_inside_another() -> None:
     assert joins().id != outer.id
 
 
+def test_transactional_refuses_an_option_that_it_does_not_have() -> None:
+    """Whether a transaction is open or not."""
+
+    @transactional(join=True, nope=1)
+    def joins(tx: Transaction) -> None:
+        raise AssertionError("never runs")
+
+    with pytest.raises(TypeError, match="nope"):
+        joins()
+    with transaction(), pytest.raises(TypeError, match="no option 'nope'"):
+        joins()
+
+
 def test_all_attempts_have_one_deadline(few: None) -> None:
     """`wait` is not given anew to each attempt: what is left of it is, and then nothing."""
     purses(1)

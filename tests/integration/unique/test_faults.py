@@ -31,7 +31,7 @@ from pynamo_locking._items.unique_values import Value
 from pynamo_locking._writes.unique_rows import Holder, UniqueRow
 from pynamo_locking._writes.write import error_of_refusal
 from pynamo_locking.testing.memory import client_error
-from tests.support.faults import delayed, lost_requests, lost_responses
+from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 from tests.support.statements import answering
@@ -90,6 +90,49 @@ def test_a_refused_row_says_nothing_of_an_earlier_copy(model: Any) -> None:
         late[0]()
     assert model.get("a", consistent_read=True).email == "x"
     assert rows() == {"x": "a"}
+
+
+def given_to_another_item() -> tuple[Any, Any]:
+    """The only row, which has another holder now, as another program may have stored it; and the holder before."""
+    [row] = Uniques.scan(consistent_read=True)
+    own = row.holder
+    row.holder = {**own, "key": {"M": {"id": {"S": "b"}}}}
+    row.save()
+    return row, own
+
+
+def test_a_row_of_another_item_is_left_out_of_no_transaction_with_a_token_of_the_caller() -> None:
+    """Another call with that token has the row: DynamoDB would refuse it as another transaction."""
+    user = User("a", email="x")
+    user.save()
+    given_to_another_item()
+    connection = User._get_connection().connection
+    with pytest.raises(TransactionConflict), TransactWrite("mine", connection=connection) as write:
+        write.delete(user)
+    assert User.count() == 1
+    with TransactWrite(connection=connection) as write:
+        write.delete(user)
+    assert (User.count(), rows()) == (0, {"x": "b"})
+
+
+def test_a_row_of_another_item_is_not_left_out_of_a_copy() -> None:
+    """Without a doubt it would be. But the first copy may still arrive, and has the same token."""
+    user = User("a", email="x")
+    user.save()
+    row, own = given_to_another_item()
+    user.email = "y"
+    with (
+        count_requests() as sent,
+        delayed("TransactWriteItems", times=1) as late,
+        pytest.raises(OutcomeUnknown) as unknown,
+    ):
+        user.save()
+    assert sent.by_operation["TransactWriteItems"] == 2
+    row.holder = own
+    row.save()
+    late[0]()
+    assert unknown.value.resolve() == "applied"
+    assert rows() == {"y": "a"}
 
 
 def test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,10 @@ from pynamo_locking import (
     TransactWrite,
 )
 from pynamo_locking._io import lock_requests
-from tests.support.faults import count_requests
+from tests.support.faults import count_requests, is_save, lost_requests
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+from tests.support.transaction_models import existing
 
 pytestmark = pytest.mark.core
 
@@ -177,6 +178,28 @@ def test_an_outsider_evicts_a_holder_that_died_long_ago(account):
         item.save()
     assert account.get("a").balance == 5
     assert account.lock_state("a").entries == ()
+
+
+def test_an_outsider_evicts_once(engine, account):
+    """Another program stores the dead holder before each attempt: the save is refused, and does not go on and on."""
+    with shifted_clock() as clock:
+        abandoned(account.lock("a", lease=6))
+        clock.shift += 6 + 10.1
+        image, attempts = existing(account, "a"), list[str]()
+
+        def put_back(body):
+            if is_save(body):
+                if len(attempts) < 5:
+                    engine.client().put_item(TableName=body["TableName"], Item=image)
+                attempts.append(body["UpdateExpression"])
+            return False
+
+        item = account.get("a")
+        item.balance = 5
+        with lost_requests("UpdateItem", where=put_back), pytest.raises(ItemLocked):
+            item.save()
+    assert len(attempts) == 2
+    assert existing(account, "a") == image
 
 
 def test_conditions_compose(engine):
