@@ -624,7 +624,7 @@ class CommitRun:
         self.path = plan.path.value
         try:
             if plan.path is CommitPath.READ:
-                self._validate()
+                self.check_reads()
             elif plan.path is CommitPath.SINGLE:
                 self._write_one()
             elif plan.path is CommitPath.NATIVE:
@@ -650,7 +650,8 @@ class CommitRun:
         elif self._assembly is not None:
             self._assembly.note_commit()
 
-    def _validate(self) -> None:
+    def check_reads(self) -> None:
+        """Check that all items are what they were when they were read."""
         with conflicts(TransactWriteError):
             validate(self._members, self._resolver(), is_snapshot=True)
 

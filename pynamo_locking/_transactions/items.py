@@ -423,8 +423,13 @@ class TransactionItems:
             member.delete(row.condition(), checks=bool(member.stored))
             member.make_optional()
 
+    def relied_on(self) -> list[TransactionItem]:
+        """Return the items that must be the ones that are known, but for the rows of unique values."""
+        own = [member for member in self.by_key.values() if member not in self._claiming]
+        return [member for member in own if member.write is None or member.is_checked]
+
     def forget_values(self) -> None:
-        """Take back `claim_values`: what the items will be may change until the commit."""
+        """Take back `take_values`: what the items will be may change until the commit."""
         for member in self._claiming:
             member.reset()
             if member.is_unused:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pynamodb.exceptions import PynamoDBException
 from typing_extensions import Self
 
 from pynamo_locking._core import events
@@ -35,6 +36,7 @@ from pynamo_locking._transactions.options import (
     values_of_key,
 )
 from pynamo_locking._writes.write import name_of_error
+from pynamo_locking.exceptions import LockingError, NotUnique, StaleVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -395,7 +397,7 @@ class Transaction:
 
         Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the records of
         transactions that have an intent on some of them; 1 write for one item; 1 native transaction for up to a
-        hundred.
+        hundred. If a unique value is taken, 1 transactional read more, which tells whether an item is stale.
         """
         self._check_open()
         self._is_over = True
@@ -408,10 +410,23 @@ class Transaction:
             self.is_repeated = self._commit is None or self._commit.run()
         except BaseException as error:  # also an interrupt, perhaps after the decision
             self._is_committed = self._commit is not None and self._commit.is_decided
-            self._end(error, told=error)
+            reason = self._stale() if isinstance(error, NotUnique) else None
+            self._end(error, told=reason or error)
+            if reason is not None:
+                raise reason from error
             raise
         self._is_committed = True
         self._end(None)
+
+    def _stale(self) -> Exception | None:
+        """Return the error if an item is not the one that was read: then a value that was moved seems to be taken."""
+        try:
+            CommitRun(self._members.relied_on(), self._options).check_reads()
+        except StaleVersion as error:
+            return error
+        except (LockingError, PynamoDBException) as error:
+            logger.debug("whether an item is stale cannot be told: %s", error)
+        return None
 
     def rollback(self) -> None:
         """Roll back: nothing is written. Does nothing if the transaction has ended."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.exceptions import PutError
 
-from pynamo_locking import NotUnique, TransactWrite, transaction
+from pynamo_locking import NotUnique, StaleVersion, TransactWrite, transaction
 from tests.support.models import Locks
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Member, Uniques, rows
@@ -109,3 +111,44 @@ def test_long(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             tx.save(Member(f"n{number}", email=f"z{number}"))
             tx.delete(Member.get(f"m{number}"))
     assert rows() == {f"z{number}": f"n{number}" for number in range(6)}
+
+
+def exchange(
+    tx: Any, model: Any, one: str, other: str, *, between: Any = lambda: None, then: Any = lambda: None
+) -> None:
+    first = tx.get(model, one)
+    between()
+    second = tx.get(model, other)
+    first.email, second.email = second.email, first.email
+    tx.save(first)
+    tx.save(second)
+    then()
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+@pytest.mark.parametrize(("moment", "others"), [("between", "ab"), ("then", "ab"), ("then", "bc"), ("between", "bc")])
+def test_values_that_were_exchanged_meanwhile(
+    model: Any, monkeypatch: pytest.MonkeyPatch, moment: str, others: str, *, is_long: bool
+) -> None:
+    """An item whose copy is stale seems to want the value of another one: that is `StaleVersion`, and retried."""
+    for name, email in zip("abc", "xyz", strict=True):
+        model(name, email=email).save()
+
+    def others_exchange() -> None:
+        with transaction() as tx:
+            exchange(tx, model, *others)
+
+    meanwhile = partial(contextvars.Context().run, others_exchange)
+
+    if is_long:
+        make_long_from(monkeypatch)
+    if (moment, others) == ("between", "bc"):  # the copies are of one moment
+        with transaction() as tx:
+            exchange(tx, model, "a", "b", between=meanwhile)
+        assert rows() == {"z": "a", "x": "b", "y": "c"}
+        return
+    with pytest.raises(StaleVersion), transaction() as tx:
+        exchange(tx, model, "a", "b", **{moment: meanwhile})
+    with pytest.raises(NotUnique), transaction() as tx:
+        tx.save(model("d", email="x"))
+        exchange(tx, model, "a", "b")
