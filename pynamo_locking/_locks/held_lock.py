@@ -7,6 +7,9 @@ noted once, with its reason, by whichever finds out first: the heartbeat, a refu
 The held entries of a context are in a context variable. So threads and tasks that are started under a lock write under
 it, although they do not hold it. An entry belongs to the thread or task that has acquired it, which may acquire the
 lock again without a request.
+
+Rejected: to believe the entry in an image that was read. It shows what was true once; only the condition of a write, or
+this process's clock since its last renewal, says that the lock is still held.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ release, as in `edit`.
 Each entry is stored once, in the write that removes the one before it, and each has an id of its own. A late copy of a
 write by an earlier holder therefore finds no entry, and a late copy of the write that handed over finds none either.
 
+Rejected: one entry for all callers, which pass it on in memory, without a write. A late copy of a write by the caller
+before would find that entry still there, and pass.
+
 An idea of lock cohorting (Dice, Marathe, Shavit: ACM TOPC 1, 2, 2015).
 """
 

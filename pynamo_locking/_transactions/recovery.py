@@ -7,6 +7,8 @@ The state of a record is the only trace of the decision. A pending record whose 
 one, in the write that also proves that it was not decided meanwhile (R4). A final record stays longer than any request
 that may still be on its way (R10), so the sweep removes intents that arrive late. If the state itself is lost, the
 operator has to name it: nothing here makes it up.
+
+Rejected: a process that must run to complete transactions. While it stands still, items would stay blocked.
 """
 
 from __future__ import annotations
