@@ -169,7 +169,7 @@ class Acquisition:
                 state, callers = local_queue.seen_ahead(caller)
                 ahead = max(1, len(state.entries)) + callers
                 lock_events.waiting(self._row, self._options, self._new.id, None, state, ahead)
-            longest = self._options.settings.poll_max if local_queue.is_watching(caller) else math.inf
+            longest = local_queue.time_to_look(caller, self._options.settings.poll_max)
             pause_s = min(left, longest) if left > 0 else _CALLED_S
             yield Pause(pause_s, self._mailbox, leave=partial(local_queue.leave_local_queue, caller))
 

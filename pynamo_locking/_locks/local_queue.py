@@ -20,7 +20,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import FREE
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_requests import NewEntry
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.wakeups import Mailbox
+
+
+#: So much of a lease a caller has time to lead once it is woken. As often each caller in line looks whether one leads.
+_COMES_WITHIN: Final = 0.25
 
 
 class WaiterStage(Enum):
@@ -101,6 +105,7 @@ class LocalQueue:
         self.called: LocalWaiter | None = None  # the next one, once a write may have stored its entry
         self.watcher: LocalWaiter | None = None
         self.asleep: LocalWaiter | None = None  # the watcher, until it knows that it watches
+        self.woken: tuple[LocalWaiter | None, float] = None, 0.0  # the caller that was to lead, and since when
         self.lead(leader)
 
     @property
@@ -123,6 +128,17 @@ class LocalQueue:
         if leader is None or leader.stage is not WaiterStage.LEADING:
             return False
         return runtime.current.monotonic() < leader.acts_until
+
+    def is_next(self, caller: LocalWaiter) -> bool:
+        """Tell whether a caller in line leads now: the first one, or any other if that was woken and does not come.
+
+        It may be a task whose event loop stands still, or was closed.
+        """
+        following, now = self.following, runtime.current.monotonic()
+        if following is not self.woken[0]:
+            self.woken = following, now
+        is_still = self.called is None and now - self.woken[1] >= caller.new.lease * _COMES_WITHIN
+        return following is caller or (is_still and caller in self.waiting)
 
     def is_led_by(self, caller: LocalWaiter) -> bool:
         return self.leader is caller and caller.stage is WaiterStage.LEADING
@@ -191,7 +207,7 @@ def is_leading(caller: LocalWaiter) -> bool:
             if queue.called is not None and queue.called.has_left:
                 gone, queue.called = queue.called, None
             sleeping = queue.following
-            if sleeping is caller:
+            if queue.is_next(caller):
                 queue.lead(caller)
                 sleeping = None
         elif queue is not None and (leader := queue.leader) is not caller and leader is not None:
@@ -203,10 +219,11 @@ def is_leading(caller: LocalWaiter) -> bool:
     return caller.has_come
 
 
-def is_watching(caller: LocalWaiter) -> bool:
-    """Tell whether the caller has to look from time to time whether the leader still acts."""
+def time_to_look(caller: LocalWaiter, poll_s: float) -> float:
+    """Return how long the caller may sleep before it looks whether the leader still acts: the watcher looks often."""
     queue = local_queues.get(caller.row.identity)
-    return queue is None or queue.watcher is caller
+    is_watching = queue is None or queue.watcher is caller
+    return poll_s if is_watching else max(poll_s, caller.new.lease * _COMES_WITHIN)
 
 
 def seen_ahead(caller: LocalWaiter) -> tuple[LockState, int]:

@@ -486,3 +486,34 @@ def test_an_edit_that_deletes_its_item(model):
         for future in futures[1:]:
             with pytest.raises((ItemNotFound, model.DoesNotExist)):
                 future.result()
+
+
+@pytest.mark.parametrize("order", ["tt", "attt", "aaatt", "tata", "aataa", "ataaa"])
+def test_threads_beside_tasks_of_a_loop_that_stands_still(plain_item_in_memory, order):
+    """In line before the threads and behind them, the tasks neither lead nor leave: a thread leads in their place."""
+    loop, left = asyncio.new_event_loop(), list[asyncio.Task[int]]()
+
+    async def add_one() -> int:
+        async with Plain.edit("a", settings=SHORT) as item:
+            item.value += 1
+        return int(item.value)
+
+    async def line_up() -> None:
+        count = len(in_line(Plain, "a"))
+        left.append(asyncio.create_task(add_one()))
+        while len(in_line(Plain, "a")) == count:  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+
+    holder, futures = Plain.lock("a", settings=SHORT).acquire(), list[Future[tuple[int, int]]]()
+    with ThreadPoolExecutor(4) as pool:
+        for i, each in enumerate(order, start=1):
+            if each == "a":
+                loop.run_until_complete(line_up())
+            else:
+                futures.append(pool.submit(edit(Plain, SHORT)))
+            until_in_line(Plain, "a", i)
+        holder.release()
+        assert sorted(future.result()[1] for future in futures) == [*range(1, len(futures) + 1)]
+    after = loop.run_until_complete(asyncio.gather(*left)) if left else []
+    loop.close()
+    assert sorted(after) == [*range(len(futures) + 1, len(order) + 1)]
