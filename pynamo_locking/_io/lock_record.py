@@ -405,7 +405,7 @@ class LockRow:
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
-    @cached_property
+    @property
     def names(self) -> dict[str, Any]:
         """The names that the requests of `protocol` take from the row."""
         return {"#l": self.attribute, "#h": self.hash_name, "#expires": self.ttl_attribute}

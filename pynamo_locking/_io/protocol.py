@@ -18,9 +18,8 @@ R1 to R13 are the rules of the latter.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
@@ -62,8 +61,7 @@ _VALUE: Final = re.compile(r":\w+")
 _VERB: Final = re.compile(r"\b(SET|REMOVE|ADD|DELETE) ")
 
 
-@dataclass(frozen=True)
-class Clause:
+class Clause(NamedTuple):
     """A condition and changes; ``a + b`` has those of both."""
 
     if_: str = ""
@@ -71,7 +69,7 @@ class Clause:
     remove: str = ""
     add: str = ""
 
-    def __add__(self, other: Clause) -> Clause:
+    def __add__(self, other: Clause) -> Clause:  # type: ignore[override]
         return _sum(self, other)
 
 
@@ -91,25 +89,36 @@ def _sum(one: Clause, other: Clause) -> Clause:
 
 def alone(clause: Clause, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the expressions of an UpdateItem, or of a DeleteItem if nothing is changed."""
-    changes, names, values = _placeholders(clause)
-    arguments = {
+    changes, names, values = _filled(clause, given)
+    arguments: dict[str, Any] = {
         "ConditionExpression": clause.if_,
-        "ExpressionAttributeNames": {name: given.get(name) or NAMES.get(name, name[1:]) for name in names},
+        "ExpressionAttributeNames": names,
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     if changes:
         arguments["UpdateExpression"] = changes
     if values:
-        arguments["ExpressionAttributeValues"] = {name: given.get(name) or VALUES[name] for name in values}
+        arguments["ExpressionAttributeValues"] = values
     return arguments
 
 
+def _filled(clause: Clause, given: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """Return the changes, and what its placeholders stand for."""
+    changes, names, values = _placeholders(clause)
+    return (
+        changes,
+        {name: given.get(name) or stored for name, stored in names},
+        {name: given.get(name) or VALUES[name] for name in values},
+    )
+
+
 @cache
-def _placeholders(clause: Clause) -> tuple[str, list[str], list[str]]:
+def _placeholders(clause: Clause) -> tuple[str, list[tuple[str, str]], list[str]]:
     verbs = {"SET": clause.set_, "REMOVE": clause.remove, "ADD": clause.add}
     changes = " ".join(f"{verb} {said}" for verb, said in verbs.items() if said)
     whole = f"{clause.if_} {changes}"
-    return changes, [*dict.fromkeys(_NAME.findall(whole))], [*dict.fromkeys(_VALUE.findall(whole))]
+    names = [(name, NAMES.get(name, name[1:])) for name in dict.fromkeys(_NAME.findall(whole))]
+    return changes, names, [*dict.fromkeys(_VALUE.findall(whole))]
 
 
 def merge(request: dict[str, Any], clause: Clause, given: Mapping[str, Any], *, is_update: bool = False) -> None:
@@ -119,15 +128,15 @@ def merge(request: dict[str, Any], clause: Clause, given: Mapping[str, Any], *, 
     """
     if not is_update:
         clause = Clause(clause.if_)
-    own, before = alone(clause, given), request.get("ConditionExpression")
-    asked = " AND ".join(filter(None, (before, clause.if_)))
+    _, names, values = _filled(clause, given)
+    asked = " AND ".join(filter(None, (request.get("ConditionExpression"), clause.if_)))
     if clause.set_ or clause.remove:
         request["UpdateExpression"] = _joined(request.get("UpdateExpression") or "", clause)
     if asked:
         request["ConditionExpression"] = asked
-    for part in ("ExpressionAttributeNames", "ExpressionAttributeValues"):
-        if own.get(part):
-            request[part] = request.get(part, {}) | own[part]
+    for part, own in (("ExpressionAttributeNames", names), ("ExpressionAttributeValues", values)):
+        if own:
+            request[part] = request.get(part, {}) | own
 
 
 @lru_cache(maxsize=256)
