@@ -140,10 +140,8 @@ class RowWrite:
     def made(self) -> dict[str, Any]:
         """Make the request anew."""
         if self.write is not None:
-            if self._second is None:  # copies have the time of the first one
-                self._second = expiry.now_s()
-            clause, given = self._filled or (None, None)
-            kwargs = self.write.kwargs(clause, given, self._second)
+            kwargs = self.write.kwargs(*(self._filled or ()))
+            self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
             return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
@@ -381,7 +379,8 @@ class Work:
         resolver: Resolver | None = None,
     ) -> None:
         self.connection, self.token, self.is_named, self.options = connection, token, is_named, options or {}
-        self._resolver, self.explained = resolver, dict[int, Exception]()
+        self._resolver = resolver
+        self.explained: dict[int, Exception] = {}
         self.ask(actions)
 
     def ask(self, actions: Sequence[RowWrite], guards: Sequence[RowWrite] = ()) -> None:
