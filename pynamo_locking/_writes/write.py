@@ -319,7 +319,8 @@ class Write(NamedTuple):
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         names = self.stored() if is_known else None
-        versions.note(self.item, ExpectedWrite(self.part.write_id, names, own))  # a user's override of this sees the id
+        # A user's override of the next call sees the id.
+        versions.expect(self.item, ExpectedWrite(self.part.write_id, names, own))
         self.item.update_local_version_attribute()
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
