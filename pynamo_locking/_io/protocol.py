@@ -89,27 +89,17 @@ def _sum(one: Clause, other: Clause) -> Clause:
 
 def alone(clause: Clause, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the expressions of an UpdateItem, or of a DeleteItem if nothing is changed."""
-    changes, names, values = _filled(clause, given)
-    arguments: dict[str, Any] = {
+    changes, names, values = _placeholders(clause)
+    arguments = {
         "ConditionExpression": clause.if_,
-        "ExpressionAttributeNames": names,
+        "ExpressionAttributeNames": {name: given.get(name) or stored for name, stored in names},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     if changes:
         arguments["UpdateExpression"] = changes
     if values:
-        arguments["ExpressionAttributeValues"] = values
+        arguments["ExpressionAttributeValues"] = {name: given.get(name) or VALUES[name] for name in values}
     return arguments
-
-
-def _filled(clause: Clause, given: Mapping[str, Any]) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """Return the changes, and what its placeholders stand for."""
-    changes, names, values = _placeholders(clause)
-    return (
-        changes,
-        {name: given.get(name) or stored for name, stored in names},
-        {name: given.get(name) or VALUES[name] for name in values},
-    )
 
 
 @cache
@@ -128,15 +118,15 @@ def merge(request: dict[str, Any], clause: Clause, given: Mapping[str, Any], *, 
     """
     if not is_update:
         clause = Clause(clause.if_)
-    _, names, values = _filled(clause, given)
-    asked = " AND ".join(filter(None, (request.get("ConditionExpression"), clause.if_)))
+    own, before = alone(clause, given), request.get("ConditionExpression")
+    asked = " AND ".join(filter(None, (before, clause.if_)))
     if clause.set_ or clause.remove:
         request["UpdateExpression"] = _joined(request.get("UpdateExpression") or "", clause)
     if asked:
         request["ConditionExpression"] = asked
-    for part, own in (("ExpressionAttributeNames", names), ("ExpressionAttributeValues", values)):
-        if own:
-            request[part] = request.get(part, {}) | own
+    for part in ("ExpressionAttributeNames", "ExpressionAttributeValues"):
+        if own.get(part):
+            request[part] = request.get(part, {}) | own[part]
 
 
 @lru_cache(maxsize=256)

@@ -612,8 +612,8 @@ class ItemWork(Work):
         self.write, self.kind, self.told = write, write.operation.error, f"Failed to {write.operation.verb} item: "
         self.once = write.is_tried_once and not is_guarded
         super().__init__(client.single_attempt(connection) if self.once else connection)
-        self.policy = RetryPolicy() if is_guarded else _policy(write, connection, once=self.once)
-        self.write_id = next((each.own.write_id(each.number) for each in ([check] if check else checks)), None)
+        if not is_guarded:
+            self.policy = _policy(write, connection, once=self.once)
         # A holder does not resolve the mark of a transaction that may be its own: it would write past it.
         second = None if unanswered is None else unanswered.second
         self.row = self.item = RowWrite(None, None if check else lock, write, check, second=second)
@@ -662,7 +662,8 @@ class ItemWork(Work):
     @override
     def unknown(self, error: Exception) -> Exception:
         [made] = self.row.request.values()
-        return self.write.unknown(error, made, self.write_id)
+        checks = (row.check for row in (self.row, *self.others) if row.check is not None)
+        return self.write.unknown(error, made, next((each.own.write_id(each.number) for each in checks), None))
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:
