@@ -194,7 +194,7 @@ def new_entry(
         writes=0,
         members=members,
     )
-    stored = {"M": _FACTS.encode(facts) | ({} if claim is WHOLE else _CLAIM.encode(claim))}
+    stored = {"M": _FACTS.encode(facts) | ({} if claim == WHOLE else _CLAIM.encode(claim))}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
 
 

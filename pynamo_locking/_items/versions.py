@@ -329,7 +329,8 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
     by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
-    vars(item)[_SLOT] = _state_of(item)._replace(written_by=by, freshness=_NOTHING.freshness)
+    state = _state_of(item)
+    vars(item)[_SLOT] = ItemState(by, _NOTHING.freshness, state.values, state.notes, state.expected)
     note_values(item, image)
 
 
