@@ -194,7 +194,7 @@ def new_entry(
         writes=0,
         members=members,
     )
-    stored = {"M": _FACTS.encode(facts) | ({} if lock_mode is WHOLE else _LOCK_MODE.encode(lock_mode))}
+    stored = {"M": _FACTS.encode(facts) | ({} if lock_mode == WHOLE else _LOCK_MODE.encode(lock_mode))}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
 
 
@@ -406,7 +406,7 @@ class LockRow:
         key = tuple(sorted((name, *next(iter(value.items()))) for name, value in self.key.items()))
         return (self.connection.host, self.connection.region, self.table, key, self.attribute, _account(self.model))
 
-    @cached_property
+    @property
     def names(self) -> dict[str, Any]:
         """The names that the requests of `protocol` take from the row."""
         return {"#l": self.attribute, "#h": self.hash_name, "#expires": self.ttl_attribute}

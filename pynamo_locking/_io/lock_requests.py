@@ -34,7 +34,7 @@ class NewEntry(NamedTuple):
 
     def standing_for(self, members: int) -> NewEntry:
         """Return the same entry for so many callers."""
-        return self._replace(members=members)
+        return self if members == self.members else self._replace(members=members)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
         return lock_record.new_entry(self.owner, self.lock_mode, self.lease, now_ms, self.members, ticket)

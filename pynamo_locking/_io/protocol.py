@@ -18,9 +18,8 @@ R1 to R13 are the rules of the latter.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
@@ -62,8 +61,7 @@ _VALUE: Final = re.compile(r":\w+")
 _VERB: Final = re.compile(r"\b(SET|REMOVE|ADD|DELETE) ")
 
 
-@dataclass(frozen=True)
-class Clause:
+class Clause(NamedTuple):
     """A condition and changes; ``a + b`` has those of both."""
 
     if_: str = ""
@@ -71,7 +69,7 @@ class Clause:
     remove: str = ""
     add: str = ""
 
-    def __add__(self, other: Clause) -> Clause:
+    def __add__(self, other: Clause) -> Clause:  # type: ignore[override]
         return _sum(self, other)
 
 
@@ -94,7 +92,7 @@ def alone(clause: Clause, given: Mapping[str, Any]) -> dict[str, Any]:
     changes, names, values = _placeholders(clause)
     arguments = {
         "ConditionExpression": clause.if_,
-        "ExpressionAttributeNames": {name: given.get(name) or NAMES.get(name, name[1:]) for name in names},
+        "ExpressionAttributeNames": {name: given.get(name) or stored for name, stored in names},
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
     if changes:
@@ -105,11 +103,12 @@ def alone(clause: Clause, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _placeholders(clause: Clause) -> tuple[str, list[str], list[str]]:
+def _placeholders(clause: Clause) -> tuple[str, list[tuple[str, str]], list[str]]:
     verbs = {"SET": clause.set_, "REMOVE": clause.remove, "ADD": clause.add}
     changes = " ".join(f"{verb} {said}" for verb, said in verbs.items() if said)
     whole = f"{clause.if_} {changes}"
-    return changes, [*dict.fromkeys(_NAME.findall(whole))], [*dict.fromkeys(_VALUE.findall(whole))]
+    names = [(name, NAMES.get(name, name[1:])) for name in dict.fromkeys(_NAME.findall(whole))]
+    return changes, names, [*dict.fromkeys(_VALUE.findall(whole))]
 
 
 def merge(request: dict[str, Any], clause: Clause, given: Mapping[str, Any], *, is_update: bool = False) -> None:

@@ -231,12 +231,14 @@ class ItemState(NamedTuple):
         freshness: whether the instance is known to be stale.
         values: what the rows of its unique values depend on, and the version and write id of the item that has them.
         notes: what upper floors keep with the instance, by its class.
+        expected: the write of which PynamoDB will tell the instance; None if there is none.
     """
 
     written_by: WrittenBy = WrittenBy()
     freshness: Freshness = Freshness()
     values: tuple[Known, Mapping[str, Any]] = (Known(), {})
     notes: Mapping[type, Any] = {}
+    expected: Any = None
 
     def __deepcopy__(self, memo: object) -> ItemState:
         """Nothing in it is changed."""
@@ -261,6 +263,16 @@ def note(item: Model, what: object) -> None:
     """Keep a note with an instance, in place of the last one of its class."""
     state = _state_of(item)
     vars(item)[_SLOT] = state._replace(notes={**state.notes, type(what): what})
+
+
+def expect(item: Model, write: object) -> None:
+    """Keep a write with an instance until `note_expected` notes it."""
+    vars(item)[_SLOT] = _state_of(item)._replace(expected=write)
+
+
+def expected(item: Model) -> Any:
+    """Return the write that an instance expects, None if there is none."""
+    return _state_of(item).expected
 
 
 def drop_note(item: Model, kind: type[T]) -> T | None:
@@ -304,15 +316,21 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
 
 def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    by, state = _written_by(item, write_id, names), _state_of(item)
-    vars(item)[_SLOT] = ItemState(by, state.freshness, state.values, state.notes)
+    vars(item)[_SLOT] = _state_of(item)._replace(written_by=_written_by(item, write_id, names))
+
+
+def note_expected(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
+    """Note the same of the write that was expected."""
+    state = _state_of(item)
+    vars(item)[_SLOT] = ItemState(_written_by(item, write_id, names), state.freshness, state.values, state.notes)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
     by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
-    vars(item)[_SLOT] = _state_of(item)._replace(written_by=by, freshness=_NOTHING.freshness)
+    state = _state_of(item)
+    vars(item)[_SLOT] = ItemState(by, _NOTHING.freshness, state.values, state.notes, state.expected)
     note_values(item, image)
 
 
@@ -330,7 +348,8 @@ def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
 
 def copy_state(source: Model, target: Model) -> None:
     """Copy what one instance knows of the stored item to another instance."""
-    vars(target)[_SLOT] = _state_of(source)._replace(notes=_state_of(target).notes)
+    state = _state_of(target)
+    vars(target)[_SLOT] = _state_of(source)._replace(notes=state.notes, expected=state.expected)
 
 
 def take_version(item: Model, attributes: Mapping[str, Any]) -> None:

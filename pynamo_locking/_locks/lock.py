@@ -320,6 +320,7 @@ class LockHandle(Generic[M]):
         finally:
             if is_last:  # no caller can release it any more, so nothing may renew it
                 held.end(is_confirmed=False)
+                held.copies.forget()  # each instance knows the entry
 
     # Blocks
 

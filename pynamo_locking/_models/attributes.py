@@ -407,7 +407,7 @@ class PlacedMixin(_Base):
 
     def _own_entry(self, row: LockRow) -> HeldEntry | None:
         """Return the entry under which this item is written, if any. Raises `LockLost` if it is gone."""
-        if held_lock.read_under(self) is None and held_lock.holds_nothing():
+        if held_lock.holds_nothing() and held_lock.read_under(self) is None:
             return None
         return held_lock.held_entry_for_write(self, row)
 

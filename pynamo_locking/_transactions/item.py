@@ -22,7 +22,7 @@ from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, che
 from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
+    from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._writes.writer import Writer
 
@@ -188,7 +189,7 @@ class TransactionItem:
         item: the instance that every caller of the transaction's `get` receives.
         key: the item's key, in DynamoDB's form.
         base: the stored item; None if there is none.
-        read: reads the stored item.
+        reader: of the transaction.
         token: of the transaction, from which the write ids are derived.
 
     Attributes:
@@ -203,7 +204,7 @@ class TransactionItem:
         item: GuardedMixin,
         key: Image,
         base: Image | Unread | None,
-        read: Callable[[TransactionItem], Image | None],
+        reader: IsolatedReader,
         token: str,
     ) -> None:
         self.item = item
@@ -215,7 +216,7 @@ class TransactionItem:
         self.expected: Condition | None = None
         self.is_read: bool = False
         self._row: LockRow | None = None
-        self._read = read
+        self._reader = reader
         self._token = token
         self._first, self._given = item, self.before  # at the beginning
         self._version: int | None = self.before.version  # of the instance when the caller passed it
@@ -390,13 +391,16 @@ class TransactionItem:
     def load(self) -> None:
         """Read the stored item; `StaleVersion` if it is not the known one and that is checked."""
         if isinstance(self.base, Unread):
-            base = self._read(self)
+            base = self._read()
             seen = versions.known_of(self.model, base or {})
             if self.is_checked and not self.before.may_be(seen):
                 raise self.refused(base)
             self.base = base
             if self.write is not None and not self.is_checked:
                 self.before = seen  # a later operation that checks the version means this one
+
+    def _read(self) -> Image | None:
+        return expiry.unexpired(self.model, self._reader.read(self.model, self.key))
 
     def refused(self, image: Image | None) -> Exception:
         """Return the error for an item that is not the one that was read."""
@@ -408,7 +412,7 @@ class TransactionItem:
         assert self.write is not None  # noqa: S101 - only writes are pinned
         was_unread = isinstance(self.base, Unread)
         if was_unread or self.write.operation is not UPDATE:
-            self.base = self._read(self)
+            self.base = self._read()
         if was_unread:
             self._keep_undeclared()
         self.before = versions.known_of(self.model, self.stored)

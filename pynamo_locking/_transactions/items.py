@@ -260,14 +260,15 @@ class TransactionItems:
             for identity, key, each, member in zip(identities, keys, values, known, strict=True)
             if member is None
         }
-        images = self._images(model, [key for key, _ in new.values()])
-        for (key, each), image in zip(new.values(), images, strict=True):
+        images = self.reader.read_all(model, [key for key, _ in new.values()])
+        for (key, each), stored in zip(new.values(), images, strict=True):
+            image = unexpired(model, stored)
             item = model(*each) if image is None else model.from_raw_data(copy_of(image))
             self._add(item, key, image)
         return [self.by_key[identity] for identity in identities]
 
     def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
-        member = TransactionItem(item, key, base, lambda member: self._images(member.model, [member.key])[0], self._id)
+        member = TransactionItem(item, key, base, self.reader, self._id)
         self.by_key[member.identity] = member
         return member
 
@@ -466,9 +467,6 @@ class TransactionItems:
         new = {name: keys for name, keys in named_in(guard).items() if (place, name) not in self._settled}
         settle(model, [key | hash_key for keys in new.values() for key in keys])
         self._settled |= {(place, name) for name in new}
-
-    def _images(self, model: type[GuardedMixin], keys: Sequence[Image]) -> list[Image | None]:
-        return [unexpired(model, image) for image in self.reader.read_all(model, keys)]
 
     def undo_from(self, start: int) -> None:
         """Restore the moved instances, back to the first `start` moves."""

@@ -141,10 +141,8 @@ class RowWrite:
     def made(self) -> dict[str, Any]:
         """Make the request anew."""
         if self.write is not None:
-            if self._second is None:  # copies have the time of the first one
-                self._second = expiry.now_s()
-            clause, given = self._filled or (None, None)
-            kwargs = self.write.kwargs(clause, given, self._second)
+            kwargs = self.write.kwargs(*(self._filled or ()))
+            self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
             return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
@@ -382,7 +380,8 @@ class Work:
         resolver: Resolver | None = None,
     ) -> None:
         self.connection, self.token, self.is_named, self.options = connection, token, is_named, options or {}
-        self._resolver, self.explained = resolver, dict[int, Exception]()
+        self._resolver = resolver
+        self.explained: dict[int, Exception] = {}
         self.ask(actions)
 
     def ask(self, actions: Sequence[RowWrite], guards: Sequence[RowWrite] = ()) -> None:
@@ -614,8 +613,8 @@ class ItemWork(Work):
         self.write, self.kind, self.told = write, write.operation.error, f"Failed to {write.operation.verb} item: "
         self.once = write.is_tried_once and not is_guarded
         super().__init__(client.single_attempt(connection) if self.once else connection)
-        self.policy = RetryPolicy() if is_guarded else _policy(write, connection, once=self.once)
-        self.write_id = next((each.own.write_id(each.number) for each in ([check] if check else checks)), None)
+        if not is_guarded:
+            self.policy = _policy(write, connection, once=self.once)
         # A holder does not resolve the intent of a transaction that may be its own: it would write past it.
         second = None if unanswered is None else unanswered.second
         self.row = self.item = RowWrite(None, None if check else lock, write, check, second=second)
@@ -664,7 +663,8 @@ class ItemWork(Work):
     @override
     def unknown(self, error: Exception) -> Exception:
         [made] = self.row.request.values()
-        return self.write.unknown(error, made, self.write_id)
+        checks = (row.check for row in (self.row, *self.others) if row.check is not None)
+        return self.write.unknown(error, made, next((each.own.write_id(each.number) for each in checks), None))
 
     @override
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:

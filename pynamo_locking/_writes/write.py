@@ -267,10 +267,8 @@ class Write(NamedTuple):
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
-    def kwargs(
-        self, clause: Clause | None = None, given: Mapping[str, Any] | None = None, second: int | None = None
-    ) -> dict[str, Any]:
-        """Return the request, with the lock's part, and with that time in its conditions about expiry, or with now."""
+    def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the request, with the lock's part; its conditions about expiry are about now."""
         whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
         whole = conditions.both(whole, self.part.shape.known)
         hash_key, range_key = serialized_key_of(self.item)
@@ -287,7 +285,6 @@ class Write(NamedTuple):
         if clause is not None:
             protocol.merge(kwargs, clause, given or {}, is_update=self.request == "UpdateItem")
         conditions.check_size(self.item, kwargs)
-        expiry.date(kwargs, second)
         return kwargs
 
     def expects_other_values(self, image: Image | None) -> bool:
@@ -322,7 +319,8 @@ class Write(NamedTuple):
             versions.set_known(self.item, self.part.before)
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         names = self.stored() if is_known else None
-        versions.note(self.item, ExpectedWrite(self.part.write_id, names, own))  # a user's override of this sees the id
+        # A user's override of the next call sees the id.
+        versions.expect(self.item, ExpectedWrite(self.part.write_id, names, own))
         self.item.update_local_version_attribute()
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)

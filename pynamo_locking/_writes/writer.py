@@ -262,9 +262,9 @@ class Writer:
             )
         if write.operation is DELETE:  # for which PynamoDB does not tell the instance of the commit
             return
-        is_second = versions.noted(self.item, ExpectedWrite) is not None
+        is_second = versions.expected(self.item) is not None
         write_id = None if is_second else write.part.write_id
-        versions.note(self.item, ExpectedWrite(write_id, None, self.own, bool(write.actions), document))
+        versions.expect(self.item, ExpectedWrite(write_id, None, self.own, bool(write.actions), document))
 
     def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with this write's number in it; None outside the lock."""
@@ -288,11 +288,11 @@ class Writer:
 
 def note_committed(item: Model) -> None:
     """Note that the expected write of an instance was applied; without one PynamoDB has written it, without an id."""
-    written = versions.drop_note(item, ExpectedWrite)
+    written: ExpectedWrite | None = versions.expected(item)
     if written is None:
         versions.note_written(item, None)
         return
-    versions.note_written(item, written.write_id, written.names)
+    versions.note_expected(item, written.write_id, written.names)
     if written.outdates:
         versions.mark_stale(item, is_locked=False)
     if written.document is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import PutError
@@ -59,7 +58,7 @@ def clause_of(kind: EntryEffect, change: Callable[[Filled], Filled]) -> Patches:
 def unconditional(filled: Filled) -> Filled:
     """Return the changes of a clause without its condition."""
     clause, given = filled
-    return replace(clause, if_=""), given
+    return clause._replace(if_=""), given
 
 
 @plants(Plan("embedded", faults={Fault.PAUSE_BEFORE: 1}), "Fence", "Growing")

@@ -51,7 +51,7 @@ def r2_writers_do_not_look_for_marks() -> Patches:
         (
             protocol,
             name,
-            replace(clause, if_=clause.if_.replace(asked, "attribute_not_exists(#pynamo_locking_nothing)")),
+            clause._replace(if_=clause.if_.replace(asked, "attribute_not_exists(#pynamo_locking_nothing)")),
         )
         for name, clause in clauses.items()
         if asked in clause.if_
