@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal, Union
+from typing import TYPE_CHECKING, Final, Literal, Union
 
 from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.errors import ConfigurationError
@@ -69,20 +69,17 @@ def _is_number(value: object) -> bool:
 
 
 class Seconds:
-    """A dataclass field that is given as a `Duration` and read as seconds."""
+    """A dataclass field that is given as a `Duration` and read as seconds; see `LockSettings.__post_init__`."""
 
     def __init__(self, default: float) -> None:
         self._default = default
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
     def __get__(self, instance: object, owner: type | None = None) -> float:
-        value: float = self._default if instance is None else vars(instance)[self._name]
-        return value
+        return self._default  # of the class: an instance has a value of its own
 
-    def __set__(self, instance: object, value: Duration) -> None:
-        vars(instance)[self._name] = seconds(value, self._name)
+    if TYPE_CHECKING:
+
+        def __set__(self, instance: object, value: Duration) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,9 @@ class LockSettings:
     max_hold: Seconds = Seconds(math.inf)
 
     def __post_init__(self) -> None:
-        if self.max_clock_skew is not None:
-            object.__setattr__(self, "max_clock_skew", seconds(self.max_clock_skew, "max_clock_skew"))
+        durations = [name for name, each in vars(LockSettings).items() if isinstance(each, Seconds)]
+        for name in durations if self.max_clock_skew is None else (*durations, "max_clock_skew"):
+            object.__setattr__(self, name, seconds(getattr(self, name), name))
         if not _is_number(self.max_waiters) or self.max_waiters < 1 or self.max_waiters % 1:
             raise ConfigurationError(f"max_waiters must be a whole number above 0, got {self.max_waiters!r}.")
         if self.max_waiters > MOST_WAITERS:
@@ -205,6 +203,10 @@ def check_max_hold(max_hold: float, lease: float) -> None:
 def check_heartbeat(heartbeat: object) -> None:
     if not isinstance(heartbeat, bool) and heartbeat != "progress":
         raise ConfigurationError(f"heartbeat must be True, False or 'progress', not {heartbeat!r}.")
+
+
+#: Of a model without `Meta.lock_settings`.
+DEFAULT_SETTINGS: Final = LockSettings()
 
 
 def believed(lease_ms: int, until_ms: int, max_lease: float) -> tuple[float, int]:

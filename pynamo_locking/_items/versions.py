@@ -42,8 +42,9 @@ _FORMAT: Final = {NUMBER: str(FORMAT)}
 class Shape:
     """The attributes of a model for its versions and write ids, each None if it has none, and their expressions.
 
-    `lasting` has the names of all attributes that no save removes. Of rows of ours, `known` is
-    the condition that no newer release has stored the row, and `format_` the action that stores its format.
+    `lasting` has the names of all attributes that no save removes, and `unique` says which values are unique. Of rows
+    of ours, `known` is the condition that no newer release has stored the row, and `format_` the action that stores its
+    format.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Shape:
         attribute: Attribute[Any] | None,
         write_id_name: str | None,
         lasting: frozenset[Any],
+        unique: unique_values.Unique | None,
         *,
         has_format: bool = False,
     ) -> None:
         self.attribute = attribute
         self.write_id_name = write_id_name
         self.lasting = lasting
+        self.unique = unique
         # Building these is a large part of the work of a write, and they are the same for all writes.
         self.version: Path | None = None if attribute is None else Place(attribute.attr_name)
         self.write_id: Path | None = None if write_id_name is None else Place(write_id_name)
@@ -80,7 +83,8 @@ def shape_of(model: type[Model]) -> Shape:
         has_format = getattr(model, "_has_format", False)
         if has_format and FORMAT_NAME in {each.attr_name for each in model.get_attributes().values()}:
             raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")
-        shape = Shape(attribute, write_id_name, frozenset({*required, write_id_name}), has_format=has_format)
+        lasting, unique = frozenset({*required, write_id_name}), unique_values.unique_of(model)
+        shape = Shape(attribute, write_id_name, lasting, unique, has_format=has_format)
         setattr(model, _SHAPE, shape)
     return shape
 
@@ -336,7 +340,7 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
 
 def note_values(item: Model, image: Mapping[str, Any]) -> None:
     """Note what of a stored item the rows of its unique values depend on."""
-    if unique_values.unique_of(type(item)) is not None:
+    if shape_of(type(item)).unique is not None:
         values = (known_state(item), unique_values.watched(type(item), image))
         vars(item)[_SLOT] = _state_of(item)._replace(values=values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
 from pynamodb.models import Model
 from typing_extensions import TypeVar
@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import (
+    DEFAULT_SETTINGS,
     Duration,
     Heartbeat,
     LockSettings,
@@ -80,9 +81,6 @@ class LockKeywords(RangeKeywords, total=False):
     """The options of `LockableMixin.locked`."""
 
     permits: int
-
-
-_DEFAULTS: Final = LockSettings()
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def make_lock_mode(
 
 def checked_settings(*candidates: object) -> LockSettings:
     """Return the first settings that are given, or the defaults."""
-    settings = next((given for given in candidates if given is not None), _DEFAULTS)
+    settings = next((given for given in candidates if given is not None), DEFAULT_SETTINGS)
     if not isinstance(settings, LockSettings):
         raise ConfigurationError(f"lock settings must be a LockSettings, not {settings!r}.")
     return settings

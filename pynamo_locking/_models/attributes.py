@@ -18,6 +18,7 @@ from typing_extensions import Self, Unpack, overload, override
 
 from pynamo_locking._core.dynamodb import RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.lease import DEFAULT_SETTINGS, LockSettings
 from pynamo_locking._core.lock_queue import FREE, LockState
 from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
@@ -32,7 +33,6 @@ from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pynamo_locking._core.lease import LockSettings
     from pynamo_locking._core.lock_modes import Bound
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.lock import Lock
@@ -268,7 +268,8 @@ class PlacedMixin(_Base):
     def lock_settings(cls) -> LockSettings:
         """Return ``Meta.lock_settings``, or the defaults."""
         keys.check_place(cls)
-        return checked_settings(getattr(cls.Meta, "lock_settings", None))
+        given = getattr(cls.Meta, "lock_settings", DEFAULT_SETTINGS)
+        return given if isinstance(given, LockSettings) else checked_settings(given)
 
     @classmethod
     def _lock_attribute(cls) -> LockAttribute | None:

@@ -176,17 +176,18 @@ def _check_place(item: Model, table: type[Model]) -> None:
         )
 
 
-def claims_of_save(item: Model, values: Image, kind: type[PynamoDBException]) -> UniqueRows | None:
-    """Return what a save does to the rows; None if its model has no unique values."""
-    if unique_values.unique_of(type(item)) is None:
-        return None
+# What a write of an item of a model with unique values does to their rows.
+
+
+def claims_of_save(item: Model, values: Image, kind: type[PynamoDBException]) -> UniqueRows:
+    """Return what a save does to the rows."""
     after = unique_values.watched(type(item), values)
     return UniqueRows(item, kind, lambda _: after)
 
 
-def claims_of_delete(item: Model, kind: type[PynamoDBException]) -> UniqueRows | None:
-    """Return what a delete does to the rows; None if its model has no unique values."""
-    return None if unique_values.unique_of(type(item)) is None else UniqueRows(item, kind, lambda _: {})
+def claims_of_delete(item: Model, kind: type[PynamoDBException]) -> UniqueRows:
+    """Return what a delete does to the rows."""
+    return UniqueRows(item, kind, lambda _: {})
 
 
 def claims_of_update(item: Model, actions: Sequence[Action], kind: type[PynamoDBException]) -> UniqueRows | None:

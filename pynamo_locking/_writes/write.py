@@ -403,7 +403,7 @@ def plan_save(
     part = versions.part_of(item, is_checked=checks_version, token=token)
     whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
     values = item.serialize(null_check=True)
-    claims = claims_of_save(item, values, error)
+    claims = None if part.shape.unique is None else claims_of_save(item, values, error)
     if kept or (not checks_version and part.shape.attribute is not None):
         actions = conditions.save_actions(item, values, kept, part, stored or {})
         returned = None if checks_version else "UPDATED_NEW"
@@ -439,7 +439,7 @@ def plan_update(
         is_repeatable=part.is_checked or conditions.is_repeatable(actions),
         creates=expiry.holds_without_item(whole),
         return_values="ALL_NEW",
-        claims=claims_of_update(item, actions, UpdateError),
+        claims=None if part.shape.unique is None else claims_of_update(item, actions, UpdateError),
     )
 
 
@@ -449,7 +449,7 @@ def plan_delete(item: Model, condition: Condition | None, *, checks_version: boo
     whole = conditions.both(condition, part.condition())
     if expiry.holds_without_item(whole):
         whole = expiry.for_save(type(item), whole)
-    claims = claims_of_delete(item, DeleteError)
+    claims = None if part.shape.unique is None else claims_of_delete(item, DeleteError)
     return Write(item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
 
 
