@@ -107,7 +107,7 @@ def _placeholders(clause: Clause) -> tuple[str, list[tuple[str, str]], list[str]
     verbs = {"SET": clause.set_, "REMOVE": clause.remove, "ADD": clause.add}
     changes = " ".join(f"{verb} {said}" for verb, said in verbs.items() if said)
     whole = f"{clause.if_} {changes}"
-    names = [(name, NAMES.get(name, name[1:])) for name in dict.fromkeys(_NAME.findall(whole))]
+    names = [(name, NAMES.get(name) or name[1:]) for name in dict.fromkeys(_NAME.findall(whole))]
     return changes, names, [*dict.fromkeys(_VALUE.findall(whole))]
 
 

@@ -141,7 +141,8 @@ class RowWrite:
     def made(self) -> dict[str, Any]:
         """Make the request anew."""
         if self.write is not None:
-            kwargs = self.write.kwargs(*(self._filled or ()))
+            clause, given = self._filled or (None, None)
+            kwargs = self.write.kwargs(clause, given)
             self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
             return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
