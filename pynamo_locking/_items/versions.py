@@ -257,6 +257,10 @@ def _state_of(item: Model) -> ItemState:
     return state
 
 
+def _change(item: Model, **changed: Any) -> None:
+    vars(item)[_SLOT] = _state_of(item)._replace(**changed)
+
+
 def noted(item: Model, kind: type[T]) -> T | None:
     """Return the note of that class that an upper floor keeps with an instance, if there is one."""
     found: T | None = vars(item).get(_SLOT, _NOTHING).notes.get(kind)
@@ -265,13 +269,12 @@ def noted(item: Model, kind: type[T]) -> T | None:
 
 def note(item: Model, what: object) -> None:
     """Keep a note with an instance, in place of the last one of its class."""
-    state = _state_of(item)
-    vars(item)[_SLOT] = state._replace(notes={**state.notes, type(what): what})
+    _change(item, notes={**_state_of(item).notes, type(what): what})
 
 
 def expect(item: Model, write: object) -> None:
     """Keep a write with an instance until `note_expected` notes it."""
-    vars(item)[_SLOT] = _state_of(item)._replace(expected=write)
+    _change(item, expected=write)
 
 
 def expected(item: Model) -> Any:
@@ -283,9 +286,7 @@ def drop_note(item: Model, kind: type[T]) -> T | None:
     """Return the note of that class, if there is one, and keep it no longer."""
     found = noted(item, kind)
     if found is not None:
-        state = _state_of(item)
-        left = {other: what for other, what in state.notes.items() if other is not kind}
-        vars(item)[_SLOT] = state._replace(notes=left)
+        _change(item, notes={other: what for other, what in _state_of(item).notes.items() if other is not kind})
     return found
 
 
@@ -320,7 +321,7 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
 
 def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    vars(item)[_SLOT] = _state_of(item)._replace(written_by=_written_by(item, write_id, names))
+    _change(item, written_by=_written_by(item, write_id, names))
 
 
 def note_expected(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
@@ -342,7 +343,7 @@ def note_values(item: Model, image: Mapping[str, Any]) -> None:
     """Note what of a stored item the rows of its unique values depend on."""
     if shape_of(type(item)).unique is not None:
         values = (known_state(item), unique_values.watched(type(item), image))
-        vars(item)[_SLOT] = _state_of(item)._replace(values=values)
+        _change(item, values=values)
 
 
 def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
@@ -390,7 +391,7 @@ def planned_as(item: Model, before: Known) -> Iterator[None]:
         item.attribute_values.pop(name, None)
         if name in values:
             item.attribute_values[name] = values[name]
-        vars(item)[_SLOT] = _state_of(item)._replace(written_by=by)
+        _change(item, written_by=by)
 
 
 def part_of(item: Model, *, is_checked: bool, token: str | None = None) -> VersionPart:
@@ -415,14 +416,14 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
 def note_accepted(item: Model) -> None:
     """Note that DynamoDB has accepted an instance which another write had made stale."""
     if freshness(item).why is Why.WRITTEN:
-        vars(item)[_SLOT] = _state_of(item)._replace(freshness=_NOTHING.freshness)
+        _change(item, freshness=_NOTHING.freshness)
 
 
 def mark_stale(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
     """Mark an instance as stale: the stored item may differ from it."""
     has_version = version_name_of(item) is not None
     stale = freshness(item).made_stale(why, known_state(item), has_version=has_version, is_locked=is_locked)
-    vars(item)[_SLOT] = _state_of(item)._replace(freshness=stale)
+    _change(item, freshness=stale)
 
 
 def freshness(item: Model) -> Freshness:
