@@ -14,7 +14,7 @@ from pynamo_locking._core.lease import is_count
 from pynamo_locking._intervals.intervals import begin_of, gaps
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
-from pynamo_locking._items.expiry import is_expired
+from pynamo_locking._items.expiry import is_expired, is_projected
 from pynamo_locking._models.awaited import awaited_each, awaited_items, awaited_read, read
 from pynamo_locking._models.isolation import IsolatedReader, stored_pages
 from pynamo_locking._models.mixins import VersionedMixin
@@ -98,7 +98,7 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
     DynamoDB leaves out those that have ended.
 
     Raises:
-        ConfigurationError: it is no index of the model by the begin, or does not have every row.
+        ConfigurationError: it is no index of the model by the begin, or does not have every row, or its end.
     """
     begin, end = axis.stored
     is_ours = isinstance(index, Index) and index in indexes_of(axis.model).values()
@@ -113,6 +113,11 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
     if span.upper is not None:
         starts = Place(begin) < Stored(axis.value(span.upper.value, axis.names[0]))
     if span.lower is not None:
+        if not is_projected(end, axis.model, index.Meta.index_name):
+            raise ConfigurationError(
+                f"the index {index.Meta.index_name!r} of {axis.model.__name__} does not have {end!r}, so rows that "
+                f"have ended cannot be left out: add it to the projection."
+            )
         lasts = Place(end) > Stored(axis.value(span.lower.value, axis.names[1]))
         if axis.may_be_open:
             lasts = lasts | axis.is_open()
@@ -174,7 +179,7 @@ class IntervalQueriesMixin(VersionedMixin):
             limit: the most rows to yield.
             index: an index of the model, such as ``Booking.by_begin``, whose range key is the begin: for rows of all
                 hash keys. An index is eventually consistent. Its rows may overlap each other, so it is read from its
-                first row on. It should project all attributes.
+                first row on. It has to project the end; what else it lacks, the rows lack.
 
         Raises:
             ConfigurationError: the arguments do not fit the model. Nothing was sent.

@@ -89,7 +89,7 @@ def filter_of_scan(model: type[Model], index_name: str | None) -> Condition | No
     name = attribute_name(model)
     if name is None:
         return None
-    if index_name is not None and not _is_projected(name, indexes_of(model)[index_name]):
+    if not is_projected(name, model, index_name):
         raise ConfigurationError(
             f"the index {index_name!r} of {model.__name__} does not have {name!r}, so its expired items cannot be "
             f"left out: add it to the projection, or pass include_expired=True to {model.__name__}'s own method."
@@ -97,7 +97,13 @@ def filter_of_scan(model: type[Model], index_name: str | None) -> Condition | No
     return alive(name)
 
 
-def _is_projected(name: str, index: Index[Any]) -> bool:
+def is_projected(name: str, model: type[Model], index_name: str | None) -> bool:
+    """Tell whether reads by an index can be filtered by a stored attribute: the model says that the index has it."""
+    if index_name is None:
+        return True
+    index = indexes_of(model).get(index_name)
+    if index is None:
+        return False
     projection = index.Meta.projection
     return projection.projection_type == ALL or name in (projection.non_key_attributes or ()) or _is_key_of(name, index)
 

@@ -176,7 +176,7 @@ class ReadingMixin(PlacedMixin):
         found = super().query(
             hash_key,
             range_key_condition,
-            cls._only_visible(filter_condition, unexpired),
+            cls._only_visible(filter_condition, unexpired, index_name),
             consistent_read,
             index_name,
             scan_index_forward,
@@ -227,7 +227,7 @@ class ReadingMixin(PlacedMixin):
                 total_segments=total_segments,
             )
         found = super().scan(
-            cls._only_visible(filter_condition, unexpired),
+            cls._only_visible(filter_condition, unexpired, index_name),
             segment,
             total_segments,
             limit,
@@ -275,7 +275,7 @@ class ReadingMixin(PlacedMixin):
             return sum(1 for _ in cls.query(*where, isolation=isolation, **how))
         if hash_key is not None:
             unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
-            filter_condition = cls._only_visible(filter_condition, unexpired)
+            filter_condition = cls._only_visible(filter_condition, unexpired, index_name)
         return super().count(
             hash_key,
             range_key_condition,
@@ -288,10 +288,16 @@ class ReadingMixin(PlacedMixin):
         )
 
     @classmethod
-    def _only_visible(cls, condition: Condition | None, unexpired: Condition | None) -> Condition | None:
-        """Return the caller's filter, with one that leaves out expired items, and one that leaves out placeholders."""
+    def _only_visible(
+        cls, condition: Condition | None, unexpired: Condition | None, index_name: str | None
+    ) -> Condition | None:
+        """Return the caller's filter, with one that leaves out expired items, and one that leaves out placeholders.
+
+        DynamoDB refuses a filter by the lock where an index lacks it. A placeholder has no other attributes than the
+        lock and the keys of the table, so of such indexes it is only in those that need no others.
+        """
         condition, name = conditions.both(condition, unexpired), cls._intent_attribute()
-        if name is None:
+        if name is None or not expiry.is_projected(name, cls, index_name):
             return condition
         path = Place(name, lock_record.TX, lock_record.INTENT, lock_record.GHOST)
         return conditions.both(condition, path.does_not_exist())
