@@ -182,10 +182,12 @@ class LockLost(LockingError):
     Attributes:
         reason: ``"evicted"`` (no renewal arrived for a whole lease, or an operator broke the lock),
             ``"deleted"`` (the item that carried the lock is gone), ``"max_hold"`` (it was held for so long),
-            ``"stalled"`` (``heartbeat="progress"``, and the work did not call `Lock.progress`), ``"forked"`` (this is
-            a child process; the lock stayed with its parent) or ``"restored"`` (this process was restored from a
-            snapshot that was taken while it held the lock; see :doc:`/how-to/use-in-lambda`). After ``"max_hold"`` and
-            ``"stalled"`` other parties wait until the lease has ended, or until the lock is released.
+            ``"stalled"`` (``heartbeat="progress"``, and the work did not call `Lock.progress`), ``"expired"``
+            (`Lock.progress` was called after the end of the lease: another party may hold the lock, and `Lock.renew`
+            finds out), ``"forked"`` (this is a child process; the lock stayed with its parent) or ``"restored"`` (this
+            process was restored from a snapshot that was taken while it held the lock; see
+            :doc:`/how-to/use-in-lambda`). After ``"max_hold"`` and ``"stalled"`` other parties wait until the lease has
+            ended, or until the lock is released.
         ticket: the ticket that was lost.
     """
 

@@ -206,13 +206,19 @@ class HeldEntry:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends, 0 if it has ended."""
+        is_held = self.possession.is_held and not self._given_up
+        return max(0.0, self.deadline - runtime.current.monotonic()) if is_held else 0.0
+
+    @property
+    def _given_up(self) -> str:
+        """Why this process gives it up by now, by its own clock; empty if it does not."""
         now = runtime.current.monotonic()
-        return max(0.0, self.deadline - now) if self.possession.is_held and now < self.ends_at else 0.0
+        if self.needs_progress and now >= self.progressed_at + self.entry.lease * STALLED_AFTER:
+            return STALLED
+        return MAX_HOLD if now >= self.ends_at else ""
 
     def may_be_renewed(self) -> bool:
         """Tell whether the heartbeat may renew the lease now; note the loss if it may never do so again."""
-        if self.needs_progress and runtime.current.monotonic() >= self.progressed_at + self.entry.lease * STALLED_AFTER:
-            self.lose(STALLED)
         is_silent = self.needs_progress and self.progressed_at <= self.deadline - self.entry.lease
         return self.is_allowed() and not is_silent
 
@@ -232,10 +238,19 @@ class HeldEntry:
         return None
 
     def is_allowed(self) -> bool:
-        """Tell whether it is held; note the loss if it was held for as long as it may be."""
-        if runtime.current.monotonic() >= self.ends_at:
-            self.lose(MAX_HOLD)
+        """Tell whether it is held; note the loss if this process gives it up by now."""
+        if why := self._given_up:
+            self.lose(why)
         return self.possession.is_held
+
+    def refuse_if_lost(self) -> None:
+        """Look at the clock before anything is told or done: the heartbeat may come later, after a pause.
+
+        Raises:
+            LockLost: it is lost.
+        """
+        if not self.is_allowed() and self.possession.reason:
+            raise self.loss()
 
     def renew(self) -> None:
         """Renew the lease.
@@ -309,8 +324,7 @@ class HeldEntry:
     def writing(self, *, is_last: bool = False) -> Iterator[int]:
         """Number the next guarded write, one at a time; `is_last` if other parties may hold the lock after it."""
         with event_stream.scope(), self._writing:
-            if not self.is_allowed() and self.possession.reason:
-                raise self.loss()
+            self.refuse_if_lost()
             if not is_last:
                 self.check_alone()  # also if this thread has waited here for the last write
             self.last_write += 1
@@ -326,8 +340,7 @@ class HeldEntry:
         """
         self._know(EntryOwnership.removing)
         try:
-            if self.possession.reason:
-                raise self.loss()  # noqa: TRY301 - as if a request had said so
+            self.refuse_if_lost()  # as if a request had said so
             yield
         except OutcomeUnknown:
             raise
@@ -354,7 +367,7 @@ class HeldEntry:
             self._release()
 
     def _release(self) -> None:
-        if self.possession.reason:
+        if not self.is_allowed() and self.possession.reason:
             if self.possession.may_stand:
                 release.remove_entry(self.row, self.entry.id)
             self.end()
@@ -700,9 +713,8 @@ def ensure(held: HeldEntry, wanted: float) -> None:
         raise ConfigurationError(
             f"ensure({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Use a longer lease."
         )
-    if held.possession.reason:
-        raise held.loss()
-    if held.remaining < wanted:
+    held.refuse_if_lost()
+    if held.remaining < wanted or not held.remaining:
         renew(held)
 
 
@@ -710,11 +722,17 @@ def progress(held: HeldEntry) -> None:
     """Note that the work under the lock goes on.
 
     Raises:
-        LockLost: the entry is gone, or was held or silent for too long.
+        LockLost: the entry is gone, or was held or silent for too long; or the lease has ended, which proves no loss.
     """
-    if not held.is_allowed() and held.possession.reason:
-        raise held.loss()
-    held.progressed_at = runtime.current.monotonic()
+    held.refuse_if_lost()
+    held.progressed_at = now = runtime.current.monotonic()
+    if held.possession.is_held and now >= held.deadline:
+        raise LockLost(
+            f"ticket {held.entry.ticket} of {held.row.label}: its lease has ended, and another party may hold the lock "
+            f"by now. Stop the work, or call renew(): if it raises no LockLost, the lock was held all the time.",
+            reason="expired",
+            ticket=held.entry.ticket,
+        )
 
 
 def _unanswered(held: HeldEntry, request: str, error: Unavailable, advice: str) -> OutcomeUnknown:

@@ -220,8 +220,7 @@ class LockHandle(Generic[M]):
         held = before[1]
         if held is None or (held.possession.is_copied and not self.depth):
             return None
-        if held.possession.reason:
-            raise held.loss()  # an outer block has lost it; acquiring it anew would hide that
+        held.refuse_if_lost()  # an outer block has lost it; acquiring it anew would hide that
         if not held.take_again():
             return None
         if self.on_lost is not None and self.on_lost not in held.on_lost:
@@ -689,13 +688,14 @@ class Lock(Generic[M]):
         count as well: they renew the lease themselves. With another heartbeat a call only tells of a loss.
 
         Raises:
-            LockLost: the lock is lost, so the work must stop.
+            LockLost: the lock is lost, so the work must stop. With the reason ``"expired"`` the lease has ended by this
+                process's own clock, after a pause or an outage, and `renew` finds out whether the lock was lost.
             ConfigurationError: this object does not hold the lock.
         """
         held_lock.progress(self._handle.held_entry())
 
     def ensure(self, remaining: Duration) -> None:
-        """Make sure that so much of the lease is left, renewing it if not. 0 or 1 write.
+        """Make sure that so much of the lease is left, or any of it for 0, renewing it if not. 0 or 1 write.
 
         Args:
             remaining: seconds or a timedelta; less than the lease.

@@ -80,10 +80,11 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
     Raises:
         LockTimeout: on entering: not all of them in time; none is held.
         LockLost: on leaving, if one of them was lost meanwhile; on entering, if one was lost while it waited for the
-            others (by `max_hold`, or ``heartbeat="progress"``).
+            others (by `max_hold`, ``heartbeat="progress"``, or after its lease without a heartbeat).
         ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
 
-    Cost: that of each lock; ranges of one hash key cost that of one.
+    Cost: that of each lock; ranges of one hash key cost that of one. 1 write for each lock whose lease has ended while
+    the others were waited for.
     """
     waits = [handle_of(lock).options.wait for lock in locks]
     limit = max(waits, default=0.0) if wait is None else seconds(wait, "wait")
@@ -97,7 +98,9 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
         for lock in in_order(locks):
             _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
         for lock in locks:
-            lock.progress()  # or it was lost
+            if not lock.is_held:  # its lease has ended while the others were waited for
+                lock.ensure(0)
+            lock.progress()
         yield locks
 
 
@@ -109,6 +112,8 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
             await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()))
             held.push_async_exit(lock)
         for lock in locks:
+            if not lock.is_held:
+                await lock.aensure(0)
             lock.progress()
         yield locks
 

@@ -101,8 +101,9 @@ class Term:
         self._end_with("resigned")
 
     def _lasting(self) -> Lock[Any]:
-        if self._wish or self.reason:
-            reason = self.reason or self._wish
+        """Return the lock, after a look at the clock: the campaign's thread may come later, after a pause."""
+        if reason := self.reason or self._why_over():
+            self._end_with(reason)
             message = f"term {self.ticket} of {self._lock.name} has ended ({reason}). Stop the work of the leader."
             raise LockLost(message, reason=reason, ticket=self.ticket)
         return self._lock
@@ -113,7 +114,7 @@ class Term:
 
     def _why_over(self) -> str:
         held = handle_of(self._lock).last_entry()
-        held.may_be_renewed()  # notes what the heartbeat is about to note
+        held.is_allowed()  # notes what the heartbeat is about to note
         return held.possession.reason or self._wish or ("" if self._left > 0 else "unanswered")
 
     @property

@@ -357,6 +357,7 @@ _LOSSES: Final = {
     "evicted": "an operator broke it, or no renewal arrived for a whole lease",
     "deleted": "its row was deleted from the table",
     "max_hold": "it was held for as long as --max-hold allows",
+    "expired": "no renewal arrived for a whole lease, so another party may hold it",
 }
 
 _WAIT: Final = "How long to wait for our turn; inf for ever. 60, or with --once-per one period."

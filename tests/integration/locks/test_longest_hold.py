@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -254,12 +254,13 @@ def test_a_renewal_by_the_work_is_a_sign_too(clock):
 
 
 def test_a_sign_while_no_renewal_is_answered(clock):
-    """Work that goes on is not taken for silent: the heartbeat goes on trying, as ever."""
+    """Work that goes on is not taken for silent, though it hears that the lease has ended: the heartbeat tries on."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         with lost_requests("UpdateItem", times=1000):
-            for _ in range(20):
+            for second in range(1, 21):
                 clock.sleep(1)
-                lock.progress()
+                with nullcontext() if second < LEASE else pytest.raises(LockLost, match="lease has ended"):
+                    lock.progress()
         assert not lock.is_held
         assert not lock.lost.is_set()
         clock.sleep(2)

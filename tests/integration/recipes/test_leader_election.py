@@ -248,6 +248,25 @@ def test_a_process_that_stood_still_knows_at_once(clock: VirtualClock) -> None:
         clock.auto_jump = True
 
 
+@pytest.mark.parametrize(("heartbeat", "reason"), [(True, "unanswered"), ("progress", "stalled")])
+@pytest.mark.parametrize("ask", [lambda term: term.progress(), lambda term: term.condition()])
+def test_work_that_stood_still_leads_no_more(clock: VirtualClock, heartbeat: Any, reason: str, ask: Any) -> None:
+    """It is told although nothing of ours has run yet, and what it was told stays true."""
+    clock.auto_jump = False
+    with Locks.lead("scheduler", heartbeat=heartbeat, **OPTIONS) as campaign:
+        term = campaign.elected()
+        assert term is not None
+        monotonic = clock.monotonic
+        clock.monotonic = lambda: monotonic() + 1.5 * LEASE  # type: ignore[method-assign]
+        with pytest.raises(LockLost, match="has ended") as lost:
+            ask(term)
+        assert (lost.value.reason, lost.value.ticket) == (reason, term.ticket)
+        clock.monotonic = monotonic  # type: ignore[method-assign]
+        clock.auto_jump = True
+        assert term.ended.wait(LEASE)
+        assert term.reason == reason
+
+
 def test_the_longest_term(clock: VirtualClock) -> None:
     """With `max_hold` leaders take turns."""
     with Locks.lead("scheduler", heartbeat=True, max_hold=30, **OPTIONS) as campaign:

@@ -15,7 +15,7 @@ from tests.simulation.planted.machinery import Patches, plants, replaces
 @plants(Plan("leaders", rounds=2), "Terms")
 def work_that_hangs_is_renewed() -> Patches:
     """The heartbeat of a leader goes on while its work shows no progress."""
-    return [(HeldEntry, "may_be_renewed", HeldEntry.is_allowed)]
+    return [(HeldEntry, "needs_progress", property(lambda self: False, lambda self, value: None))]
 
 
 @plants(Plan("leaders"), "Terms")
@@ -28,6 +28,12 @@ def the_longest_term_is_forgotten() -> Patches:
 def a_leader_beyond_its_lease() -> Patches:
     """Who was not told of a loss believes to lead, also after its lease."""
     return [(Term, "is_leader", property(lambda self: not self._wish and not self.reason))]
+
+
+@plants(Plan("leaders", parties=3, processes=3, faults={Fault.PAUSE_AFTER: 2}, is_fine=True), "Terms")
+def work_that_goes_on_by_habit() -> Patches:
+    """A sign of the work passes until the process has heard that the term is over, also after a pause."""
+    return [(Term, "progress", lambda self: None if not self.reason else self._lasting())]
 
 
 @plants(Plan("leaders", parties=3, processes=3), "Terms")

@@ -81,6 +81,7 @@ class Leaders(Workload):
                 for _ in range(2) if kind == 0 else iter(lambda: self.is_wanted(term), False):
                     if kind != 2:
                         term.progress()
+                        self.require_last(term)
                     self.require_end(term, since, (math.inf, LONGEST_S, NO_HINTS.lease)[kind])
                     runtime.current.sleep(2.5)
             except LockLost:
@@ -105,6 +106,12 @@ class Leaders(Workload):
         lasted_s = self.history.scheduler.now - since
         if term.is_leader and lasted_s > longest_s * 1.05:
             self.history.scheduler.fail(Violation(f"Terms: {term} lasts for {lasted_s:.1f} s"))
+
+    def require_last(self, term: Term) -> None:
+        """Look whether the work of an earlier term was told to go on."""
+        if self._terms and max(self._terms) > term.ticket:
+            message = f"Terms: the work of {term} was told to go on in term {max(self._terms)}"
+            self.history.scheduler.fail(Violation(message))
 
     def is_wanted(self, term: Term) -> bool:
         """Tell whether another candidate that lives has not led since that term."""

@@ -1,0 +1,218 @@
+"""A process stood still for longer than its lease, and the work goes on before the heartbeat's thread does."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking import LockLost, locked_all
+from pynamo_locking._locks import heartbeat
+from tests.support.faults import count_requests
+from tests.support.models import APART, Account, Locks
+from tests.support.parties import in_thread, shifted_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pynamo_locking import Lock
+    from tests.engines.engine import Engine
+    from tests.support.parties import ShiftedRuntime
+
+LEASE = 12.0
+HEARTBEATS = [True, False, "progress"]
+each_heartbeat = pytest.mark.parametrize("heartbeat", HEARTBEATS)
+
+
+@pytest.fixture
+def world(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShiftedRuntime]:
+    """A clock that can be put forward, and a heartbeat whose thread comes too late."""
+    memory.bind(Locks, Account)
+    monkeypatch.setattr(heartbeat, "heartbeat_thread", heartbeat.HeartbeatThread())
+    monkeypatch.setattr(heartbeat.HeartbeatThread, "_start_thread", lambda _: None)
+    Account("a", balance=1).save()
+    with shifted_clock() as world:
+        yield world
+
+
+def stand_still(world: ShiftedRuntime) -> None:
+    world.shift += 2.5 * LEASE
+
+
+def succeed(model: Any, key: str) -> None:
+    """Let another party evict the silent holder."""
+    in_thread(model.lock(key, wait=0, heartbeat=False, settings=APART).acquire)
+
+
+async def _aprogress(lock: Lock[Any]) -> None:
+    lock.progress()
+
+
+async def _achunks(lock: Lock[Any]) -> None:
+    async for _ in lock.achunks([1, 2], every=1, remaining=0):
+        raise AssertionError
+
+
+def _chunks(lock: Lock[Any]) -> None:
+    for _ in lock.chunks([1, 2], every=1, remaining=0):
+        raise AssertionError
+
+
+#: What tells of a hold, or extends it.
+WAYS: dict[str, Any] = {
+    "progress": lambda lock: lock.progress(),
+    "ensure": lambda lock: lock.ensure(0),
+    "chunks": _chunks,
+    "renew": lambda lock: lock.renew(),
+    "acquire": lambda lock: lock.acquire(),
+}
+AWAITED: dict[str, Any] = {
+    "progress": _aprogress,
+    "ensure": lambda lock: lock.aensure(0),
+    "chunks": _achunks,
+    "renew": lambda lock: lock.arenew(),
+    "acquire": lambda lock: lock.aacquire(),
+}
+
+
+@each_heartbeat
+@pytest.mark.parametrize("way", WAYS)
+def test_a_holder_that_was_succeeded(world, heartbeat, way):
+    with pytest.raises(LockLost), Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock:
+        stand_still(world)
+        succeed(Locks, "job")
+        assert not lock.is_held
+        with pytest.raises(LockLost):
+            WAYS[way](lock)
+
+
+@each_heartbeat
+@pytest.mark.parametrize("way", AWAITED)
+async def test_a_task_that_was_succeeded(world, heartbeat, way):
+    with pytest.raises(LockLost):
+        async with Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock:
+            stand_still(world)
+            succeed(Locks, "job")
+            assert not lock.is_held
+            with pytest.raises(LockLost):
+                await AWAITED[way](lock)
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_holder_that_nobody_has_succeeded(world, heartbeat):
+    """`progress` makes no request, so it cannot know that. A renewal finds out, and the work goes on."""
+    with Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock:
+        stand_still(world)
+        with count_requests() as counted, pytest.raises(LockLost, match="its lease has ended") as lost:
+            lock.progress()
+        assert (lost.value.reason, lost.value.ticket, counted.total) == ("expired", lock.ticket, 0)
+        assert not lock.lost.is_set()
+        with count_requests() as counted:
+            lock.ensure(0)
+        assert counted.total == 1
+        lock.progress()
+        assert lock.is_held
+    with (
+        pytest.raises(LockLost, match="its lease has ended"),
+        Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock,
+    ):
+        stand_still(world)
+        lock.progress()
+    assert not Locks.lock_state("job").entries
+
+
+@pytest.mark.parametrize("silent", [0.7, 2.5])
+def test_silent_work_has_lost_the_lock(world, silent):
+    """Two thirds of a lease after its last sign, whether or not the heartbeat's thread has seen that."""
+    for way in WAYS.values():
+        with (
+            pytest.raises(LockLost, match="progress"),
+            Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART) as lock,
+        ):
+            world.shift += silent * LEASE
+            assert not lock.is_held
+            with count_requests() as counted, pytest.raises(LockLost) as lost:
+                way(lock)
+            assert (lost.value.reason, counted.total) == ("stalled", 0)
+            assert lock.lost.is_set()
+        assert not Locks.lock_state("job").entries
+
+
+@each_heartbeat
+def test_an_edit_saves_nothing_after_another_party_came(world, heartbeat):
+    with pytest.raises(LockLost), Account.edit("a", lease=LEASE, heartbeat=heartbeat, settings=APART) as account:
+        account.balance = 7
+        stand_still(world)
+        succeed(Account, "a")
+    assert Account.get("a").balance == 1
+
+
+def test_an_edit_by_silent_work_saves_nothing(world):
+    with (
+        pytest.raises(LockLost, match="progress"),
+        Account.edit("a", lease=LEASE, heartbeat="progress", settings=APART) as account,
+    ):
+        account.balance = 7
+        stand_still(world)
+    assert Account.get("a").balance == 1
+    assert not Account.lock_state("a").entries
+
+
+async def test_an_edit_by_a_silent_task_saves_nothing(world):
+    with pytest.raises(LockLost, match="progress"):
+        async with Account.edit("a", lease=LEASE, heartbeat="progress", settings=APART) as account:
+            account.balance = 7
+            stand_still(world)
+    assert Account.get("a").balance == 1
+    assert not Account.lock_state("a").entries
+
+
+@each_heartbeat
+def test_a_job_that_stood_still_has_not_succeeded(world, heartbeat):
+    """Another machine runs it, or the next caller does."""
+    with (
+        pytest.raises(LockLost),
+        Locks.once("job", period=3600, since_success=True, lease=LEASE, heartbeat=heartbeat, settings=APART) as run,
+    ):
+        assert run
+        stand_still(world)
+        if heartbeat == "progress":
+            assert not run.lock.is_held
+        else:
+            succeed(Locks, "job")
+    assert Locks.lock_state("job").success is None
+
+
+@pytest.mark.parametrize("is_succeeded", [False, True])
+def test_the_first_of_several_locks_expires_while_the_second_is_waited_for(world, monkeypatch, is_succeeded):
+    """It is renewed before the block begins, or the block is not entered."""
+    first, second = (Locks.lock(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
+
+    def enter(options: Any) -> Any:
+        stand_still(world)
+        if is_succeeded:
+            succeed(Locks, "a")
+        return take(options)
+
+    take = second._handle._take
+    monkeypatch.setattr(second._handle, "_take", enter)
+    with pytest.raises(LockLost) if is_succeeded else nullcontext(), locked_all(first, second):
+        assert not is_succeeded
+        assert first.is_held
+        assert second.is_held
+    assert not Locks.lock_state("b").entries
+
+
+async def test_the_first_of_several_locks_of_a_task_expires(world, monkeypatch):
+    first, second = (Locks.lock(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
+
+    async def enter(options: Any) -> Any:
+        stand_still(world)
+        return await take(options)
+
+    take = second._handle._atake
+    monkeypatch.setattr(second._handle, "_atake", enter)
+    async with locked_all(first, second):
+        assert first.is_held
+        assert second.is_held
