@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -231,7 +232,22 @@ def seen_ahead(caller: LocalWaiter) -> tuple[LockState, int]:
     with _mutex:
         queue = local_queues.get(caller.row.identity)
         leader = None if queue is None else queue.leader
-        return (FREE, 0) if queue is None or leader is None else (leader.state, max(0, len(queue.waiting) - 1))
+        return (FREE, 0) if queue is None or leader is None else (_known_now(leader), max(0, len(queue.waiting) - 1))
+
+
+def _known_now(leader: LocalWaiter) -> LockState:
+    """Return the queue as a leader last saw it, with its own entry as it is now, if it holds the lock."""
+    held = leader.state.find(leader.new.id)
+    if held is None or held not in leader.state.holders:
+        return leader.state
+    now_ms, left_s = runtime.current.time_ms(), leader.acts_until - runtime.current.monotonic()
+    now = replace(
+        held,
+        read_ms=now_ms,
+        until_ms=now_ms + int(left_s * 1000),
+        granted_ms=held.until_ms - held.lease_ms if held.granted_ms is None else held.granted_ms,
+    )
+    return replace(leader.state, entries=tuple(now if each is held else each for each in leader.state.entries))
 
 
 def accept_handover(caller: LocalWaiter) -> tuple[float, Image | None] | None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking import LockTimeout
+from pynamo_locking import LockTimeout, events
 from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import APART, Account, Locks
-from tests.support.parties import held_elsewhere, shifted_clock
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,3 +148,24 @@ def ends_at() -> int:
 
 def row() -> dict[str, dict[str, str]]:
     return Locks._get_connection().get_item("job")["Item"]
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_a_caller_of_the_same_process_is_told_for_how_long_it_is_held(clock, heartbeat):
+    """It has made no request of its own, and what the holder saw when it came is old."""
+    told: list[events.Event] = []
+    with (
+        Account.locked("a", owner="first", lease=60, heartbeat=heartbeat),
+        events.subscribe(told.append, (events.Waiting, events.TimedOut)),
+    ):
+        clock.sleep(50)
+        with pytest.raises(LockTimeout, match=r"held by first \(ticket \d+\) for 55 s") as timeout:
+            in_thread(Account.lock("a", wait=5).acquire)
+    assert [getattr(event, "holder_held_ms", None) for event in told] == [
+        pytest.approx(50_000, abs=100),
+        pytest.approx(55_000, abs=100),
+    ]
+    assert timeout.value.queue is not None
+    [holder] = timeout.value.queue.holders
+    assert holder.held_for == pytest.approx(55, abs=0.1)
+    assert holder.age == pytest.approx(15 if heartbeat else 55, abs=0.1)  # renewals are due after each 20 s
