@@ -451,12 +451,7 @@ def by_guard(placings: Sequence[Placing]) -> dict[str, list[Placing]]:
 
 
 def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | None:
-    """Return two rows of one call that overlap each other, None if no two do; refuse two rows with the same key."""
-    seen = list[Any]()
-    for placing in placings:
-        if placing.key in seen:
-            raise ConfigurationError(f"two of the rows have the same key: {placing.key}. Each row can be stored once.")
-        seen.append(placing.key)
+    """Return two rows of one call that overlap each other, as rows with the same key do; None if no two do."""
     for group in by_guard(placings).values():
         pair = colliding([placing.span for placing in group])
         if pair is not None:

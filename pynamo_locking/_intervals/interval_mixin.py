@@ -26,7 +26,6 @@ from pynamo_locking._intervals.disjoint_writes import (
     saving,
     unsure_of,
     updating,
-    whole,
 )
 from pynamo_locking._intervals.intervals import IntervalAttributes, Span, enclosing, interval_attributes_of
 from pynamo_locking._intervals.queries import IntervalQueriesMixin, value_of
@@ -131,7 +130,7 @@ class IntervalMixin(IntervalQueriesMixin):
             StaleVersion, Conflict: another program wrote a row without its guard meanwhile; nothing was written.
             OutcomeUnknown: no response tells whether they were stored.
             ConfigurationError: the model or the rows cannot work, such as an end that is not after its begin, a time
-                without a time zone, no rows at all, a key twice. Nothing was sent.
+                without a time zone, no rows at all. Nothing was sent.
 
         Cost: for each hash key 1 read, for each row 1 query (rows that touch share one), and 1 transaction, however
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
@@ -237,9 +236,12 @@ class IntervalMixin(IntervalQueriesMixin):
         """
         axis = cls._interval()
         cls._check_stored(row, "close_at")
-        begin, end = (getattr(row, name) for name in axis.names)
-        for ends in ((begin, at), (at, end)):
-            whole(axis, *ends)
+        present, edge = axis.span(*(getattr(row, name) for name in axis.names)), axis.edge(at, axis.other)
+        if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
+            raise ConfigurationError(
+                f"close_at({at!r}) would not make this {cls.__name__} shorter, which is from {present}: give a value "
+                f"inside of that."
+            )
         super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
 
     @awaited_write(close_at)
