@@ -101,6 +101,10 @@ class LockMode:
         """Tell whether a value lies in the range."""
         return (self.lower is None or not _is_before(bound, self.lower)) and _is_before(bound, self.upper)
 
+    def meets(self, extent: LockMode) -> bool:
+        """Tell whether a part of a row's extent lies in the range."""
+        return self.overlaps(extent) or (extent.lower is not None and self.contains(extent.lower))
+
     def __str__(self) -> str:
         parts: list[str] = [self.mode] if self.permits == 1 else [f"permits={self.permits}"]
         if self.is_ranged:
@@ -109,6 +113,11 @@ class LockMode:
 
 
 WHOLE: Final = LockMode()
+
+
+def extent_of(lower: Bound | None, upper: Bound | None) -> LockMode:
+    """Return where a row is among those of its hash key: in an interval, or at a point, whose ends are equal."""
+    return LockMode(SHARED, lower=lower, upper=upper)
 
 
 def spanning(lock_modes: Sequence[LockMode]) -> LockMode:

@@ -44,7 +44,7 @@ from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joine
 from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.batch_requests import settle
-from pynamo_locking._io.model_doors import enforcement_of, lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attribute_of, own_keys_of
 from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._intervals.intervals import IntervalAttributes
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.lock import Lock
@@ -263,6 +264,7 @@ class Placing:
         stored_at: its stored key, in DynamoDB's form; None if it is not stored, as far as the caller knows.
         is_adopted: whether an earlier call with an unknown outcome has stored it at its new key.
         member: what `write` has returned.
+        extents: its old and new intervals, as the locks of ranges see them.
     """
 
     axis: IntervalAttributes
@@ -277,6 +279,7 @@ class Placing:
     stored_at: Image | None = field(default=None, init=False)
     is_adopted: bool = field(default=False, init=False)
     member: TransactionItem | None = field(default=None, init=False)
+    extents: list[LockMode] = field(init=False)
 
     def __post_init__(self) -> None:
         self.hash_key = key_values_of(self.row)[0]
@@ -287,6 +290,7 @@ class Placing:
         meta: Any = self.axis.model.Meta
         longest = own_keys_of(meta.lock_table).longest_name
         self.guard = guard_name(meta.table_name, next(iter(stored.items())), longest=longest)
+        self.extents = [*extents_of(self.row), self.axis.extent(self.span)]
 
     @property
     def stored_hash_key(self) -> Image:
@@ -297,6 +301,12 @@ class Placing:
     def leaves(self) -> Image | None:
         """Its stored key, as far as is known."""
         return self.key if self.is_adopted else self.stored_at
+
+    def member_in(self, tx: Transaction) -> TransactionItem:
+        """Return the row as an item of a transaction, whose locks of ranges see the old and the new interval."""
+        member = items_of(tx).of(self.row, is_write=True, replaces=self.kind != UPDATE)
+        member.extents = self.extents
+        return member
 
     @property
     def unsure(self) -> UnknownPlacement | None:
@@ -332,7 +342,7 @@ def saving(
     """Return the placing of a save of a row, stored or not."""
 
     def write(tx: Transaction) -> TransactionItem:
-        member = items_of(tx).of(row, is_write=True, replaces=True)
+        member = placing.member_in(tx)
         member.save(condition, checks=checks)
         if not checks:
             member.rely()  # on the stored item: the instance then knows its new version
@@ -357,7 +367,7 @@ def updating(
     """Return the placing of an update that changes the end of a row, or its begin if the end is the range key."""
 
     def write(tx: Transaction) -> TransactionItem:
-        member = items_of(tx).of(row, is_write=True, replaces=False)
+        member = placing.member_in(tx)
         member.update(actions, condition, checks=checks)
         if checks:
             member.shown_image()
@@ -380,7 +390,7 @@ def moving(axis: IntervalAttributes, row: GuardedMixin, begin: Any, end: Any) ->
             _leave(tx, row)
         for name, value in zip(axis.names, (begin, end), strict=True):
             setattr(row, name, value)
-        member = items_of(tx).of(row, is_write=True, replaces=True)
+        member = placing.member_in(tx)
         member.save(None, checks=True)
         return member
 
@@ -441,12 +451,7 @@ def by_guard(placings: Sequence[Placing]) -> dict[str, list[Placing]]:
 
 
 def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | None:
-    """Return two rows of one call that overlap each other, None if no two do; refuse two rows with the same key."""
-    seen = list[Any]()
-    for placing in placings:
-        if placing.key in seen:
-            raise ConfigurationError(f"two of the rows have the same key: {placing.key}. Each row can be stored once.")
-        seen.append(placing.key)
+    """Return two rows of one call that overlap each other, as rows with the same key do; None if no two do."""
     for group in by_guard(placings).values():
         pair = colliding([placing.span for placing in group])
         if pair is not None:
@@ -534,6 +539,7 @@ class StagedInserts:
         self._expired: list[Image] = []
         self._ours = {member.identity: member.after for member in self._written()}
         self._ours |= {identity: None for identity, key in items_of(tx).gone.items() if self._is_here(identity, key)}
+        self._extents = [extent for placing in group for extent in placing.extents]
         self._touched: list[Touched] = []
         self._left: list[Placing] = []
         self.has_cleared = False
@@ -614,7 +620,9 @@ class StagedInserts:
             if key in kept or is_ours or versions.known_state(item).version is None:
                 continue
             members.by_key.pop(self._identity(key), None)  # read as absent: this version of it is checked instead
-            members.of(item, is_write=True, replaces=False).delete(None, checks=True)
+            member = members.of(item, is_write=True, replaces=False)
+            member.extents = self._extents  # an expired row takes up nothing
+            member.delete(None, checks=True)
             self.has_cleared = True
 
     def _settle(self, touched: list[Touched]) -> list[Touched]:
@@ -684,21 +692,16 @@ def overlap(
     is_same_call: bool = False,
 ) -> OverlapError:
     """Return the error for a row whose interval overlaps others."""
-    where = ", ".join(_text(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
+    where = ", ".join(str(span) for _, span in others[:3]) + (", ..." if len(others) > 3 else "")  # noqa: PLR2004
     all_of_them = f"{len(others)} row(s) of that hash key, stored or staged, have"
     whose = "another row of the same call has" if is_same_call else all_of_them
     model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
     return also(OverlapError, error)(
-        f"a {model.__name__} of {placing.hash_key!r} from {_text(placing.span)} was refused, and nothing was written: "
+        f"a {model.__name__} of {placing.hash_key!r} from {placing.span} was refused, and nothing was written: "
         f"{whose} a part of that interval ({where}).",
         found=tuple((axis.model, image) for image, _ in others),
         asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),
     )
-
-
-def _text(span: Span) -> str:
-    ends = ["..." if edge is None else str(edge.value) for edge in (span.lower, span.upper)]
-    return " to ".join(ends)
 
 
 # Stores rows where no other row is: reads, and writes only if no other writer has stored a row there meanwhile.
@@ -773,12 +776,8 @@ class Disjoint:
                     memory.restore()
                     if not is_refused and placing.unsure is not None:
                         note_unsure(placing.row, placing.unsure)
-                if (
-                    error is refused
-                    or self._is_over
-                    or not isinstance(error, Conflict)
-                    or isinstance(error, ItemLocked)
-                ):
+                is_final = error is refused or self._is_over or isinstance(error, ItemLocked)
+                if is_final or not isinstance(error, Conflict):
                     raise
                 refused, attempt = error, attempt + 1
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
@@ -27,9 +26,8 @@ from pynamo_locking._intervals.disjoint_writes import (
     saving,
     unsure_of,
     updating,
-    whole,
 )
-from pynamo_locking._intervals.intervals import IntervalAttributes, enclosing, interval_attributes_of
+from pynamo_locking._intervals.intervals import IntervalAttributes, Span, enclosing, interval_attributes_of
 from pynamo_locking._intervals.queries import IntervalQueriesMixin, value_of
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, versions
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._intervals.intervals import Span
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._locks.locked_all import Block
     from pynamo_locking._models.writes import Placed
     from pynamo_locking._writes.writer import Writer
@@ -132,7 +130,7 @@ class IntervalMixin(IntervalQueriesMixin):
             StaleVersion, Conflict: another program wrote a row without its guard meanwhile; nothing was written.
             OutcomeUnknown: no response tells whether they were stored.
             ConfigurationError: the model or the rows cannot work, such as an end that is not after its begin, a time
-                without a time zone, no rows at all, a key twice. Nothing was sent.
+                without a time zone, no rows at all. Nothing was sent.
 
         Cost: for each hash key 1 read, for each row 1 query (rows that touch share one), and 1 transaction, however
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
@@ -238,9 +236,12 @@ class IntervalMixin(IntervalQueriesMixin):
         """
         axis = cls._interval()
         cls._check_stored(row, "close_at")
-        begin, end = (getattr(row, name) for name in axis.names)
-        for ends in ((begin, at), (at, end)):
-            whole(axis, *ends)
+        present, edge = axis.span(*(getattr(row, name) for name in axis.names)), axis.edge(at, axis.other)
+        if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
+            raise ConfigurationError(
+                f"close_at({at!r}) would not make this {cls.__name__} shorter, which is from {present}: give a value "
+                f"inside of that."
+            )
         super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
 
     @awaited_write(close_at)
@@ -296,6 +297,7 @@ class IntervalMixin(IntervalQueriesMixin):
         of `insert_disjoint`, 1 transactional read and 1 read.
         """
         axis = self._interval()
+        stored = None
         is_known = versions.known_state(self).version is not None or not add_version_condition
         if is_known and not unsure_of(self):
             try:
@@ -303,8 +305,13 @@ class IntervalMixin(IntervalQueriesMixin):
             except Conflict as refused:
                 if not self._is_elsewhere(axis, refused):
                     raise
+                stored = refused.stored
         with _dressed(PutError):
-            self._place([saving(axis, self, condition, checks=add_version_condition)], PutError)
+            placing = saving(axis, self, condition, checks=add_version_condition)
+            its = None if stored is None else axis.span_in(stored[1])
+            if its is not None:
+                placing.extents.append(axis.extent(its))
+            self._place([placing], PutError)
         return {}
 
     @override
@@ -382,8 +389,18 @@ class IntervalMixin(IntervalQueriesMixin):
         return True
 
     @override
-    def _writer(self) -> Writer | None:
-        writer = super()._writer()
+    def _extents(self) -> tuple[LockMode, ...]:
+        """Return the interval, if all writes are checked, and the instance shows one: it may lack its end."""
+        axis, of_key = self._interval(), super()._extents()
+        ends = [getattr(self, name) for name in axis.names]
+        if self._enforces() is None or (None in ends and versions.known_state(self).version is None):
+            return of_key
+        span = Span(*(axis.edge(value, name) for value, name in zip(ends, axis.names, strict=True)))
+        return of_key if span.is_empty else (axis.extent(span),)
+
+    @override
+    def _writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
+        writer = super()._writer(extents)
         if writer is not None:
             writer.kept = self._same_interval
         return writer
@@ -454,13 +471,12 @@ class IntervalMixin(IntervalQueriesMixin):
 
     @classmethod
     def _locked_span(cls, group: list[Placing]) -> Span:
-        """Return what spans all new intervals; with enforced ranges all range keys that are written, old ones too."""
+        """Return what spans all new intervals; with enforced ranges also those that the rows leave."""
         axis, spans = cls._interval(), [placing.span for placing in group]
         if cls._enforces() is None:
             return enclosing(spans)
         moved = [placing.row for placing in group if placing.kind == MOVE]
-        span = enclosing([*spans, *(axis.span(*(getattr(row, name) for name in axis.names)) for row in moved)])
-        return span if axis.is_by_begin else replace(span, upper=None)  # the last end is a range key as well
+        return enclosing([*spans, *(axis.span(*(getattr(row, name) for name in axis.names)) for row in moved)])
 
 
 def _where(model: type[IntervalMixin]) -> object:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.lock_modes import order
+from pynamo_locking._core.lock_modes import extent_of, order
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
 from pynamo_locking._pynamodb import hash_attribute_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
 
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._models.writes import GuardedMixin
 
@@ -43,6 +44,9 @@ class Span:
 
     lower: Edge | None
     upper: Edge | None
+
+    def __str__(self) -> str:
+        return " to ".join("..." if edge is None else str(edge.value) for edge in (self.lower, self.upper))
 
     @property
     def is_empty(self) -> bool:
@@ -178,6 +182,11 @@ class IntervalAttributes:
         """Return the ends of an interval as they are stored."""
         pairs = zip((span.lower, span.upper), self.names, strict=True)
         return tuple(self.value(None if edge is None else edge.value, name) for edge, name in pairs)
+
+    def extent(self, span: Span) -> LockMode:
+        """Return what an interval takes of its hash key, as the locks of ranges see it."""
+        lower, upper = (None if end == _OPEN else next(iter(end.items())) for end in self.ends(span))
+        return extent_of(lower, upper)
 
     def is_stored(self) -> Condition:
         """Return the condition that there is such a row."""

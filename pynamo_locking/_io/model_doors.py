@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pynamodb.expressions.condition import Condition
 
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.row_keys import OwnKeys
 
 
@@ -67,9 +70,15 @@ def own_keys_of(model: Any) -> OwnKeys:
 # Its writes
 
 
-def writer_of(item: Any) -> Any:
-    """Return the `Writer` of an item; None if PynamoDB writes it."""
-    return item._writer()
+def extents_of(item: Any) -> Sequence[LockMode]:
+    """Return where an item is among those of its hash key, as the locks of ranges see it."""
+    extents: Sequence[LockMode] = item._extents()
+    return extents
+
+
+def writer_of(item: Any, extents: Sequence[LockMode] | None = None) -> Any:
+    """Return the `Writer` of an item; None if PynamoDB writes it. Locked ranges see the item in its own extents."""
+    return item._writer(extents)
 
 
 def kept_condition(item: Any, condition: Condition | None, *arguments: Any, **options: Any) -> Condition | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-    from pynamo_locking._core.lock_modes import Bound, LockMode
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
@@ -561,14 +561,18 @@ def all_held_in_context(row: LockRow) -> tuple[HeldEntry, ...]:
     return tuple(held for held in part if held.row.identity == row.identity and not held.possession.is_over)
 
 
-def held_in_context(row: LockRow, bound: Bound | None = None) -> HeldEntry | None:
-    """Return our entry in that lock that this context has not released: of all of it, or of a range with `bound`."""
+def held_in_context(row: LockRow, *extents: LockMode) -> HeldEntry | None:
+    """Return our entry in that lock that this context has not released: of all of it, or of a part of the extents."""
     mine = all_held_in_context(row) if held_by_context.get() else ()
     return next(
         (
             held
             for held in mine
-            if (held.entry.lock_mode.contains(bound) if bound else not held.entry.lock_mode.is_ranged)
+            if (
+                any(held.entry.lock_mode.meets(extent) for extent in extents)
+                if extents
+                else not held.entry.lock_mode.is_ranged
+            )
         ),
         None,
     )

@@ -19,6 +19,7 @@ from typing_extensions import Self, Unpack, overload, override
 from pynamo_locking._core.dynamodb import RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import DEFAULT_SETTINGS, LockSettings
+from pynamo_locking._core.lock_modes import WHOLE, LockMode, extent_of
 from pynamo_locking._core.lock_queue import FREE, LockState
 from pynamo_locking._core.row_keys import table_name
 from pynamo_locking._io import responses, runtime
@@ -31,9 +32,8 @@ from pynamo_locking._locks.options import LockTarget, checked_settings
 from pynamo_locking._pynamodb import connection_of, key_values_of, range_name_of, ttl_attribute_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pynamo_locking._core.lock_modes import Bound
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.lock import Lock
     from pynamo_locking._locks.options import LockKeywords
@@ -323,15 +323,19 @@ class PlacedMixin(_Base):
             )
         return str(what)
 
-    def _enforced_rows(self) -> list[tuple[LockRow, Bound | None]]:
-        """Return the rows of the locks that every write of this item is checked against, and its position in each."""
-        (hash_key, range_key), settings, enforced = key_values_of(self), self.lock_settings(), self._enforces()
+    def _enforced_rows(self, extents: Sequence[LockMode] = ()) -> list[tuple[LockRow, Sequence[LockMode]]]:
+        """Return the rows of the locks that a write of this item is checked against, and its extents in each."""
+        hash_key, settings, enforced = key_values_of(self)[0], self.lock_settings(), self._enforces()
         rows = list[tuple[LockRow, Any]]()
         if enforced is not None:
-            rows.append((self._range_target(hash_key, settings).row, keys.position_of(type(self), range_key)))
+            rows.append((self._range_target(hash_key, settings).row, extents))
         if enforced == "table":
-            rows.append((self._table_target(settings).row, None))
+            rows.append((self._table_target(settings).row, (WHOLE,)))
         return rows
+
+    def _extents(self) -> tuple[LockMode, ...]:
+        """Return where this item is among those of its hash key, as the locks of ranges see it."""
+        return () if range_name_of(self) is None else (_point(type(self), key_values_of(self)[1]),)
 
     @classmethod
     def _target_elsewhere(
@@ -412,18 +416,12 @@ class PlacedMixin(_Base):
             return None
         return held_lock.held_entry_for_write(self, row)
 
-    def _range_entry(self) -> HeldEntry | None:
+    def _range_entry(self, extents: Sequence[LockMode]) -> HeldEntry | None:
         """Return the entry that this context holds in a range around this item, if any."""
         if range_name_of(self) is None or self._lock_creates_item or held_lock.holds_nothing():
             return None
-        return held_lock.usable(self._held_range(*key_values_of(self)))
-
-    @classmethod
-    def _held_range(cls, hash_key: Any, range_key: Any) -> HeldEntry | None:
-        row = cls._range_target(hash_key, cls.lock_settings()).row
-        if not held_lock.all_held_in_context(row):
-            return None
-        return held_lock.held_in_context(row, keys.position_of(cls, range_key))
+        row = self._range_target(key_values_of(self)[0], self.lock_settings()).row
+        return held_lock.usable(held_lock.held_in_context(row, *extents))
 
     def _table_entry(self) -> HeldEntry | None:
         """Return the entry that this context holds in the lock of the table, if any."""
@@ -450,10 +448,16 @@ class PlacedMixin(_Base):
                 return target
             if range_name_of(cls) is None or getattr(cls.Meta, "lock_table", None) is None:
                 return None
-            is_held = cls._held_range(hash_key, range_key) is not None
+            row = cls._range_target(hash_key, cls.lock_settings()).row
+            is_held = held_lock.held_in_context(row, _point(cls, range_key)) is not None
         except ConfigurationError:  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None
+
+
+def _point(model: type[Model], range_key: Any) -> LockMode:
+    position = keys.position_of(model, range_key)
+    return extent_of(position, position)
 
 
 def _replaced_internals(model: type[PlacedMixin]) -> list[str]:

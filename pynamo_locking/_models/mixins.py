@@ -454,10 +454,10 @@ class LockableMixin(VersionedMixin):
         It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
         not conflict. First come, first served: small ranges that come later wait behind a large range. With
         ``Meta.enforce`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`), except
-        those of the holder; without it only other locks of ranges meet this one. Inside, writes
-        of items in the range are refused by DynamoDB once the lock is lost, and reads see everything that earlier
-        holders wrote. Locks of single items, which `locked` takes, ignore ranges; so do writes of items that carry a
-        `LockAttribute` of their own.
+        those of the holder; a row with an interval (`IntervalMixin`) is in the range if a part of its interval is.
+        Without it only other locks of ranges meet this one. Inside, writes of items in the range are refused by
+        DynamoDB once the lock is lost, and reads see everything that earlier holders wrote. Locks of single items,
+        which `locked` takes, ignore ranges; so do writes of items that carry a `LockAttribute` of their own.
 
         The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a
         `NamedLock` it is a range of a name, and the bounds are numbers, strings, bytes or aware datetimes;

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._locks.lock import Lock
 
 
@@ -86,33 +87,44 @@ class GuardedMixin(ReadingMixin):
     _hides_expired: ClassVar[bool] = False
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"asave", "aupdate", "adelete"})
 
-    def _writer(self) -> Writer | None:
-        """Return the writer of this item; None if PynamoDB writes the item."""
+    def _writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
+        """Return the writer of this item; None if PynamoDB writes the item. For `extents` see `_extents`."""
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:
             row = self._lock_row_of_item()
             own = self._own_entry(row)
             return Writer(self, [] if own is None else [own], lock=attribute, row=row)
-        held_entries = self._own_entries_elsewhere()
-        foreign_checks = [] if enforced is None else self._foreign_checks(held_entries)
+        if extents is None or enforced is None:
+            extents = self._extents() if enforced is not None or self._may_be_held_elsewhere() else ()
+        held_entries = self._own_entries_elsewhere(extents)
+        foreign_checks = [] if enforced is None else self._foreign_checks(held_entries, extents)
         if held_entries or foreign_checks:
             return Writer(self, held_entries, foreign_checks=foreign_checks)
         shape = versions.shape_of(type(self))
         has_parts = shape.version is not None or shape.write_id is not None or self._hides_expired
         return Writer(self) if has_parts else None
 
-    def _own_entries_elsewhere(self) -> list[HeldEntry]:
+    def _own_entries_elsewhere(self, extents: Sequence[LockMode]) -> list[HeldEntry]:
         """Return the held entries of its own lock and of locks around it: the write must check all of them."""
         if not self._may_be_held_elsewhere():
             return []
         own = self._own_entry(self._lock_row_of_item())
-        return [each for each in (own, self._range_entry(), self._table_entry()) if each is not None]
+        return [each for each in (own, self._range_entry(extents), self._table_entry()) if each is not None]
 
-    def _foreign_checks(self, held_entries: Sequence[HeldEntry]) -> list[ForeignLockCheck]:
+    def _foreign_checks(self, held_entries: Sequence[HeldEntry], extents: Sequence[LockMode]) -> list[ForeignLockCheck]:
         """Return the checks of locks around the item that are not held here, and must not be held elsewhere."""
-        held, settings = {own.row.identity for own in held_entries}, self.lock_settings()
-        rows = self._enforced_rows()
-        return [ForeignLockCheck(row, position, settings) for row, position in rows if row.identity not in held]
+        checks, held = list[ForeignLockCheck](), {own.row.identity: own.entry.lock_mode for own in held_entries}
+        for row, parts in self._enforced_rows(extents):
+            mine = held.get(row.identity)
+            if mine is None:
+                checks.append(ForeignLockCheck(row, parts, self.lock_settings()))
+            elif not all(mine.covers(part) for part in parts):
+                raise ConfigurationError(
+                    f"this write of a {type(self).__name__} is inside and outside of a range that is locked here "
+                    f"({mine}), and all writes are checked (Meta.enforce): lock one range that spans its interval, "
+                    f"before and after the write."
+                )
+        return checks
 
     def _most_actions(self) -> int:
         """Return how many actions a native transaction needs for a write of this item."""

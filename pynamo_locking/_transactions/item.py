@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
@@ -197,7 +198,10 @@ class TransactionItem:
         change: what the transaction does to it. What was read stays read, whatever becomes of the change.
         expected: the condition that an item which was not read has the unique values that its instance has noted.
         is_read: whether the transaction relies on the item beyond its own write.
+        extents: where its writes take place, for locks of ranges; None if the instance shows it.
     """
+
+    extents: Sequence[LockMode] | None = None
 
     def __init__(
         self,
@@ -551,7 +555,7 @@ class TransactionItem:
     # Planning: several operations become one write
 
     def _new_writer(self) -> Writer:
-        writer: Writer | None = writer_of(self.item)
+        writer: Writer | None = writer_of(self.item, self.extents)
         if writer is None:
             raise ConfigurationError(f"{self.model.__name__} cannot take part in a transaction: it has no version.")
         writer.token = self._token

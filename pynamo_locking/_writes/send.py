@@ -40,13 +40,13 @@ from pynamo_locking._writes.write import CHECK, Sent, busy_with_locks, locked_by
 from pynamo_locking.exceptions import Conflict, ItemLocked, LockLost, OutcomeUnknown, TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pynamodb.connection import Connection
     from pynamodb.models import Model
 
     from pynamo_locking._core.lease import LockSettings
-    from pynamo_locking._core.lock_modes import Bound
+    from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState, QueueEntry, WriteIntent
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.protocol import Filled
@@ -268,20 +268,20 @@ class ForeignLockCheck(RowWrite):
 
     Args:
         row: the row of the lock.
-        position: the range key of the written item; None if every entry of the lock is in the way.
+        extents: where the written item is and was: entries that lock a part of it are in the way.
         settings: say when a lease is over.
     """
 
-    def __init__(self, row: LockRow, position: Bound | None, settings: LockSettings) -> None:
+    def __init__(self, row: LockRow, extents: Iterable[LockMode], settings: LockSettings) -> None:
         self.row = row
         self._settings = settings
-        self._positions = {position}
+        self._extents = {*extents}
         self._reads = 0
         super().__init__(self._asking(FREE))
 
     def join(self, other: ForeignLockCheck) -> None:
-        """Check the positions of another check of the same row, too."""
-        self._positions |= other._positions
+        """Check the extents of another check of the same row, too."""
+        self._extents |= other._extents
 
     @override
     def clear(self, refusal: Refusal) -> bool:
@@ -312,11 +312,7 @@ class ForeignLockCheck(RowWrite):
         return {"ConditionCheck": {"TableName": self.row.table, "Key": self.row.key, **check}}
 
     def _in_the_way(self, state: LockState) -> list[QueueEntry]:
-        return [
-            entry
-            for entry in state.entries
-            if any(position is None or entry.lock_mode.contains(position) for position in self._positions)
-        ]
+        return [entry for entry in state.entries if any(entry.lock_mode.meets(extent) for extent in self._extents)]
 
     def _without_dead(self, state: LockState) -> LockState:
         """Evict the entries in the way if all of them are dead, and return the queue as it is then."""

@@ -68,6 +68,22 @@ Stay = declare(
     enforce="ranges",
 )
 
+#: They expire, and may have no end.
+Passing = declare(
+    "Passing",
+    IntervalMixin,
+    ExpiringMixin,
+    LockableModel,
+    hash_key="device",
+    begin=NumberAttribute(range_key=True),
+    end=NumberAttribute(null=True),
+    expires=TTLAttribute(null=True),
+    version=True,
+    lock_table=SlotLocks,
+    interval=("begin", "end"),
+    enforce="ranges",
+)
+
 
 #: Every write meets the locks of ranges and of the table; no versions.
 Seat = declare("Seat", hash_key="hall", range_key="number", texts="guest", lock_table=SlotLocks, enforce="table")
@@ -206,6 +222,106 @@ def test_a_dead_holder_is_evicted_by_the_first_writer(tables, way):
         world.shift = 6 + 60 + 1  # the lease, and what clocks may differ by
         assert refusal_of(lambda: WAYS[way](Plan.get("d", 14))) is None
         assert len(Plan.lock_state("d").entries) == 1  # not in the way
+
+
+def saved_until(row: Plan, end: int) -> None:
+    row.end = end
+    row.save()
+
+
+#: Each writes a row that begins before 12 and reaches to 13, beside a row from 8 to 9.
+WAYS_IN: dict[str, Callable[[], object]] = {
+    "insert": lambda: Plan.insert_disjoint([planned(10, 13)]),
+    "insert around": lambda: Plan.insert_disjoint([planned(11, 20)]),
+    "insert in a transaction": lambda: in_transaction(lambda tx: tx.insert_disjoint(Plan, [planned(10, 13)])),
+    "save new": lambda: planned(10, 13).save(),
+    "save longer": lambda: saved_until(Plan.get("d", 8), 13),
+    "update": lambda: Plan.get("d", 8).update([Plan.end.set(13)]),
+    "move": lambda: Plan.move(Plan.get("d", 40), 10, 13),
+    "move longer": lambda: Plan.move(Plan.get("d", 8), 8, 13),
+    "move in a transaction": lambda: in_transaction(lambda tx: tx.move(Plan.get("d", 8), 8, 13)),
+}
+
+#: Each writes the row from 8 to 14, or takes a part of its time away.
+WAYS_OUT: dict[str, Callable[[], object]] = {
+    "save": lambda: saved(Plan.get("d", 8)),
+    "update": lambda: Plan.get("d", 8).update([Plan.note.set("new")]),
+    "delete": lambda: Plan.get("d", 8).delete(),
+    "close_at": lambda: Plan.close_at(Plan.get("d", 8), 10),
+    "save shorter": lambda: saved_until(Plan.get("d", 8), 10),
+    "update shorter": lambda: Plan.get("d", 8).update([Plan.end.set(10)]),
+    "move shorter": lambda: Plan.move(Plan.get("d", 8), 8, 10),
+    "move away": lambda: Plan.move(Plan.get("d", 8), 60, 61),
+    "edit": lambda: edited(Plan.get("d", 8)),
+    "transaction": lambda: in_transaction(lambda tx: saved_in(tx, tx.get(Plan, "d", 8))),
+    "transaction delete": lambda: in_transaction(lambda tx: tx.delete(Plan.get("d", 8))),
+    "transaction move": lambda: in_transaction(lambda tx: tx.move(Plan.get("d", 8), 8, 10)),
+    "batch": lambda: in_batch(Plan.get("d", 8)),
+}
+
+
+@pytest.mark.parametrize(("end", "way"), [*((9, way) for way in WAYS_IN), *((14, way) for way in WAYS_OUT)])
+def test_a_row_that_reaches_into_a_locked_range_meets_it(tables, end, way):
+    """Its begin, the range key, lies outside."""
+    write = (WAYS_IN if end == 9 else WAYS_OUT)[way]
+    Plan.get("d", 14).delete()
+    planned(8, end).save()
+    before = stored()
+
+    with held_elsewhere(Plan.locked_range("d", 12, 18)):
+        assert isinstance(refusal_of(write), ItemLocked)
+        assert stored() == before
+    with Plan.locked_range("d", 12, 18), pytest.raises((ConfigurationError, BatchError), match="one range"):
+        write()
+    assert stored() == before
+    with held_elsewhere(Plan.locked_range("d", 20, 39)), Plan.locked_range("d", 0, 20, wait=0):
+        assert way in ("move", "move away") or refusal_of(write) is None
+    if way in ("move", "move away"):
+        write()  # the row leaves a place that is not locked here
+    assert stored() != before
+
+
+def test_rows_that_only_touch_a_locked_range_do_not_meet_it(tables):
+    with held_elsewhere(Plan.locked_range("d", 12, 14)):
+        planned(10, 12).save()
+        Plan.get("d", 14).delete()
+        Plan.insert_disjoint([planned(14, 15)])
+    assert [(begin, end) for begin, end, _ in stored()] == [(10, 12), (14, 15), (40, 41)]
+
+
+def test_whose_end_is_the_range_key_the_rows_are_met_by_their_interval_too(engine):
+    """The end of the last row is the end of the locked range, which no range contains."""
+    engine.bind(Stay, SlotLocks)
+    with held_elsewhere(Stay.locked_range("d", 12, 18)):
+        for begin, end in ((17, 20), (11, 19), (12, 18), (11, 13)):
+            with pytest.raises(ItemLocked):
+                Stay("d", end, begin=begin).save()
+        Stay("d", 20, begin=18).save()
+        Stay("d", 12, begin=11).save()
+    with Stay.locked_range("d", 12, 18):
+        Stay.insert_disjoint([Stay("d", 14, begin=12), Stay("d", 18, begin=15)])
+    assert [int(row.end) for row in Stay.query("d")] == [12, 14, 18, 20]
+
+
+def test_an_expired_row_that_reaches_into_a_locked_range_is_in_no_ones_way(memory):
+    """The insert that replaces it deletes it: under the lock of the place of the new row."""
+    memory.bind(Passing, SlotLocks)
+    past = datetime(2000, 1, 1, tzinfo=timezone.utc)
+    Passing("d", 10, end=20).save()
+    Passing.get("d", 10).update([Passing.expires.set(past)])
+    with held_elsewhere(Passing.locked_range("d", 15, 18)):
+        Passing.insert_disjoint([Passing("d", 11, end=12)], pessimistic=True)
+    assert [int(row.begin) for row in Passing.query("d")] == [11]
+
+
+def test_a_row_without_an_end_reaches_into_each_later_range(memory):
+    memory.bind(Passing, SlotLocks)
+    with held_elsewhere(Passing.locked_range("d", 1000, 1001)):
+        with pytest.raises(ItemLocked):
+            Passing("d", 10).save()
+        Passing("d", 10, end=20).save()
+        with pytest.raises(ItemLocked):
+            Passing.get("d", 10).update([Passing.end.remove()])
 
 
 def test_every_engine(engine):

@@ -156,12 +156,18 @@ def test_a_row_is_closed_by_one_write(tables):
     Tariff.insert_disjoint(tariffs((20, None)))
 
 
-@pytest.mark.parametrize("at", [5, 10, 30, 40, None, "x"])
-def test_a_row_is_closed_inside_of_its_interval(tables, at):
+NOT_SHORTER = "would not make this Tariff shorter, which is from 10 to 30"
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [*((at, rf"close_at\({at}\) {NOT_SHORTER}") for at in (5, 10, 30, 40)), (None, NOT_SHORTER), ("x", "'end'")],
+)
+def test_a_row_is_closed_inside_of_its_interval(tables, at, told):
     """Nothing is sent otherwise."""
     Tariff.insert_disjoint([row := tariffs((10, 30))[0]])
 
-    with count_requests() as sent, pytest.raises(ConfigurationError):
+    with count_requests() as sent, pytest.raises(ConfigurationError, match=told):
         Tariff.close_at(row, at)
     assert sent.total == 0
     with pytest.raises(ConfigurationError, match="needs a stored Tariff"):

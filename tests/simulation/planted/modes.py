@@ -58,27 +58,27 @@ def open_ends_are_empty(overlaps: Any, self: LockMode, other: LockMode) -> bool:
 @plants(Plan("ranges of items", faults={Fault.PAUSE_BEFORE: 1}), "Fence")
 def items_outside_of_ranges() -> Patches:
     """An item in a range that we hold is written as if we did not hold it."""
-    return [(PlacedMixin, "_range_entry", lambda self: None)]
+    return [(PlacedMixin, "_range_entry", lambda self, extents: None)]
 
 
 @plants(Plan("items in ranges", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=200)
 def ranges_behind_locks_of_items() -> Patches:
     """An item whose own lock we hold, too, is written as if we did not hold the range around it."""
     entries = GuardedMixin._own_entries_elsewhere
-    return [(GuardedMixin, "_own_entries_elsewhere", lambda self: entries(self)[:1])]
+    return [(GuardedMixin, "_own_entries_elsewhere", lambda self, extents: entries(self, extents)[:1])]
 
 
 @plants(Plan("enforced ranges"), "Fence")
 def writers_meet_no_ranges() -> Patches:
     """A writer without a lock does not check the ranges of others."""
-    return [(GuardedMixin, "_foreign_checks", lambda self, held_entries: [])]
+    return [(GuardedMixin, "_foreign_checks", lambda self, held_entries, extents: [])]
 
 
 @plants(Plan("enforced ranges", parties=3, processes=3), "Fence")
 @replaces(GuardedMixin, "_foreign_checks")
-def ranges_looked_at_before(foreign_checks: Any, self: Any, held_entries: Any) -> list[Any]:
+def ranges_looked_at_before(foreign_checks: Any, self: Any, held_entries: Any, extents: Any) -> list[Any]:
     """A writer looks at the ranges of others, then writes without the check, as if no holder could come meanwhile."""
-    for foreign_check in foreign_checks(self, held_entries):
+    for foreign_check in foreign_checks(self, held_entries, extents):
         work: Any = SimpleNamespace(kind=PutError, is_named=False)
         foreign_check.clear(Refusal(work, lock_requests.read(foreign_check.row, consistent=True), ValueError()))
     return []
