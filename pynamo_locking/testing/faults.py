@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextvars
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from botocore.exceptions import ClientError, ConnectionClosedError
-from pynamodb.connection.base import Connection
 from pynamodb.exceptions import DoesNotExist
 from pynamodb.models import Model
 
@@ -23,7 +21,7 @@ from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock, handle_of
-from pynamo_locking._pynamodb import ttl_attribute_of
+from pynamo_locking._pynamodb import requests_seen, ttl_attribute_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing.memory import client_error
 
@@ -123,7 +121,7 @@ def conflict(
         return send()
 
     name = f"{model.__name__} {hash_key!r}" + ("" if range_key is None else f" {range_key!r}")
-    with _seen(see):
+    with requests_seen(see, _is_fault.get):
         yield strikes
     if failures:
         raise AssertionError(
@@ -173,7 +171,7 @@ def lost_answers(
                 send()
         raise ConnectionClosedError(endpoint_url="of a test")
 
-    with _seen(see):
+    with requests_seen(see, _is_fault.get):
         yield strikes
     if not strikes.count:
         raise AssertionError(f"no answer was lost: the block did not write {model.__name__} {hash_key!r}.")
@@ -199,7 +197,7 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strik
             raise client_error(operation, "ProvisionedThroughputExceededException", "throttled by a test", {})
         return send()
 
-    with _seen(see):
+    with requests_seen(see, _is_fault.get):
         yield strikes
 
 
@@ -241,7 +239,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[S
             answer["Table"] |= {"Replicas": replicas, "MultiRegionConsistency": "STRONG"}
         return answer
 
-    with _seen(see):
+    with requests_seen(see, _is_fault.get):
         yield strikes
 
 
@@ -318,36 +316,6 @@ def _elsewhere(call: Callable[[], _T]) -> _T:
         return call()
 
     return contextvars.Context().run(run)
-
-
-class _Seen:
-    """A connection of PynamoDB whose requests a function sees."""
-
-    def __init__(self, connection: Connection, see: Callable[..., Any]) -> None:
-        def make(operation: str, kwargs: dict[str, Any]) -> Any:
-            return see(operation, kwargs, partial(connection.client._make_api_call, operation, kwargs))
-
-        self._connection = connection
-        self.client = SimpleNamespace(_make_api_call=make)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-
-@contextmanager
-def _seen(see: Callable[[str, dict[str, Any], Callable[[], Any]], Any]) -> Iterator[None]:
-    """Let a function see all requests of PynamoDB, and send them."""
-    connection: Any = Connection
-    original = connection._make_api_call
-
-    def make(self: Connection, operation: str, kwargs: dict[str, Any]) -> Any:
-        return original(self if _is_fault.get() else _Seen(self, see), operation, kwargs)
-
-    connection._make_api_call = make
-    try:
-        yield
-    finally:
-        connection._make_api_call = original
 
 
 def _writes_of(model: type[Model], hash_key: Any, range_key: Any) -> Callable[[str, dict[str, Any]], bool]:

@@ -257,7 +257,7 @@ class MemoryClient:
         return partial(self._call, _METHODS[name])
 
     def _call(self, operation: str, **kwargs: Any) -> dict[str, Any]:
-        return self._database.handle(operation, kwargs)
+        return self._make_api_call(operation, kwargs)
 
     def _make_api_call(self, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
         """Make a request, as PynamoDB does."""
