@@ -280,7 +280,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 _PATH: Final = r"#\w+(?:\.#\w+)*"
 _TOKEN: Final = re.compile(
     rf"\s*(?:attribute_(?P<not>not_)?exists\s*\(\s*(?P<of>{_PATH})\s*\)|(?P<path>{_PATH})|(?P<value>:\w+)"
-    r"|(?P<plain>AND\b|OR\b|SET\b|REMOVE\b|<>|<=|>=|[=<>(),]))"
+    r"|(?P<plain>AND\b|OR\b|NOT\b|SET\b|REMOVE\b|<>|<=|>=|[=<>(),]))"
 )
 
 

@@ -45,11 +45,20 @@ def now_s() -> int:
     return runtime.current.time_ms() // 1000
 
 
+def time_in(image: Mapping[str, Any] | None, name: str | None) -> dict[str, Any] | None:
+    """Return the stored time of expiry in an image; None for never: NULL, and what is no number, are no time."""
+    stored: dict[str, Any] = (image or {}).get(name or "", {})  # no attribute is called ""
+    return stored if NUMBER in stored else None
+
+
+def is_past(time: Mapping[str, Any] | None) -> bool:
+    """Tell whether a stored time of expiry has come."""
+    return time is not None and float(time[NUMBER]) <= now_s()
+
+
 def is_expired(model: type[Model], image: Mapping[str, Any] | None) -> bool:
     """Tell whether an image is that of an item that counts as absent."""
-    name = attribute_name(model)
-    value = None if name is None or image is None else image.get(name, {}).get(NUMBER)
-    return value is not None and float(value) <= now_s()
+    return is_past(time_in(image, attribute_name(model)))
 
 
 def unexpired(model: type[Model], image: _I | None) -> _I | None:
@@ -151,9 +160,14 @@ def date_now(action: Mapping[str, Any]) -> None:
 
 
 def alive(name: str) -> Condition:
-    """Return the condition that an item has not expired when the request is made."""
+    """Return the condition that an item has not expired when the request is made.
+
+    NULL, and what is no number, are no time of expiry; for DynamoDB's TTL neither. DynamoDB compares them with no
+    number, so the condition is a negation. In a statement a comparison with a missing attribute may be neither true
+    nor false, so that is said apart.
+    """
     path = Place(name)
-    condition: Condition = path.does_not_exist() | (path > _Now())
+    condition: Condition = path.does_not_exist() | ~(path <= _Now())
     return condition
 
 

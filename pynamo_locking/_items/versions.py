@@ -128,6 +128,19 @@ def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:
     return Known(None if version is None else int(Decimal(version)), write_id)
 
 
+def flaw_of(model: type[Model], image: Mapping[str, Any] | None) -> str | None:
+    """Return what is wrong with the version that another program has stored; None if it is a version, or none."""
+    attribute = shape_of(model).attribute
+    stored = None if attribute is None else (image or {}).get(attribute.attr_name)
+    number = None if stored is None else stored.get(NUMBER)
+    if attribute is None or stored is None or (number is not None and Decimal(number) == int(Decimal(number))):
+        return None
+    return (
+        f"its version is stored as {attribute.attr_name} = {stored!r:.60}, and a version is a whole number. Store one, "
+        f"or remove the attribute; a retry does not help."
+    )
+
+
 class VersionPart:
     """The version's part of one write.
 

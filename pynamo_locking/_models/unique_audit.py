@@ -222,7 +222,7 @@ class _Audit:
                 for key, image in seen.items.values()
                 if image is not None and not self._is_over(image) and name in unique_values.held(self._model, image)
             ]
-            row.to = Holder(table, key, image.get(str(self._expires)))
+            row.to = Holder(table, key, expiry.time_in(image, self._expires))
         writer, write = row.plan(TransactWriteError)
         needed = writer.row_write(write.but(is_optional=False))
         rows = [*(self._unchanged(key, image) for key, image in seen.items.values()), needed]
@@ -252,13 +252,12 @@ class _Audit:
         return attribute is None or issubclass(class_of(self._model, image) or object, self._model)
 
     def _is_over(self, image: Image) -> bool:
-        value = image.get(str(self._expires), {}).get("N")
-        return value is not None and float(value) <= expiry.now_s()
+        return expiry.is_past(expiry.time_in(image, self._expires))
 
     def _expires_of(self, image: Mapping[str, Any] | None, table: Any = None) -> Any:
         name = self._expires if table is None else expiry.attribute_name(table)
-        stored = (image or {}).get(str(name), {}).get("N")
-        return None if stored is None else int(float(stored))
+        stored = expiry.time_in(image, name)
+        return None if stored is None else int(float(stored["N"]))
 
     def _key_in(self, image: Image) -> Image:
         return {key.attr_name: image[key.attr_name] for key in stored_keys(self._model)}

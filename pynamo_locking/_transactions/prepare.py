@@ -242,8 +242,8 @@ def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
         return False
     if not isinstance(base, dict):
         return True
-    value = None if has_foreign(model, base) else base.get(ttl.attr_name, {}).get("N")
-    return value is not None and float(value) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
+    time = None if has_foreign(model, base) else expiry.time_in(base, ttl.attr_name)
+    return time is not None and float(time["N"]) < runtime.current.time_ms() / 1000 + IDLE_TTL_S
 
 
 def _no_place(member: TransactionItem) -> CannotBeStaged:

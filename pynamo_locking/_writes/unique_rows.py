@@ -19,7 +19,7 @@ from pynamo_locking._expressions.values import canonical_item
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import conditions, unique_values, versions
+from pynamo_locking._items import conditions, expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
@@ -137,10 +137,11 @@ class UniqueRows:
         """Plan for a stored item with these values."""
         self.old, new, model = old, canonical_item(self._change(old)), type(self.item)
         was, now = unique_values.held(model, {**old, **self._key}), unique_values.held(model, {**new, **self._key})
-        is_moved = self._expires is not None and old.get(self._expires) != new.get(self._expires)
+        ends = expiry.time_in(new, self._expires)
+        is_moved = expiry.time_in(old, self._expires) != ends
         self.released = {name: value for name, value in was.items() if name not in now}
         self.claimed = {name: value for name, value in now.items() if is_moved or name not in was}
-        self.holder = Holder(self.item.Meta.table_name, self._key, new.get(str(self._expires)))
+        self.holder = Holder(self.item.Meta.table_name, self._key, ends)
         self._rows: list[tuple[Any, Any]] | None = None
 
     @property

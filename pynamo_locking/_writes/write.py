@@ -545,7 +545,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     stored = None if image is None else (model, image)
     seen = versions.known_of(model, image or {})
     is_other = not before.may_be(seen) or (write.is_strict and before.write_id != seen.write_id)
-    refused = f"{write.called} was refused and nothing changed"
+    refused, flaw = f"{write.called} was refused and nothing changed", versions.flaw_of(model, image)
     if write.part.is_checked and is_other and getattr(model, "_is_guard", False):
         return also(TransactionConflict, kind)(
             f"{refused}, since other writers have changed rows of the same hash key; a retry is safe. ({cause})",
@@ -553,13 +553,14 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
         )
     if write.part.is_checked and is_other:
         return also(StaleVersion, kind)(
-            f"{refused}: {_why_stale(before.version, seen.version, image)} ({cause})",
+            f"{refused}: {flaw or _why_stale(before.version, seen.version, image)} ({cause})",
             expected=before.version,
             actual=seen.version,
             stored=stored,
             cause=cause,
         )
-    return also(Conflict, kind)(f"{refused}: its condition was not met. ({cause})", stored=stored, cause=cause)
+    why = flaw if flaw is not None and write.part.is_checked else "its condition was not met."
+    return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, cause=cause)
 
 
 def _class_of(model: type[Model], image: Image) -> Any:
