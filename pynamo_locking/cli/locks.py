@@ -153,8 +153,8 @@ def show(
 ) -> int:
     """Show one lock: its holders and its queue.
 
-    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked. The exit code is
-    1 if the lock is broken.
+    One consistent read. Of a model with a range key, KEY alone shows the ranges of it that are locked; if there are
+    none, the command asks for the range key. The exit code is 1 if the lock is broken.
     """
     lock = _looked_at(session.lockable(model, attribute), key, range_key)
     flaw = {lock["name"]: lock["unreadable"]} if lock["unreadable"] else {}
@@ -342,9 +342,11 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
 
 
 def _looked_at(model: type[LockableMixin], key: str, range_key: str | None) -> dict[str, Any]:
-    keys = _keys(model, key, range_key)
-    name, table = lock_target_of(model, *keys).row.name, model.Meta.table_name
-    return {"table": table, **inspection.shown(name, [key, *filter(None, [range_key])], model.lock_state(*keys))}
+    found = _keys(model, key, range_key)
+    name, table, state = lock_target_of(model, *found).row.name, model.Meta.table_name, model.lock_state(*found)
+    if found[1] is None and len(keys.key_attributes(model)) > 1 and not (state.entries or state.unreadable):
+        raise usage(f"no range of {key!r} is locked. For the lock of an item, name its range key after the KEY.")
+    return {"table": table, **inspection.shown(name, [key, *filter(None, [range_key])], state)}
 
 
 # Breaking

@@ -30,7 +30,7 @@ from pynamo_locking.cli.session import Session
 from pynamo_locking.cli.terminal import EXPECTED, explain, said, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pynamodb.models import Model
     from rich.console import RenderableType
@@ -98,8 +98,8 @@ def has_other_keys(model: type[Model], description: Mapping[str, Any] | None = N
         return True  # the findings say why it is not known
 
 
-def findings(model: type[Model]) -> list[Finding]:
-    """Look at a model's table.
+def findings(model: type[Model], others: Sequence[type[Model]] = ()) -> list[Finding]:
+    """Look at a model's table; `others` are looked at with it, some perhaps in the same table.
 
     Cost: 1 DescribeTable, 1 DescribeTimeToLive, 1 read of a key that is not there, 1 scan of a single item, and of a
     table of locks or transactions 1 of up to 1,000 items (1 MB at most).
@@ -111,7 +111,8 @@ def findings(model: type[Model]) -> list[Finding]:
             return [_not_described(error)]
         remedy = "create it with the program that it belongs to" if tables.is_shared(model) else CREATE
         return [Finding("exists", PROBLEM, "there is no such table", remedy)]
-    expiry = list(_expiry(model, is_global=bool(description.get("Replicas"))))
+    beside = [each for each in others if tables.is_shared(each) and each.Meta.table_name == model.Meta.table_name]
+    expiry = list(_expiry(model, beside, is_global=bool(description.get("Replicas"))))
     return [
         _status(description),
         _keys(model, description),
@@ -206,15 +207,23 @@ def _encryption(description: Mapping[str, Any]) -> Finding:
     return Finding("encryption", OK, f"{found.get('SSEType', 'KMS')} {found.get('KMSMasterKeyArn', '')}".rstrip())
 
 
-def _expiry(model: type[Model], *, is_global: bool) -> Iterator[Finding]:
-    """Compare TTL with the attribute that the model has for it."""
-    wanted = next((each.attr_name for each in model.get_attributes().values() if isinstance(each, TTLAttribute)), None)
+def _ttl_name(model: type[Model]) -> str | None:
+    return next((each.attr_name for each in model.get_attributes().values() if isinstance(each, TTLAttribute)), None)
+
+
+def _expiry(model: type[Model], beside: Sequence[type[Model]], *, is_global: bool) -> Iterator[Finding]:
+    """Compare TTL with the attribute that the model has for it, or one of the classes of ours in the same table."""
+    wanted, owner = _ttl_name(model), None
     try:
         used = tables.ttl_of(model)
     except EXPECTED as error:
         yield Finding("ttl", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}DescribeTimeToLive")
         return
-    if used == wanted:
+    if wanted is None and used is not None:
+        owner = next((each.__name__ for each in beside if _ttl_name(each) == used), None)
+    if owner is not None:
+        yield Finding("ttl", OK, f"by {used}, for the rows of {owner} in it")
+    elif used == wanted:
         yield Finding("ttl", OK, f"by {used}" if used else "off, and none is needed")
     elif used is None:
         detail = f"off; what has expired by {wanted} is kept for ever"
@@ -427,7 +436,7 @@ def _report(session: Session, found: list[type[Model]], *, created: list[type[Mo
     is_ok, documents = True, list[dict[str, Any]]()
     people: list[RenderableType] = []
     for model in found:
-        seen, name, role = findings(model), model.Meta.table_name, role_of(model)
+        seen, name, role = findings(model, found), model.Meta.table_name, role_of(model)
         is_ok = is_ok and not any(each.level in bad for each in seen)
         document: dict[str, Any] = {"table": name, "role": role, "model": _name(model)}
         document |= {} if created is None else {"created": model in created}

@@ -15,6 +15,7 @@ from pynamo_locking import LockableModel, LockLost, NamedLock, Transaction, Tran
 from pynamo_locking._locks import local_queue
 from pynamo_locking.cli import locks
 from pynamo_locking.testing import VirtualClock
+from tests.support import one_table_models
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.shell import MODELS, Shell, Waiter, changed, denied, described, name_of, prepared
@@ -198,6 +199,20 @@ def test_ranges_of_a_model(memory, shell):
     ]
     assert [(each["range_lower"], each["range_upper"]) for each in shown["holders"]] == [("10", "20")]
     assert "exclusive [10, 20)" in people
+
+
+def test_without_its_range_key_no_item_is_told_to_be_free(memory, shell):
+    """A locked item of a model with a table of locks: only its ranges are looked at, and none is locked."""
+    memory.bind(Seat, Locks)
+    model = ["--model", f"{__name__}:Seat"]
+    with Seat.locked("main hall", 5, owner="me"):
+        for command in (["show"], ["repair", "--yes"], ["break", "--ticket", "1", "--yes"]):
+            error = shell.error("locks", command[0], "main hall", *model, *command[1:])
+            assert error["kind"] == "usage"
+            assert error["message"] == (
+                "no range of 'main hall' is locked. For the lock of an item, name its range key after the KEY."
+            )
+        assert owners(shell.answer("locks", "show", "main hall", "5", *model), "holders") == ["me"]
 
 
 def test_a_range_key_that_is_missing_or_too_much(memory, shell):
@@ -519,6 +534,24 @@ CANNOT_DECRYPT = {"InaccessibleEncryptionDateTime": 1}
 OWN_KEY = {"Status": "ENABLED", "SSEType": "KMS", "KMSMasterKeyArn": "arn:1"}
 BY_LOCK = time_to_live(TimeToLiveStatus="ENABLED", AttributeName="lock")
 LOST_KEY = "INACCESSIBLE_ENCRYPTION_CREDENTIALS"
+
+
+def test_one_table_for_all_passes_the_strict_check(memory, shell):
+    """Its TTL is by the attribute of the rows of ours; the models of the application have none."""
+    one_table_models.make(memory, others=0)
+    one_table_models.Locks.create_table(enable_ttl=True)
+    order, robot, user = (f"{one_table_models.__name__}:{name}" for name in ("Order", "Robot", "User"))
+
+    checked = shell.answer("tables", "check", order, robot, user, "--strict")
+
+    assert checked["ok"]
+    ttl = {each["detail"] for table in checked["tables"] for each in table["findings"] if each["check"] == "ttl"}
+    assert ttl == {"by ttl", "by ttl, for the rows of Locks in it"}
+    memory.client().update_time_to_live(
+        TableName=name_of(one_table_models.Order),
+        TimeToLiveSpecification={"Enabled": False, "AttributeName": "ttl"},
+    )
+    assert not shell.answer("tables", "check", order, "--strict", code=1)["ok"]
 
 
 @pytest.mark.parametrize(
