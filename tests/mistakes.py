@@ -194,7 +194,7 @@ MISTAKES: Final = (
     Mistake(
         "a row of a unique value does not expire with its item",
         "_models/unique_audit.py",
-        "row.to = Holder(table, key, image.get(str(self._expires)))",
+        "row.to = Holder(table, key, expiry.time_in(image, self._expires))",
         "row.to = Holder(table, key)",
         "unique/test_repair.py::test_a_row_expires_with_its_item",
     ),

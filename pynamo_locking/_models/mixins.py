@@ -57,7 +57,8 @@ class ExpiringMixin(GuardedMixin):
 
     Put it before `Model`, `VersionedMixin` or `LockableModel` in the bases, and declare a `TTLAttribute`.
     An item expires at the second in its attribute. An item without a value, or with NULL, never does. Nor does one
-    whose value is no number, as with DynamoDB's TTL: every read of it raises PynamoDB's `AttributeDeserializationError`.
+    whose value is no number, as with DynamoDB's TTL: every read of it raises PynamoDB's
+    `AttributeDeserializationError`.
 
     * `get` and `refresh` raise ``DoesNotExist``; `query`, `scan`, `count` and `batch_get`, also through an
       index, leave expired items out. DynamoDB still reads them, and charges for them.

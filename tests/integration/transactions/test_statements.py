@@ -231,7 +231,7 @@ def test_a_statement_is_the_single_request(concurrent_engine: Engine, operation:
     [
         {"ConditionExpression": "size(#l) > :id"},
         {"ConditionExpression": "#l[0] = :id"},
-        {"ConditionExpression": "NOT #l = :id"},
+        {"ConditionExpression": "#l BETWEEN :id AND :id"},
         {"UpdateExpression": "ADD #l :id"},
         {"UpdateExpression": "REMOVE #l, #tx"},
         {"ExpressionAttributeNames": {"#l": 'a"b', "#tx": "tx", "#id": "id"}},

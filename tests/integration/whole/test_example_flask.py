@@ -128,7 +128,6 @@ def test_an_entry_is_deleted(client):
         [entry("100", 15, 12)],
         [entry("100", 12, 12)],
         [entry("", 12, 13)],
-        [entry("100", 12, 13), entry("100", 12, 14)],
         [entry("100", 12, 13) | {"end": "tomorrow"}],
         [entry("100", 12, 13) | {"end": "2026-01-01T13:00:00"}],
         [entry(str(device), 12, 13) for device in range(51)],
@@ -139,6 +138,15 @@ def test_what_cannot_be(client, body):
     with faults.count_requests() as requests:
         answer = client.post("/schedule", json=body)
     assert (answer.status_code, requests.total) == (400, 0)
+    assert answer.json["error"]
+
+
+@pytest.mark.parametrize("begin", [12, 13])
+def test_two_entries_that_overlap_each_other(client, begin):
+    """409, with one key or with two, and no request to the table."""
+    with faults.count_requests() as requests:
+        answer = client.post("/schedule", json=[entry("100", 12, 14), entry("100", begin, 15)])
+    assert (answer.status_code, requests.total) == (409, 0)
     assert answer.json["error"]
 
 
