@@ -177,7 +177,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
         Cost: a scan of the table, and that of `recover` for each transaction that needs it. Every sweep of a day
         examines an aborted transaction whose process got no response for one of its intents: the intent may arrive
-            late.
+        late.
         """
         record_table = transaction_record.record_table_of(cls)
         options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
