@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 #: So much of a lease a caller has time to lead once it is woken. As often each caller in line looks whether one leads.
 _COMES_WITHIN: Final = 0.25
+_NOBODY: Final = None, 0.0
 
 
 class WaiterStage(Enum):
@@ -106,7 +107,7 @@ class LocalQueue:
         self.called: LocalWaiter | None = None  # the next one, once a write may have stored its entry
         self.watcher: LocalWaiter | None = None
         self.asleep: LocalWaiter | None = None  # the watcher, until it knows that it watches
-        self.woken: tuple[LocalWaiter | None, float] = None, 0.0  # the caller that was to lead, and since when
+        self.woken: tuple[LocalWaiter | None, float] = _NOBODY  # the caller that is to lead, and since when
         self.lead(leader)
 
     @property
@@ -130,16 +131,21 @@ class LocalQueue:
             return False
         return runtime.current.monotonic() < leader.acts_until
 
+    def wake_following(self) -> LocalWaiter | None:
+        """Return the caller that is to lead, as nobody does. From the first call on, it has a time to come."""
+        following = self.following
+        if following is not self.woken[0]:
+            self.woken = following, runtime.current.monotonic()
+        return following
+
     def is_next(self, caller: LocalWaiter) -> bool:
         """Tell whether a caller in line leads now: the first one, or any other if that was woken and does not come.
 
         It may be a task whose event loop stands still, or was closed.
         """
-        following, now = self.following, runtime.current.monotonic()
-        if following is not self.woken[0]:
-            self.woken = following, now
-        is_still = self.called is None and now - self.woken[1] >= caller.new.lease * _COMES_WITHIN
-        return following is caller or (is_still and caller in self.waiting)
+        following, since = self.woken
+        is_late = runtime.current.monotonic() - since >= caller.new.lease * _COMES_WITHIN
+        return following is caller or (is_late and self.called is None and caller in self.waiting)
 
     def is_led_by(self, caller: LocalWaiter) -> bool:
         return self.leader is caller and caller.stage is WaiterStage.LEADING
@@ -153,7 +159,7 @@ class LocalQueue:
         """Let a caller lead. An interrupt comes before that or after it."""
         note_alive(caller, runtime.current.monotonic())
         leader = weakref.ref(caller)
-        self._leader, caller.stage, self.called = leader, WaiterStage.LEADING, None
+        self._leader, caller.stage, self.called, self.woken = leader, WaiterStage.LEADING, None, _NOBODY
         self.leave_line(caller)
 
     def call(self) -> LocalWaiter | None:
@@ -207,12 +213,14 @@ def is_leading(caller: LocalWaiter) -> bool:
         if queue is not None and not queue.is_led:
             if queue.called is not None and queue.called.has_left:
                 gone, queue.called = queue.called, None
-            sleeping = queue.following
+            sleeping = queue.wake_following()
             if queue.is_next(caller):
                 queue.lead(caller)
                 sleeping = None
-        elif queue is not None and (leader := queue.leader) is not caller and leader is not None:
-            sleeping = None if leader.has_come else leader  # an interrupt may have kept the caller before it from that
+        elif queue is not None:
+            queue.woken = _NOBODY
+            if (leader := queue.leader) is not caller and leader is not None:
+                sleeping = None if leader.has_come else leader  # an interrupt may have kept the one before it from that
     _wake(queue, sleeping)
     if gone is not None:
         _remove_handed_over(gone)

@@ -16,6 +16,7 @@ from pynamo_locking._core.lock_queue import QueueEntry
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
+from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import with_item
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.workers import PATIENCE, Beside, Plain, Versioned, in_line, until, until_in_line, until_queued
@@ -453,6 +454,22 @@ def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item):
         return [edit(Plain, SHORT)()[1], await task]  # the first one blocks the loop
 
     assert asyncio.run(play()) == [1, 2]
+
+
+def test_a_leader_that_was_thought_dead_and_lives(plain_item_in_memory):
+    """The next caller has its time to come from the moment at which the leader is gone for good."""
+    with VirtualClock(auto_jump=False) as clock:
+        leader, second, third = local_waiters(3)
+        clock.jump(60)
+        assert not local_queue.is_leading(third), "the second was woken"
+        local_queue.note_alive(leader, clock.monotonic())
+        assert not local_queue.is_leading(third)
+        clock.jump(60)
+        assert not local_queue.is_leading(third), "the second was woken only now"
+        clock.jump(15)
+        assert local_queue.is_leading(third), "the second has had a quarter of a lease"
+        for waiter in (third, second, leader):
+            local_queue.abandon(waiter)
 
 
 def test_an_interrupt_while_the_next_caller_is_about_to_lead(plain_item, monkeypatch):
