@@ -15,6 +15,7 @@ from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.row_keys import checked_owner
+from pynamo_locking._core.transactions import CommitPath
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.event_stream import harmless
 from pynamo_locking._io.model_doors import kept_condition
@@ -397,36 +398,43 @@ class Transaction:
 
         Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the records of
         transactions that have an intent on some of them; 1 write for one item; 1 native transaction for up to a
-        hundred. If a unique value is taken, 1 transactional read more, which tells whether an item is stale.
+        hundred. If a unique value is taken, and the transaction is long or nothing was sent, 1 transactional read more
+        for each hundred items: it tells whether one of them is stale.
         """
         self._check_open()
         self._is_over = True
         try:
-            if not self._was_done:
-                self._members.take_values()
-                self._members.note_locks()  # a write may have been planned in a context that did not hold them
-                self._members.name_in_guards(lambda: self._committing().direct())
-                self._commit = self._committing()
-            self.is_repeated = self._commit is None or self._commit.run()
+            self.is_repeated = self._run_commit()
         except BaseException as error:  # also an interrupt, perhaps after the decision
             self._is_committed = self._commit is not None and self._commit.is_decided
-            reason = self._stale() if isinstance(error, NotUnique) else None
-            self._end(error, told=reason or error)
-            if reason is not None:
-                raise reason from error
+            self._end(error)
             raise
         self._is_committed = True
         self._end(None)
 
-    def _stale(self) -> Exception | None:
-        """Return the error if an item is not the one that was read: then a value that was moved seems to be taken."""
+    def _run_commit(self) -> bool:
+        """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
+        if self._was_done:
+            return True
+        try:
+            self._members.take_values()
+            self._members.note_locks()  # a write may have been planned in a context that did not hold them
+            self._members.name_in_guards(lambda: self._committing().direct())
+            self._commit = self._committing()
+            return self._commit.run()
+        except NotUnique as error:
+            if self._commit is None or self._commit.path == CommitPath.LONG:  # a native one names all that is refused
+                self._check_relied_on(error)
+            raise
+
+    def _check_relied_on(self, error: NotUnique) -> None:
+        """Raise if an item is not the one that was read: then a value that was moved seems to be taken."""
         try:
             CommitRun(self._members.relied_on(), self._options).check_reads()
-        except StaleVersion as error:
-            return error
-        except (LockingError, PynamoDBException) as error:
-            logger.debug("whether an item is stale cannot be told: %s", error)
-        return None
+        except StaleVersion as stale:
+            raise stale from error
+        except (LockingError, PynamoDBException) as unknown:
+            logger.debug("whether an item is stale cannot be told: %s", unknown)
 
     def rollback(self) -> None:
         """Roll back: nothing is written. Does nothing if the transaction has ended."""
@@ -492,7 +500,7 @@ class Transaction:
             else:
                 self.update(item, actions)
 
-    def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         self._is_over = True
         if self.is_repeated or not self._is_committed:
             self._members.undo_from(0)
@@ -500,7 +508,7 @@ class Transaction:
                 member.mark_stale(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if event_stream.listeners:
-            last.insert(0, partial(self._tell_end, told))
+            last.insert(0, partial(self._tell_end, error))
         if not self.is_repeated:
             last += self._after_commit if self._is_committed else self._after_rollback
         call_all(last, error)

@@ -37,7 +37,15 @@ from pynamo_locking._locks.held_lock import in_order, note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
 from pynamo_locking._pynamodb import attempts_of, connection_of, serialized_key_of
 from pynamo_locking._writes.write import CHECK, Sent, busy_with_locks, locked_by, outcome_query_of, why_refused
-from pynamo_locking.exceptions import Conflict, ItemLocked, LockLost, OutcomeUnknown, TransactionConflict, also
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    LockLost,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
+    also,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -573,8 +581,12 @@ def _is_cleared(work: Work, refused: Sequence[tuple[RowWrite, Refusal]], error: 
 
 
 def _gravest(errors: Collection[Exception]) -> Exception:
-    """Return the most severe error: a lost lock first, then a held lock, then the first error."""
-    return next(error for kind in (LockLost, ItemLocked, Exception) for error in errors if isinstance(error, kind))
+    """Return the most severe error: a lost lock, then a held lock, then a stale copy, then the first error.
+
+    A stale copy comes before a unique value that is taken: the item may have had another value meanwhile.
+    """
+    kinds = (LockLost, ItemLocked, StaleVersion, Exception)
+    return next(error for kind in kinds for error in errors if isinstance(error, kind))
 
 
 class Statement(NamedTuple):

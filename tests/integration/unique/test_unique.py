@@ -125,11 +125,13 @@ def exchange(
     then()
 
 
-@pytest.mark.parametrize("is_long", [False, True])
-@pytest.mark.parametrize(("moment", "others"), [("between", "ab"), ("then", "ab"), ("then", "bc"), ("between", "bc")])
-def test_values_that_were_exchanged_meanwhile(
-    model: Any, monkeypatch: pytest.MonkeyPatch, moment: str, others: str, *, is_long: bool
-) -> None:
+exchanges = pytest.mark.parametrize(
+    ("moment", "others"), [("between", "ab"), ("then", "ab"), ("then", "bc"), ("between", "bc")]
+)
+
+
+@exchanges
+def test_values_that_were_exchanged_meanwhile(model: Any, moment: str, others: str) -> None:
     """An item whose copy is stale seems to want the value of another one: that is `StaleVersion`, and retried."""
     for name, email in zip("abc", "xyz", strict=True):
         model(name, email=email).save()
@@ -140,8 +142,6 @@ def test_values_that_were_exchanged_meanwhile(
 
     meanwhile = partial(contextvars.Context().run, others_exchange)
 
-    if is_long:
-        make_long_from(monkeypatch)
     if (moment, others) == ("between", "bc"):  # the copies are of one moment
         with transaction() as tx:
             exchange(tx, model, "a", "b", between=meanwhile)
@@ -152,3 +152,13 @@ def test_values_that_were_exchanged_meanwhile(
     with pytest.raises(NotUnique), transaction() as tx:
         tx.save(model("d", email="x"))
         exchange(tx, model, "a", "b")
+
+
+@exchanges
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("model", [Member], indirect=True)
+def test_values_that_were_exchanged_during_a_long_commit(
+    monkeypatch: pytest.MonkeyPatch, moment: str, others: str
+) -> None:
+    make_long_from(monkeypatch, 2)  # each of them has two items and the rows of two values
+    test_values_that_were_exchanged_meanwhile(Member, moment, others)
