@@ -101,7 +101,7 @@ class LockMode:
         """Tell whether a value lies in the range."""
         return (self.lower is None or not _is_before(bound, self.lower)) and _is_before(bound, self.upper)
 
-    def meets(self, extent: LockMode) -> bool:
+    def intersects(self, extent: LockMode) -> bool:
         """Tell whether a part of a row's extent lies in the range."""
         return self.overlaps(extent) or (extent.lower is not None and self.contains(extent.lower))
 

@@ -339,16 +339,14 @@ def note_written(item: Model, write_id: str | None, names: Iterable[str] | None 
 
 def note_expected(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
     """Note the same of the write that was expected."""
-    state = _state_of(item)
-    vars(item)[_SLOT] = ItemState(_written_by(item, write_id, names), state.freshness, state.values, state.notes)
+    _change(item, written_by=_written_by(item, write_id, names), expected=None)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
     by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
-    state = _state_of(item)
-    vars(item)[_SLOT] = ItemState(by, _NOTHING.freshness, state.values, state.notes, state.expected)
+    _change(item, written_by=by, freshness=_NOTHING.freshness)
     note_values(item, image)
 
 

@@ -569,7 +569,7 @@ def held_in_context(row: LockRow, *extents: LockMode) -> HeldEntry | None:
             held
             for held in mine
             if (
-                any(held.entry.lock_mode.meets(extent) for extent in extents)
+                any(held.entry.lock_mode.intersects(extent) for extent in extents)
                 if extents
                 else not held.entry.lock_mode.is_ranged
             )
@@ -718,7 +718,8 @@ def ensure(held: HeldEntry, wanted: float) -> None:
             f"ensure({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Use a longer lease."
         )
     held.refuse_if_lost()
-    if held.remaining < wanted or not held.remaining:
+    remaining = held.remaining
+    if remaining < wanted or not remaining:
         renew(held)
 
 

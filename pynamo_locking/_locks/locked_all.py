@@ -98,8 +98,7 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
         for lock in in_order(locks):
             _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
         for lock in locks:
-            if not lock.is_held:  # its lease has ended while the others were waited for
-                lock.ensure(0)
+            lock.ensure(0)  # its lease may have ended while the others were waited for
             lock.progress()
         yield locks
 
@@ -112,7 +111,7 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
             await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()))
             held.push_async_exit(lock)
         for lock in locks:
-            if not lock.is_held:
+            if not lock.is_held:  # `ensure` may pass to another thread
                 await lock.aensure(0)
             lock.progress()
         yield locks

@@ -323,7 +323,7 @@ class PlacedMixin(_Base):
             )
         return str(what)
 
-    def _enforced_rows(self, extents: Sequence[LockMode] = ()) -> list[tuple[LockRow, Sequence[LockMode]]]:
+    def _enforced_rows(self, extents: Sequence[LockMode]) -> list[tuple[LockRow, Sequence[LockMode]]]:
         """Return the rows of the locks that a write of this item is checked against, and its extents in each."""
         hash_key, settings, enforced = key_values_of(self)[0], self.lock_settings(), self._enforces()
         rows = list[tuple[LockRow, Any]]()

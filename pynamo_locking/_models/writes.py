@@ -94,8 +94,10 @@ class GuardedMixin(ReadingMixin):
             row = self._lock_row_of_item()
             own = self._own_entry(row)
             return Writer(self, [] if own is None else [own], lock=attribute, row=row)
-        if extents is None or enforced is None:
-            extents = self._extents() if enforced is not None or self._may_be_held_elsewhere() else ()
+        if enforced is None:
+            extents = self._extents() if self._may_be_held_elsewhere() else ()
+        elif extents is None:
+            extents = self._extents()
         held_entries = self._own_entries_elsewhere(extents)
         foreign_checks = [] if enforced is None else self._foreign_checks(held_entries, extents)
         if held_entries or foreign_checks:
@@ -128,7 +130,7 @@ class GuardedMixin(ReadingMixin):
 
     def _most_actions(self) -> int:
         """Return how many actions a native transaction needs for a write of this item."""
-        enforced, declared = len(self._enforced_rows()), unique_values.unique_of(type(self))
+        enforced, declared = len(self._enforced_rows(())), unique_values.unique_of(type(self))
         rows = 0 if declared is None else 2 * len(declared.groups)
         return 1 + rows + max(enforced, int(self._may_be_held_elsewhere()))
 

@@ -320,7 +320,7 @@ class ForeignLockCheck(RowWrite):
         return {"ConditionCheck": {"TableName": self.row.table, "Key": self.row.key, **check}}
 
     def _in_the_way(self, state: LockState) -> list[QueueEntry]:
-        return [entry for entry in state.entries if any(entry.lock_mode.meets(extent) for extent in self._extents)]
+        return [entry for entry in state.entries if any(entry.lock_mode.intersects(extent) for extent in self._extents)]
 
     def _without_dead(self, state: LockState) -> LockState:
         """Evict the entries in the way if all of them are dead, and return the queue as it is then."""

@@ -111,8 +111,8 @@ def findings(model: type[Model], others: Sequence[type[Model]] = ()) -> list[Fin
             return [_not_described(error)]
         remedy = "create it with the program that it belongs to" if tables.is_shared(model) else CREATE
         return [Finding("exists", PROBLEM, "there is no such table", remedy)]
-    beside = [each for each in others if tables.is_shared(each) and each.Meta.table_name == model.Meta.table_name]
-    expiry = list(_expiry(model, beside, is_global=bool(description.get("Replicas"))))
+    sharing = [each for each in others if tables.is_shared(each) and each.Meta.table_name == model.Meta.table_name]
+    expiry = list(_expiry(model, sharing, is_global=bool(description.get("Replicas"))))
     return [
         _status(description),
         _keys(model, description),
@@ -211,7 +211,7 @@ def _ttl_name(model: type[Model]) -> str | None:
     return next((each.attr_name for each in model.get_attributes().values() if isinstance(each, TTLAttribute)), None)
 
 
-def _expiry(model: type[Model], beside: Sequence[type[Model]], *, is_global: bool) -> Iterator[Finding]:
+def _expiry(model: type[Model], sharing: Sequence[type[Model]], *, is_global: bool) -> Iterator[Finding]:
     """Compare TTL with the attribute that the model has for it, or one of the classes of ours in the same table."""
     wanted, owner = _ttl_name(model), None
     try:
@@ -220,7 +220,7 @@ def _expiry(model: type[Model], beside: Sequence[type[Model]], *, is_global: boo
         yield Finding("ttl", NOTE, f"not seen: {_why(error)}", f"{_ALLOW}DescribeTimeToLive")
         return
     if wanted is None and used is not None:
-        owner = next((each.__name__ for each in beside if _ttl_name(each) == used), None)
+        owner = next((each.__name__ for each in sharing if _ttl_name(each) == used), None)
     if owner is not None:
         yield Finding("ttl", OK, f"by {used}, for the rows of {owner} in it")
     elif used == wanted:
