@@ -350,11 +350,11 @@ def gave_up(error: Any, what: str, attempts: int) -> None:
 
 
 def also(kind: type[_Error], pynamodb_error: type[Exception]) -> type[_Error]:
-    """Return the class that is both `kind` and the given error of PynamoDB."""
+    """Return the class that is both `kind` and the given error of PynamoDB; logs call it by the name of `kind`."""
     key = (kind, pynamodb_error)
     if key not in _combined:
         namespace = {"__module__": __name__, "__doc__": kind.__doc__, "__reduce__": _reduce}
-        _combined[key] = type(f"{kind.__name__}As{pynamodb_error.__name__}", key, namespace)
+        _combined[key] = type(kind.__name__, key, namespace)
     return _combined[key]
 
 

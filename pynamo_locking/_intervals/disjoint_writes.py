@@ -697,7 +697,7 @@ def overlap(
     whose = "another row of the same call has" if is_same_call else all_of_them
     model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
     return also(OverlapError, error)(
-        f"a {model.__name__} of {placing.hash_key!r} from {placing.span} was refused, and nothing was written: "
+        f"the {model.__name__} of {placing.hash_key!r} from {placing.span} was refused, and nothing was written: "
         f"{whose} a part of that interval ({where}).",
         found=tuple((axis.model, image) for image, _ in others),
         asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),

@@ -280,7 +280,7 @@ class IntervalMixin(IntervalQueriesMixin):
         model = type(row)
         if model is not cls and _where(model) != _where(cls):
             raise ConfigurationError(
-                f"a {model.__name__} is not stored where {cls.__name__} looks for rows (another table, or another "
+                f"{model.__name__} is not stored where {cls.__name__} looks for rows (another table, or another "
                 f"Meta.interval): call {model.__name__}.{method}(...)."
             )
 
@@ -360,7 +360,7 @@ class IntervalMixin(IntervalQueriesMixin):
         axis = self._interval()
         if actions is not None and ends_in(axis, actions):
             raise ConfigurationError(
-                f"this update of a {type(self).__name__} would change its interval without a check for overlaps: use "
+                f"this update of {type(self).__name__} would change its interval without a check for overlaps: use "
                 f"the transaction's move(), or update() outside of the transaction."
             )
         if member is not None and member.write is not None and self._is_placed(axis, member, actions):

@@ -105,7 +105,7 @@ def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
 
 def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str) -> dict[str, Any]:
     def wrong(why: str) -> ConfigurationError:
-        return ConfigurationError(f"{value!r} cannot be the {kind} key of a {model.__name__}: {why}.")
+        return ConfigurationError(f"{value!r} cannot be the {kind} key of {model.__name__}: {why}.")
 
     if value is None:
         raise wrong("a value is needed")

@@ -122,7 +122,7 @@ class GuardedMixin(ReadingMixin):
                 checks.append(ForeignLockCheck(row, parts, self.lock_settings()))
             elif not all(mine.covers(part) for part in parts):
                 raise ConfigurationError(
-                    f"this write of a {type(self).__name__} is inside and outside of a range that is locked here "
+                    f"this write of {type(self).__name__} is inside and outside of a range that is locked here "
                     f"({mine}), and all writes are checked (Meta.enforce): lock one range that spans its interval, "
                     f"before and after the write."
                 )

@@ -36,7 +36,6 @@ from pynamo_locking._transactions.options import (
     is_guarding,
     values_of_key,
 )
-from pynamo_locking._writes.write import name_of_error
 from pynamo_locking.exceptions import LockingError, NotUnique, StaleVersion
 
 if TYPE_CHECKING:
@@ -407,7 +406,7 @@ class Transaction:
             self.is_repeated = self._run_commit()
         except BaseException as error:  # also an interrupt, perhaps after the decision
             self._is_committed = self._commit is not None and self._commit.is_decided
-            self._end(error)
+            self._end(error, told=error)
             raise
         self._is_committed = True
         self._end(None)
@@ -500,7 +499,7 @@ class Transaction:
             else:
                 self.update(item, actions)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
         self._is_over = True
         if self.is_repeated or not self._is_committed:
             self._members.undo_from(0)
@@ -508,7 +507,7 @@ class Transaction:
                 member.mark_stale(is_saved=self.is_repeated)
         last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
         if event_stream.listeners:
-            last.insert(0, partial(self._tell_end, error))
+            last.insert(0, partial(self._tell_end, told))
         if not self.is_repeated:
             last += self._after_commit if self._is_committed else self._after_rollback
         call_all(last, error)
@@ -526,7 +525,7 @@ class Transaction:
         if self._is_committed:
             event_stream.emit(events.TransactionCommitted(**about, is_repeated=self.is_repeated))
         else:
-            why = "" if error is None else name_of_error(error)
+            why = "" if error is None else type(error).__name__
             event_stream.emit(events.TransactionRolledBack(**about, error=why))
 
     def savepoint(self) -> Savepoint:

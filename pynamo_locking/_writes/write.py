@@ -38,7 +38,6 @@ from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
     LockLost,
-    NotUnique,
     OutcomeUnknown,
     StaleVersion,
     TransactionAborted,
@@ -587,17 +586,8 @@ def _why_stale(expected: int | None, actual: int | None, image: Image | None) ->
 # Events of writes that were refused or are in doubt.
 
 
-#: The names under which errors are reported, the most specific first.
-_KINDS: Final = (StaleVersion, ItemLocked, NotUnique, TransactionConflict, TransactionAborted, Conflict, OutcomeUnknown)
-
-
-def name_of_error(error: BaseException) -> str:
-    """Return the name of an error's kind: its own class may be a combination with PynamoDB's."""
-    return next((kind for kind in _KINDS if isinstance(error, kind)), type(error)).__name__
-
-
 def _refusal(about: dict[str, Any], error: BaseException) -> None:
-    about = {**clocks(), **about, "error": name_of_error(error)}
+    about = {**clocks(), **about, "error": type(error).__name__}
     if isinstance(error, OutcomeUnknown):
         emit(events.WriteInDoubt(**about, write_id=error.write_id))
     elif isinstance(error, StaleVersion):

@@ -63,7 +63,7 @@ def _shown(session: Session, report: UniqueReport) -> int:
         )
         for each in report.problems
     ]
-    summary = f"{report.items} items, {report.rows} rows, {len(rows)} problems"
+    summary = f"items: {report.items}, rows: {report.rows}, problems: {len(rows)}"
     made = terminal.table(summary, _COLUMNS, rows) if rows else f"{summary}."
     return session.show({**asdict(report), "is_sound": report.is_sound}, made, is_well=report.is_sound)
 

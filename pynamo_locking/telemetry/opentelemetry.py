@@ -9,6 +9,7 @@ Source: the semantic conventions for database clients, https://opentelemetry.io/
 
 from __future__ import annotations
 
+import collections
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -68,7 +69,7 @@ def install(
 ) -> Installation:
     """Make spans and metrics from now on. Call it once in each process, after the providers are set.
 
-    Spans have the name of the lock, which contains the key of the locked item; metrics only that of the table.
+    Spans have the name of the lock, which contains the key of the locked item; metrics have only its table and model.
 
     Args:
         tracer_provider: gets the spans; the global one unless given.
@@ -114,7 +115,7 @@ class _Instruments:
 @dataclass(frozen=True)
 class _Hold:
     span: Span
-    table: str
+    place: dict[str, Any]
     start_ns: int
 
 
@@ -145,11 +146,11 @@ class _Telemetry:
         elif isinstance(event, events.TransactionEnded):
             self._ended(event)
         elif isinstance(event, events.Evicted):
-            self._instruments.evictions.add(1, _of_table(event.table))
+            self._instruments.evictions.add(1, _place_of(event))
             _note(event, _facts_of(event))
         elif isinstance(event, events.TransactionRecovered):
             about = _facts(event, "outcome", "by")
-            self._instruments.recovered.add(1, {**_of_table(event.table), **about})
+            self._instruments.recovered.add(1, {**_place_of(event), **about})
             _note(event, {**about, **_facts(event, "transaction_id", "reason")})
         elif isinstance(event, events.Waiting):
             _note(event, {**_facts_of(event), **_facts(event, "queue_depth", "ahead", "holder")})
@@ -169,7 +170,7 @@ class _Telemetry:
 
     def _attempted(self, event: events.Acquired | events.TimedOut) -> None:
         has_it = isinstance(event, events.Acquired)
-        about = _of_table(event.table) if has_it else {**_of_table(event.table), "error.type": "LockTimeout"}
+        about = _place_of(event) if has_it else {**_place_of(event), "error.type": "LockTimeout"}
         self._instruments.wait.record(event.waited_ms / 1000, about)
         self._count_units(event)
         facts = _facts(event, "waited_ms", "queue_depth", "requests", "looks", "consumed_units")
@@ -195,17 +196,17 @@ class _Telemetry:
         span = self._tracer.start_span(
             f"hold {event.table}",
             start_time=start_ns,
-            attributes={**_of_table(event.table), **_facts_of(event), **_facts(event, "lease_ms", "mode")},
+            attributes={**_place_of(event), **_facts_of(event), **_facts(event, "lease_ms", "mode")},
             links=[trace.Link(acquired.get_span_context())],
         )
-        self._holds[event.entry_id] = _Hold(span, event.table, start_ns)
+        self._holds[event.entry_id] = _Hold(span, _place_of(event), start_ns)
 
     def _let_go(self, event: events.Released | events.Lost) -> None:
         hold = self._holds.pop(event.entry_id, None)
         if event.held_ms is not None:
-            self._instruments.hold.record(event.held_ms / 1000, _of_table(event.table))
+            self._instruments.hold.record(event.held_ms / 1000, _place_of(event))
         if isinstance(event, events.Lost):
-            self._instruments.lost.add(1, {**_of_table(event.table), **_facts(event, "reason")})
+            self._instruments.lost.add(1, {**_place_of(event), **_facts(event, "reason")})
         else:
             self._count_units(event)
         if hold is None:
@@ -224,14 +225,14 @@ class _Telemetry:
         else:
             outcome, facts = "failed", _facts(event, "remaining_ms")
         about = {f"{NAME}.outcome": outcome}
-        self._instruments.renewals.add(1, {**_of_table(event.table), **about})
+        self._instruments.renewals.add(1, {**_place_of(event), **about})
         hold = self._holds.get(event.entry_id)
         if hold is not None:
             hold.span.add_event(type(event).__name__, {**about, **facts}, event.time_ms * _NS_PER_MS)
 
     def _count_units(self, event: events.Acquired | events.TimedOut | events.Renewed | events.Released) -> None:
         if event.consumed_units is not None:
-            self._instruments.units.add(event.consumed_units, _of_table(event.table))
+            self._instruments.units.add(event.consumed_units, _place_of(event))
 
     def _count_held(self, _: CallbackOptions) -> Iterable[metrics.Observation]:
         """Count for all installations with this provider: the SDK asks only the first one that has made the gauge."""
@@ -239,13 +240,13 @@ class _Telemetry:
         for telemetry in tuple(_all):
             if telemetry._meters is self._meters:
                 holds |= telemetry._holds
-        tables = [hold.table for hold in holds.values()]
-        return [metrics.Observation(tables.count(table), _of_table(table)) for table in sorted(set(tables))]
+        held = collections.Counter(tuple(hold.place.items()) for hold in holds.values())
+        return [metrics.Observation(count, dict(place)) for place, count in sorted(held.items())]
 
     # Writes and transactions
 
     def _refused(self, event: WriteEvent) -> None:
-        about = {**_of_table(event.table), "error.type": event.error, **_facts(event, "operation")}
+        about = {**_place_of(event), "error.type": event.error, **_facts(event, "operation")}
         is_in_doubt = isinstance(event, events.WriteInDoubt)
         (self._instruments.in_doubt if is_in_doubt else self._instruments.conflicts).add(1, about)
         _note(event, {**about, **_facts(event, "name")})
@@ -264,8 +265,11 @@ class _Telemetry:
         self._ended_span("transaction", event, event.lasted_ms, attributes, error)
 
 
-def _of_table(table: str) -> dict[str, Any]:
-    return {**_SYSTEM, "db.collection.name": table}
+def _place_of(event: LockEvent | WriteEvent | events.TransactionRecovered) -> dict[str, Any]:
+    """Return table and model: several kinds of locks may be in one table."""
+    model = None if isinstance(event, events.TransactionRecovered) else event.model
+    place = {**_SYSTEM, "db.collection.name": event.table}
+    return place if model is None else {**place, f"{NAME}.model": model.__name__}
 
 
 def _facts(event: Event, *names: str) -> dict[str, Any]:

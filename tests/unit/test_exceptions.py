@@ -153,7 +153,7 @@ def test_a_combination_is_one_class():
     """The same two classes give the same class, with the documentation of ours."""
     assert also(ItemLocked, PutError) is also(ItemLocked, PutError)
     assert also(ItemLocked, PutError) is not also(ItemLocked, UpdateError)
-    assert also(ItemLocked, PutError).__name__ == "ItemLockedAsPutError"
+    assert also(ItemLocked, PutError).__name__ == "ItemLocked"
     assert also(ItemLocked, PutError).__doc__ == ItemLocked.__doc__
 
 

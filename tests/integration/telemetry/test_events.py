@@ -862,7 +862,7 @@ def test_a_key_that_cannot_be_named_harms_no_write(
     """If an event cannot be made, the caller gets the error of the write all the same."""
     stale = Document.get("f", 1)
     Document.get("f", 1).save()
-    monkeypatch.setattr(write, "name_of_error", lambda _: 1 / 0)
+    monkeypatch.setattr(write, "clocks", lambda: 1 / 0)
     with pytest.raises(StaleVersion):
         stale.save()
     assert heard.all(WriteRefused) == []

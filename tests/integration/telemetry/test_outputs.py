@@ -413,6 +413,7 @@ def test_conflicts_are_events_of_the_callers_span(traced: Traced) -> None:
     assert dict(point.attributes) == {
         "db.system.name": "aws.dynamodb",
         "db.collection.name": Document.Meta.table_name,
+        "pynamo_locking.model": "Document",
         "error.type": "StaleVersion",
         "pynamo_locking.operation": "put",
     }
@@ -460,7 +461,7 @@ def test_the_parent_is_found_from_a_worker_thread_of_asyncio(traced: Traced) -> 
 
 
 def test_durations_are_seconds(clock: VirtualClock, traced: Traced) -> None:
-    """By the table; no name of a lock is in a metric."""
+    """By table and model; no name of a lock is in a metric."""
     for seconds in (1, 3):
         with Account.locked("a", heartbeat=False):
             clock.sleep(seconds)
@@ -468,17 +469,33 @@ def test_durations_are_seconds(clock: VirtualClock, traced: Traced) -> None:
     assert (hold.count, hold.sum, hold.min, hold.max) == (2, 4, 1, 3)
     assert (wait.count, wait.sum) == (2, 0)
     assert tuple(hold.explicit_bounds) == opentelemetry.BUCKETS_S
-    assert dict(hold.attributes) == {"db.system.name": "aws.dynamodb", "db.collection.name": Account.Meta.table_name}
+    assert dict(hold.attributes) == {
+        "db.system.name": "aws.dynamodb",
+        "db.collection.name": Account.Meta.table_name,
+        "pynamo_locking.model": "Account",
+    }
 
 
-def test_what_is_held_is_counted_by_table(traced: Traced) -> None:
+class JobLocks(Locks):
+    """Other locks in the same table."""
+
+
+def test_what_is_held_is_counted_by_table_and_model(traced: Traced) -> None:
     """At the moment in which a reader of the metrics asks."""
 
-    def held() -> dict[str, int]:
-        return {point.attributes["db.collection.name"]: point.value for point in traced.points("lock.held")}
+    def held() -> dict[tuple[str, str], int]:
+        return {
+            (point.attributes["db.collection.name"], point.attributes["pynamo_locking.model"]): point.value
+            for point in traced.points("lock.held")
+        }
 
-    with Account.locked("a"), Document.locked("f", 1), Locks.locked("x"), Locks.locked("y"):
-        assert held() == {Account.Meta.table_name: 1, Document.Meta.table_name: 1, Locks.Meta.table_name: 2}
+    JobLocks.Meta.table_name = Locks.Meta.table_name
+    with Account.locked("a"), Locks.locked("x"), Locks.locked("y"), JobLocks.locked("z"):
+        assert held() == {
+            (Account.Meta.table_name, "Account"): 1,
+            (Locks.Meta.table_name, "Locks"): 2,
+            (Locks.Meta.table_name, "JobLocks"): 1,
+        }
     assert held() == {}
 
 

@@ -124,7 +124,7 @@ def test_keys_of_every_kind(memory: Engine) -> None:
     [
         (Sheet, ["ab"], "takes \\(hash key, range key\\)"),
         (Sheet, [("a", 1, 2)], "takes \\(hash key, range key\\)"),
-        (Purse, [("a", 1)], "hash key of a Purse"),
+        (Purse, [("a", 1)], "hash key of Purse"),
         (Purse, [None], "a value is needed"),
         (RowLocks, ["a"], "VersionAttribute"),
     ],

@@ -196,7 +196,7 @@ def test_from_the_command_line(
     stranger("b", email="y").save()
     assert shell.answer("unique", "check", model, code=1)["problems"][0]["kind"] == "missing row"
     code, out, _ = shell.run("unique", "repair", model, "--yes")
-    assert (code, "2 items, 1 rows, 1 problems" in out, "missing row" in out) == (0, True, True)
+    assert (code, "items: 2, rows: 1, problems: 1" in out, "missing row" in out) == (0, True, True)
     stranger("c", email="y").save()
     [problem] = shell.answer("unique", "repair", model, "--yes", code=1)["problems"]
     assert (problem["kind"], problem["values"], problem["holder"]) == ("duplicate", ["y"], {"id": "b"})
