@@ -326,7 +326,7 @@ def make_and_delete(number: int) -> None:
                 (tx.delete(tx.get(Purse, name)) if delete else tx.save(Purse(name)))
 
 
-TIMES: Final = 20
+TIMES: Final = 2_000
 
 
 #: Operations on names of their own.
