@@ -79,8 +79,11 @@ def transaction(
         yield outer
         return
     begun = Transaction(table, **options)
-    with as_current(begun), begun:
-        yield begun
+    try:
+        with as_current(begun), begun:
+            yield begun
+    finally:
+        begun.rollback()  # if an interrupt came before the end of its block
 
 
 def check_join(options: Mapping[str, object], *, join: bool) -> None:
@@ -191,6 +194,8 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
                 if doubt is None or is_kept_out(doubt):
                     raise
                 raise doubt from error
+        finally:
+            attempt.begun.rollback()
         runtime.current.sleep(pause)
         attempt.begin_again()
 
