@@ -132,8 +132,10 @@ def transactional(
         move("a-1", "a-2", 10)
 
     The function gets the transaction as its first argument. It may run `attempts` times, so it should have no side
-    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first, and
-    the older of two transactions wins, so no transaction starves.
+    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first:
+    where one of more than 100 actions has an intent on an item, the older of two transactions wins. Age does not keep
+    others from changing what an attempt has read. If they do so all the time, each attempt may end in `StaleVersion`:
+    read such an item with `for_update`.
 
     Pass keys, not instances: the function must read what it changes. A retry would find an instance from outside stale,
     or with the changes of the attempt that was rolled back. Both are refused, so every attempt ends in `StaleVersion`.
