@@ -197,8 +197,8 @@ def reason_to_abort(
 ) -> str | None:
     """Return why another party may abort a pending transaction, None if it may not.
 
-    Ages decide among live transactions, and survive retries: the oldest is never wounded, so one always gets through.
-    Wrong clocks change who waits, not what is right.
+    Ages decide among live transactions, and survive retries: the oldest is never wounded. What has no intent yet is not
+    protected by age. Wrong clocks change who waits, not what is right.
 
     Args:
         record: the pending one.

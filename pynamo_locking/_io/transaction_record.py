@@ -472,13 +472,19 @@ def declared_record_table(row: LockRow, intent: WriteIntent) -> RecordTable:
     return replace(record_table_of(model.Meta.transaction_table), connection=row.connection)
 
 
+def owner_of_changes(name: str) -> str | None:
+    """Return the id of the transaction whose row of changes has that name; None for any other row."""
+    owner, _, index = name.partition("!")
+    return owner if "#" not in owner and _INDEX.fullmatch(index) else None
+
+
 def check_row_of_changes(transaction_id: str, name: str) -> None:
     """Refuse a stored name that is no row of the transaction: it could be the record of another one.
 
     Raises:
         LockingError: it is not.
     """
-    if not (name.startswith(f"{transaction_id}!") and _INDEX.fullmatch(name, len(transaction_id) + 1)):
+    if owner_of_changes(name) != transaction_id:
         raise LockingError(
             f"the transaction {transaction_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, "
             f"which is no row of its own. That row was neither read nor deleted. Find out who has written this."

@@ -79,8 +79,11 @@ def transaction(
         yield outer
         return
     begun = Transaction(table, **options)
-    with as_current(begun), begun:
-        yield begun
+    try:
+        with as_current(begun), begun:
+            yield begun
+    finally:
+        begun.rollback()  # if an interrupt came before the end of its block
 
 
 def check_join(options: Mapping[str, object], *, join: bool) -> None:
@@ -129,8 +132,10 @@ def transactional(
         move("a-1", "a-2", 10)
 
     The function gets the transaction as its first argument. It may run `attempts` times, so it should have no side
-    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first, and
-    the older of two transactions wins, so no transaction starves.
+    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first:
+    where one of more than 100 actions has an intent on an item, the older of two transactions wins. Age does not keep
+    others from changing what an attempt has read. If they do so all the time, each attempt may end in `StaleVersion`:
+    read such an item with `for_update`.
 
     Pass keys, not instances: the function must read what it changes. A retry would find an instance from outside stale,
     or with the changes of the attempt that was rolled back. Both are refused, so every attempt ends in `StaleVersion`.
@@ -191,6 +196,8 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
                 if doubt is None or is_kept_out(doubt):
                     raise
                 raise doubt from error
+        finally:
+            attempt.begun.rollback()
         runtime.current.sleep(pause)
         attempt.begin_again()
 

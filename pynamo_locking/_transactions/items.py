@@ -8,7 +8,7 @@ therefore remove their attributes without a condition: a removed attribute never
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -194,11 +194,11 @@ def shared_item(item: GuardedMixin) -> ConfigurationError:
     )
 
 
-def give_back(lock: Lock[Any]) -> None:
-    """Release a lock after the end of a transaction, whose outcome no longer depends on it."""
+def _give_back(lock: Lock[Any]) -> None:
     handle = handle_of(lock)
     try:
-        handle.end_block()
+        if handle.depth:
+            handle.end_block()
     except LockLost as error:
         logger.warning("the lock %s was lost before its transaction released it: %s", handle.target.row.label, error)
 
@@ -526,6 +526,12 @@ class TransactionItems:
         """Acquire a lock, and hold it until the end of the transaction."""
         handle_of(lock).begin_block(self.left())
         self.locks.append(lock)
+
+    def give_back(self) -> None:
+        """Release what is held after the end of the transaction, whose outcome no longer depends on it."""
+        with ExitStack() as last_first:
+            for lock in self.locks:
+                last_first.callback(_give_back, lock)
 
     def note_locks(self) -> None:
         """Let all planned writes use the locks that were acquired since."""

@@ -139,8 +139,9 @@ def sweep(
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
-        for transaction_id, found in _open_records(record_table, segment, segments, last_ms):
-            verdict = _sweep_one(record_table, transaction_id, found, lambda: pool.is_over, dry_run=dry_run)
+        for image in _open_rows(record_table, segment, segments):
+            transaction_id = image[ID]["S"]
+            verdict = _sweep_row(record_table, image, last_ms, lambda: pool.is_over, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
             if not verdict:
@@ -164,13 +165,8 @@ def sweep(
     return report
 
 
-def _open_records(
-    record_table: RecordTable, segment: int, segments: int, last_ms: float
-) -> Iterator[tuple[str, TransactionRecord | LockingError]]:
-    """Yield the records of one segment of the table that may need work, by id, or what is wrong with them.
-
-    Those that were renewed later than `last_ms` are left out.
-    """
+def _open_rows(record_table: RecordTable, segment: int, segments: int) -> Iterator[Image]:
+    """Yield what may need work in one segment of the table: records, and rows beside them that would stay for ever."""
     is_ours, names, values = record_table.keys.filter()
     kwargs: dict[str, Any] = {
         "TableName": record_table.table,
@@ -179,11 +175,14 @@ def _open_records(
         "TotalSegments": segments,
         "FilterExpression": f"{is_ours}(#state IN (:pending, :committed) "
         "OR (#state = :aborted AND attribute_not_exists(#clean)) "
-        "OR (attribute_exists(#priority) AND NOT #state IN (:pending, :committed, :aborted, :finished)))",
+        "OR (attribute_exists(#priority) AND NOT #state IN (:pending, :committed, :aborted, :finished)) "
+        "OR (attribute_exists(#content) AND attribute_not_exists(#expires)))",
         "ExpressionAttributeNames": {
             "#state": transaction_record.STATE,
             "#clean": transaction_record.CLEAN,
             "#priority": transaction_record.PRIORITY,
+            "#content": transaction_record.CONTENT,
+            "#expires": record_table.expires,
             **names,
         },
         "ExpressionAttributeValues": {
@@ -193,48 +192,60 @@ def _open_records(
     }
     while True:
         answer = persistently(lambda: transaction_record.ask(record_table, "Scan", kwargs))
-        for image in filter(None, map(record_table.row, answer["Items"])):
-            try:
-                found: TransactionRecord | LockingError | None = transaction_record.record_in(image, record_table)
-            except LockingError as error:
-                found = error
-            if found is not None and (isinstance(found, LockingError) or found.renewed_ms <= last_ms):
-                yield image[transaction_record.ID]["S"], found
+        yield from filter(None, map(record_table.row, answer["Items"]))
         if "LastEvaluatedKey" not in answer:
             return
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
+def _sweep_row(
+    record_table: RecordTable, image: Image, last_ms: float, is_over: Callable[[], bool], *, dry_run: bool
+) -> str:
+    """Do what one row is found for, unless its transaction was renewed after `last_ms`; see `_sweep_one`."""
+    try:
+        record = transaction_record.record_in(image, record_table)
+        if record is not None:
+            return "" if record.renewed_ms > last_ms else _sweep_one(record_table, record, is_over, dry_run=dry_run)
+        if not dry_run:
+            _remove_if_over(record_table, image[ID]["S"])
+    except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
+        logger.warning("transaction %r could not be completed: %s", image[ID]["S"], error)
+        return f"failed: {error}"
+    return ""
+
+
 def _sweep_one(
-    record_table: RecordTable,
-    transaction_id: str,
-    found: TransactionRecord | LockingError,
-    is_over: Callable[[], bool],
-    *,
-    dry_run: bool,
+    record_table: RecordTable, record: TransactionRecord, is_over: Callable[[], bool], *, dry_run: bool
 ) -> str:
     """Complete one transaction if it is decided or dead; return its state, or "" if it was complete."""
-    try:
-        if isinstance(found, LockingError):
-            raise found  # noqa: TRY301 - a broken row
-        record, was_aborted = found, found.state is TransactionStatus.ABORTED
-        if record.state is TransactionStatus.PENDING and not _is_dead(record_table, record, is_over):
-            return "pending"
-        if dry_run:
-            return "finished" if record.state is TransactionStatus.COMMITTED else "aborted"
+    was_aborted = record.state is TransactionStatus.ABORTED
+    if record.state is TransactionStatus.PENDING and not _is_dead(record_table, record, is_over):
+        return "pending"
+    if dry_run:
+        return "finished" if record.state is TransactionStatus.COMMITTED else "aborted"
+    if record.state is TransactionStatus.PENDING:
+        record = transaction_record.abort(record_table, record.id, "expired", heartbeats=record.heartbeats)
         if record.state is TransactionStatus.PENDING:
-            record = transaction_record.abort(record_table, record.id, "expired", heartbeats=record.heartbeats)
-            if record.state is TransactionStatus.PENDING:
-                return "pending"
-        completed, intents = _complete(record_table, record)
-        if was_aborted and not intents:
-            return ""
-        if event_stream.listeners:
-            event_stream.recovered(record_table, record, record.id, outcome=completed, by="sweep")
-    except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
-        logger.warning("transaction %r could not be completed: %s", transaction_id, error)
-        return f"failed: {error}"
+            return "pending"
+    completed, intents = _complete(record_table, record)
+    if was_aborted and not intents:
+        return ""
+    if event_stream.listeners:
+        event_stream.recovered(record_table, record, record.id, outcome=completed, by="sweep")
     return completed
+
+
+def _remove_if_over(record_table: RecordTable, row_id: str) -> None:
+    """Remove a row of changes whose transaction is over: the process that has left it behind was to remove it.
+
+    A transaction that is pending or committed may need it, and its record is there for as long (R3, R9).
+    """
+    owner = transaction_record.owner_of_changes(row_id)
+    if owner is None:
+        return
+    record = persistently(lambda: transaction_record.read(record_table, owner))
+    if record is None or record.state.is_final:
+        transaction_record.delete_row(record_table, row_id)
 
 
 def _count(report: SweepReport, transaction_id: str, verdict: str) -> None:

@@ -25,7 +25,7 @@ from pynamo_locking._models.isolation import IsolatedReader
 from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
-from pynamo_locking._transactions.items import TransactionItems, give_back, locking
+from pynamo_locking._transactions.items import TransactionItems, locking
 from pynamo_locking._transactions.options import (
     TransactionOptions,
     check_model,
@@ -437,8 +437,11 @@ class Transaction:
 
     def rollback(self) -> None:
         """Roll back: nothing is written. Does nothing if the transaction has ended."""
-        if not self._is_over:
-            self._end(None)
+        try:
+            if not self._is_over:
+                self._end(None)
+        finally:
+            self._members.give_back()  # what an interrupted end has left
 
     def suspend(self, *, keep: Duration = 86_400.0) -> str:
         """Store what was read and what is to be written, for any process to `resume`, and roll back.
@@ -501,16 +504,19 @@ class Transaction:
 
     def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
         self._is_over = True
-        if self.is_repeated or not self._is_committed:
-            self._members.undo_from(0)
-            for member in self._members.by_key.values():
-                member.mark_stale(is_saved=self.is_repeated)
-        last: list[Callable[[], object]] = [partial(give_back, lock) for lock in reversed(self._members.locks)]
-        if event_stream.listeners:
-            last.insert(0, partial(self._tell_end, told))
-        if not self.is_repeated:
-            last += self._after_commit if self._is_committed else self._after_rollback
-        call_all(last, error)
+        try:
+            if self.is_repeated or not self._is_committed:
+                self._members.undo_from(0)
+                for member in self._members.by_key.values():
+                    member.mark_stale(is_saved=self.is_repeated)
+            last: list[Callable[[], object]] = [self._members.give_back]
+            if event_stream.listeners:
+                last.insert(0, partial(self._tell_end, told))
+            if not self.is_repeated:
+                last += self._after_commit if self._is_committed else self._after_rollback
+            call_all(last, error)
+        finally:
+            self._members.give_back()  # after an interrupt of all that
 
     @harmless
     def _tell_end(self, error: BaseException | None) -> None:
@@ -562,10 +568,13 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and not self._is_over:
-            self._end(error)
-        elif not self._is_over:
-            self.commit()
+        try:
+            if error is not None and not self._is_over:
+                self._end(error)
+            elif not self._is_over:
+                self.commit()
+        finally:
+            self.rollback()  # if an interrupt came before the end
 
     def _check_open(self) -> None:
         if self._is_over:

@@ -37,9 +37,10 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     guarded queries. It must be in the account and Region of the items.
 
     DynamoDB's TTL removes final records after a day, and participant rows after thirty. Nothing depends on
-    when that happens. Do not delete rows by hand: a missing record counts as aborted. To keep them longer, set these in
-    the Meta, in seconds: ``keep_finished_s`` (final records, 86,400), ``keep_keys_s`` (idempotency keys,
-    86,400), ``keep_rows_s`` (participant rows, and aborted records that may have left intents, 2,592,000).
+    when that happens. To keep them longer, set these in the Meta, in seconds: ``keep_finished_s`` (final records,
+    86,400), ``keep_keys_s`` (idempotency keys, 86,400), ``keep_rows_s`` (participant rows, and aborted records that may
+    have left intents, 2,592,000). The guards of queries stay: one row for each hash key. Do not delete other rows by
+    hand: a missing record counts as aborted.
 
     With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
     """
@@ -156,7 +157,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         on_progress: Callable[[SweepReport], object] | None = None,
         older_than: Duration = 0.0,
     ) -> SweepReport:
-        """Complete all transactions of many items whose process has died.
+        """Complete all transactions of many items whose process has died, and remove the rows that these have left.
 
         Nothing depends on it: it saves later readers and writers the work. It is safe beside other sweeps and live
         transactions. It watches a live transaction for one lease; a lease of more than a day is not watched, and counts
@@ -175,7 +176,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Raises:
             LockingError: the table could not be scanned.
 
-        Cost: a scan of the table, and that of `recover` for each transaction that needs it. Every sweep of a day
+        Cost: a scan of the table, and that of `recover` for each transaction that needs it; 1 read for each row of
+        changes that did not fit into an intent, and 1 write if its transaction is over. Every sweep of a day
         examines an aborted transaction whose process got no response for one of its intents: the intent may arrive
         late.
         """

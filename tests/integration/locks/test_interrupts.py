@@ -21,7 +21,7 @@ import pytest
 from typing_extensions import Self
 
 import pynamo_locking
-from pynamo_locking import LockSettings, TransactionAborted, locked_all, sweep, transaction
+from pynamo_locking import LockSettings, Transaction, TransactionAborted, locked_all, sweep, transaction
 from pynamo_locking._io import client, wakeups
 from pynamo_locking._locks import heartbeat, local_queue, release
 from pynamo_locking.testing import VirtualClock
@@ -128,10 +128,11 @@ def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[
 
 @pytest.fixture
 def models(memory, monkeypatch):
-    for model in (Locks, workers.Plain):
+    for model in (Locks, workers.Plain, workers.Versioned):
         monkeypatch.setattr(model.Meta, "lock_settings", replace(workers.SETTINGS, lease=60, request_timeout=2))
-    memory.bind(Locks, Beside, workers.Plain)
+    memory.bind(Locks, Beside, workers.Plain, workers.Versioned)
     workers.Plain("a").save()
+    workers.Versioned("a").save()
 
 
 def in_an_item() -> None:
@@ -225,6 +226,38 @@ def test_an_interrupted_task_leaves_no_entry(models, run, let_be):
     """So it is where the interrupt goes through an event loop, which then never hears what a thread has done."""
     places = each_place(lambda: asyncio.run(run()), none_left((Locks, "a"), (workers.Plain, "a")), LET_BE | let_be)
     assert places > 50
+
+
+def committed_by_its_block(begun: list[Transaction]) -> None:
+    with transaction() as tx:
+        begun.append(tx)
+        item = tx.get(workers.Versioned, "a", for_update=True)
+        item.value += 1
+        tx.save(item)
+
+
+def committed_in_its_block(begun: list[Transaction]) -> None:
+    with Transaction() as tx:
+        begun.append(tx)
+        tx.get(workers.Versioned, "a", for_share=True)
+        tx.commit()
+
+
+def rolled_back_by_hand(begun: list[Transaction]) -> None:
+    tx = Transaction()
+    begun.append(tx)
+    try:
+        tx.get(workers.Versioned, "a", for_update=True)
+    finally:
+        tx.rollback()
+
+
+@pytest.mark.parametrize("run", [committed_by_its_block, committed_in_its_block, rolled_back_by_hand])
+def test_an_interrupted_transaction_leaves_no_entry(models, run):
+    """Wherever the interrupt comes, and although the transaction is still referenced: nothing renews its lock."""
+    begun: list[Transaction] = []
+    let_be = LET_BE | ({"rollback"} if run is rolled_back_by_hand else set())  # as `release` above
+    assert each_place(lambda: run(begun), none_left((workers.Versioned, "a")), let_be) > 50
 
 
 def test_a_second_interrupt_does_not_stop_the_removal(models, monkeypatch):

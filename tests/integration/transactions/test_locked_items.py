@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 from pynamo_locking import (
     ConfigurationError,
+    Conflict,
     ItemLocked,
     LockLost,
     LockTimeout,
@@ -21,7 +23,7 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests
+from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import APART
 from tests.support.parties import abandoned, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers
@@ -365,6 +367,47 @@ def test_what_cannot_be_locked_is_refused() -> None:
         tx.delete(tx.get(Purse, "p0", for_update=True))
         assert tx.get_or_none(Purse, "p0", for_update=True) is None
     assert rows_of(Purse) == []
+
+
+# Against many small transactions
+
+
+def add_one() -> None:
+    with transaction(wait=0) as tx:
+        tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
+        add_fillers(tx, "native")
+
+
+@pytest.mark.parametrize("for_update", [False, True])
+def test_a_long_transaction_against_a_storm(clock: VirtualClock, few: None, *, for_update: bool) -> None:
+    """Another party writes one of its items before each of its requests: age is no help before it has an intent."""
+    purses(6)
+    told, busy = list[str](), list[bool]()
+
+    def answer(send: Send, _: str, __: Any) -> Any:
+        if not busy:
+            busy.append(True)
+            try:
+                in_thread(add_one)
+                told.append("added")
+            except Conflict as conflict:
+                told.append("locked" if isinstance(conflict, ItemLocked) else "refused")
+            finally:
+                busy.clear()
+        return send()
+
+    @transactional(workers=1)
+    def add_to_all(tx: Transaction) -> None:
+        hot = tx.get(Purse, "p0", for_update=for_update)
+        others = tx.get_all(Purse, [f"p{i}" for i in range(1, 6)])
+        for purse in (hot, *others):
+            tx.update(purse, [Purse.balance.add(1000)])
+
+    with intercepted(answer), nullcontext() if for_update else pytest.raises(StaleVersion, match="10"):
+        add_to_all()
+    assert stored(Purse, "p0")["balance"]["N"] == str(100 + told.count("added") + 1000 * for_update)
+    assert stored(Purse, "p5")["balance"]["N"] == str(100 + 1000 * for_update)
+    assert for_update is ("locked" in told)
 
 
 # Costs
