@@ -172,8 +172,11 @@ class Acquisition:
             yield Pause(pause_s, self._mailbox, leave=partial(local_queue.leave_local_queue, caller))
 
     def _come_for_entry(self) -> None:
-        """Take over the entry that the caller before us has stored for us, if it has."""
-        if self._caller is not None and (handed_over := local_queue.accept_handover(self._caller)) is not None:
+        """Take over the entry that the caller before us has stored for us, if it has, or watch the one it has left."""
+        if self._caller is None:
+            return
+        self._seen = self._caller.silent
+        if (handed_over := local_queue.accept_handover(self._caller)) is not None:
             self._may_be_in = True
             self._started, self._handed_over = handed_over
 
@@ -454,7 +457,7 @@ class Acquisition:
                 return lock_requests.read(self._row, consistent=True)
             return refused.image
         self._started = started
-        local_queue.note_alive(self._caller, started)
+        local_queue.note_alive(self._caller, started, self._heartbeats)
         return image
 
     def _watch(self, entries: tuple[QueueEntry, ...]) -> tuple[QueueEntry, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from types import SimpleNamespace
@@ -101,6 +102,26 @@ def test_a_holder_without_heartbeat_expires(clock):
     assert 10 <= clock.elapsed < 20
     with pytest.raises(LockLost):
         dead.item.save()
+
+
+@pytest.mark.parametrize("renewals", [0, 2])
+@pytest.mark.parametrize("place", ["same process", "another process"])
+def test_a_silent_holder_costs_one_lease(clock, place, renewals):
+    """Callers of its process know when it gave its last sign of life. A holder that goes on is not evicted."""
+    lock = Counter.lock("a", heartbeat=False, lease=100, settings=LockSettings(max_clock_skew=None))
+    in_thread(lock.acquire)
+    for _ in range(renewals):
+        clock.sleep(50)
+        lock.renew()
+
+    def wait_for_it():
+        waiter = Counter.locked("a", wait=HOUR, settings=LockSettings(max_clock_skew=None))
+        with clock.process() if place == "another process" else nullcontext(), waiter:
+            return clock.elapsed - 50 * renewals
+
+    assert 105 <= in_thread(wait_for_it) < 110
+    with pytest.raises(LockLost):
+        lock.renew()
 
 
 def test_a_holder_with_heartbeat_survives_an_hour(clock):
