@@ -115,8 +115,10 @@ class LockSettings:
         poll_max: longest time between two looks, however far back. 2 s.
         block: how many callers of one process may share an entry of the queue. The first of them draws a ticket for
             each caller that waits with it, and the entry is handed over from caller to caller, without polling. They
-            are served in the order in which they came. A caller that comes later draws its ticket up to one such block
-            later than callers of other processes do. 1 gives each caller an entry of its own. 32.
+            are served in the order in which they came. Then it is the turn of the next entry in the queue. A caller
+            that comes while its process has an entry is in the next one, which goes to the end of the queue. So up to
+            `block` later callers of each other process are served before it, and as many more for each `block` callers
+            of its own process that are in line before it. 1 gives each caller an entry of its own. 32.
         bell: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by a socket
             in the directory for temporary files. Not on Windows. The waiter polls as well; while all that are ahead of
             it listen, and for a lock in the item, at most once in each `poll`.

@@ -295,6 +295,8 @@ class SerialCalls:
 
 async def spend(pause: Pause) -> Image | None:
     """Let a pause pass while other tasks go on; return what was left in its mailbox."""
+    if not runtime.current.has_real_time:  # loops know no other: a thread sleeps it
+        return await call(pause.sleep, is_urgent=False)
     loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(max(0.0, min(pause.seconds, _LONGEST_PAUSE_S)), _end, over)

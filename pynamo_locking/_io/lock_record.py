@@ -121,6 +121,9 @@ GHOST = "ghost"
 #: the next one can be read, so a repair never lowers tickets.
 _MOST_TICKETS: Final = 10**30
 
+#: By so many bytes an entry grows at most: by renewals, the grant, 10^10 writes and renewals, and a downgrade.
+GROWTH: Final = 40
+
 #: The attribute of a lock row in which people read when the lease ends that was taken or renewed last.
 LEASE_ENDS: Final = "lease_ends"
 

@@ -210,16 +210,20 @@ def final(row: LockRow, error: Exception) -> LockingError:
             cause=error,
         )
     if is_about_size(error):
-        return ConfigurationError(
-            f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that an entry "
-            f"of the queue does not fit. Make the item smaller, or keep its lock in a row of its own "
-            f"(Meta.lock_table instead of a LockAttribute). DynamoDB said: {message}",
-            cause=error,
-        )
+        return no_room(row, "an entry of the queue does not fit", f" DynamoDB said: {message}", error)
     if _is_about_keys(error):
         return _other_keys(f"cannot lock {row.label}", row.table, row.key, error)
     kind = ConfigurationError if code == INVALID else LockingError
     return kind(f"cannot lock {row.label}: DynamoDB refused the request: {code}: {message}", cause=error)
+
+
+def no_room(row: LockRow, why: str, said: str = "", cause: Exception | None = None) -> ConfigurationError:
+    """Return the error for an item that cannot carry an entry of the queue."""
+    return ConfigurationError(
+        f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that {why}. Make the item "
+        f"smaller, or keep its lock in a row of its own (Meta.lock_table instead of a LockAttribute).{said}",
+        cause=cause,
+    )
 
 
 def of_transactions(table: str, key: Mapping[str, Any], error: Exception) -> LockingError:

@@ -86,10 +86,12 @@ class Runtime:
     """The real world.
 
     Attributes:
-        has_bells: whether processes of this machine can wake each other.
+        has_wakeups: whether processes of this machine can wake each other.
+        has_real_time: whether its seconds are those of event loops.
     """
 
     has_wakeups = sys.platform != "win32"
+    has_real_time = True
 
     def __init__(self) -> None:
         self.monotonic = _monotonic_source()

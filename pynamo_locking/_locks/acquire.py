@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.lock_modes import front
@@ -38,6 +39,7 @@ from pynamo_locking._core.lock_queue import (
     poll_delay,
 )
 from pynamo_locking._core.row_keys import plain
+from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import event_stream, lock_record, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.concurrency import TO_THREADS, Pause, call, cancelled, run_steps, spend, start, to_the_end
@@ -133,13 +135,9 @@ class Acquisition:
                     self.held = held
                     return held
                 logger.warning("our entry in %s was removed while we waited; entering again", self._row.label)
-                self._leave()  # a late copy of the enter request may have brought it back
-                self._entry, self._may_be_in, self._forks = None, False, runtime.forks
+                self._leave_for_now()  # a late copy of the enter request may have brought it back
                 if self._options.wait and runtime.current.monotonic() >= self._deadline:
                     self._time_out("our entry was removed")
-                self._new, self._mailbox.ticket = self._name_entry(), None
-                if self._caller is not None:
-                    self._caller.new = self._new
         except BaseException:
             try:
                 wakeups.close_mailbox(self._row, self._mailbox)  # or it would get the images for remaining waiters
@@ -174,8 +172,11 @@ class Acquisition:
             yield Pause(pause_s, self._mailbox, leave=partial(local_queue.leave_local_queue, caller))
 
     def _come_for_entry(self) -> None:
-        """Take over the entry that the caller before us has stored for us, if it has."""
-        if self._caller is not None and (handed_over := local_queue.accept_handover(self._caller)) is not None:
+        """Take over the entry that the caller before us has stored for us, if it has, or watch the one it has left."""
+        if self._caller is None:
+            return
+        self._seen = self._caller.silent
+        if (handed_over := local_queue.accept_handover(self._caller)) is not None:
             self._may_be_in = True
             self._started, self._handed_over = handed_over
 
@@ -192,7 +193,7 @@ class Acquisition:
             except Unavailable as error:
                 yield from self._not_answered(error, attempt)
             else:
-                if image is not None:
+                if image is not None and self._has_room(image):
                     return image
                 is_full = True
                 yield self._back_off(attempt)
@@ -200,10 +201,36 @@ class Acquisition:
 
     def _is_full(self) -> bool:
         """Look whether the queue is still full: to be refused again would cost as much as a write of the whole item."""
-        state = self._state_in(lock_requests.read(self._row, consistent=False))
-        if len(state.entries) < self._options.capacity or state.find(self._new.id) is not None:
+        image = lock_requests.read(self._row, consistent=False)
+        state = self._state_in(image)
+        has_room = len(state.entries) < self._options.capacity and not self._lacks(image)
+        if has_room or state.find(self._new.id) is not None:
             return False
         return not self._make_room(state)
+
+    def _lacks(self, image: Image | None) -> int:
+        """Return how many bytes an item lacks for all that the entries in it, and our entry, grow by; 0 if it has room.
+
+        An entry of ours that is not in it counts as the largest one.
+        """
+        state = self._state_in(image)
+        ours = 0 if state.find(self._new.id) else LARGEST_ENTRY
+        return max(0, item_size(image or {}) + ours + len(state.entries) * lock_record.GROWTH - LARGEST_ITEM)
+
+    def _has_room(self, image: Image) -> bool:
+        """Tell whether an item with our entry has room for the renewals of all entries. If not, leave the queue.
+
+        Raises:
+            ConfigurationError: it has no room, though nothing but our entry takes any.
+        """
+        state, lacks = self._state_in(image), self._lacks(image)
+        if not lacks:
+            return True
+        self._leave_for_now()
+        self._full_at = state.next_ticket
+        if len(state.entries) == 1 and state.intent is None:
+            raise responses.no_room(self._row, f"renewals of an entry would need {lacks} bytes more")
+        return False
 
     def _enter_once(self) -> Steps[Image | None]:
         """Return the image with us in it, or None if the queue is full, or changes faster than we can join it."""
@@ -430,7 +457,7 @@ class Acquisition:
                 return lock_requests.read(self._row, consistent=True)
             return refused.image
         self._started = started
-        local_queue.note_alive(self._caller, started)
+        local_queue.note_alive(self._caller, started, self._heartbeats)
         return image
 
     def _watch(self, entries: tuple[QueueEntry, ...]) -> tuple[QueueEntry, ...]:
@@ -502,6 +529,14 @@ class Acquisition:
         """Remove our entry, if it is there or may still arrive."""
         if self._may_be_in and self._forks == runtime.forks:  # a forked child has no place in the queue
             release.remove_entry(self._row, self._new.id)
+
+    def _leave_for_now(self) -> None:
+        """Leave, to enter with another id."""
+        self._leave()
+        self._entry, self._may_be_in, self._forks = None, False, runtime.forks
+        self._new, self._mailbox.ticket = self._name_entry(), None
+        if self._caller is not None:
+            self._caller.new = self._new
 
     def _give_up(self) -> None:
         """Let the next caller of this process have our entry, or remove it, if it is there or may still arrive."""

@@ -277,7 +277,7 @@ class HeldEntry:
                 self.lose("deleted")
                 raise self.loss() from error
             self.deadline = started + self.entry.lease
-            local_queue.note_alive(self.caller, started)
+            local_queue.note_alive(self.caller, started, self.heartbeats)
             failed_s = self.outage.ended(self)
             if event_stream.listeners:
                 lock_events.renewed(self, started, before, failed_s)

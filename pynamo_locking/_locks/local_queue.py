@@ -24,7 +24,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.lock_modes import WHOLE
-from pynamo_locking._core.lock_queue import FREE
+from pynamo_locking._core.lock_queue import FREE, HeartbeatObservation
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ class LocalWaiter:
         started: when the first write began that may have stored its entry; None if there was none.
         image: the item as that write left it, if known.
         acts_until: while it leads, the end of the lease that its last sign of life began.
+        beat: number of the renewal that was this sign.
         has_come: whether it knows that it leads.
+        silent: the entry of a leader before it that stands still, by its id, with its last sign of life.
         state: the queue as it last saw it, for the callers behind it.
     """
 
@@ -89,14 +91,17 @@ class LocalWaiter:
         self.started: float | None = None
         self.image: Image | None = None
         self.acts_until = 0.0
+        self.beat = 0
         self.has_come = False
+        self.silent: dict[str, HeartbeatObservation] = {}
         self.state: LockState = FREE
 
 
-def note_alive(caller: LocalWaiter | None, started: float) -> None:
-    """Note that a caller has entered, or has renewed its entry, by a write that began then."""
+def note_alive(caller: LocalWaiter | None, started: float, beat: int = 0) -> None:
+    """Note that a caller has entered, or has renewed its entry for that time, by a write that began then."""
     if caller is not None:
-        caller.acts_until = started + caller.new.lease
+        caller.acts_until = started + caller.new.lease  # first: see `is_leading`, which reads them in the other order
+        caller.beat = beat
 
 
 class LocalQueue:
@@ -215,6 +220,8 @@ def is_leading(caller: LocalWaiter) -> bool:
                 gone, queue.called = queue.called, None
             sleeping = queue.wake_following()
             if queue.is_next(caller):
+                if (still := queue.leader) is not None:
+                    caller.silent = {still.new.id: HeartbeatObservation(still.beat, still.acts_until - still.new.lease)}
                 queue.lead(caller)
                 sleeping = None
         elif queue is not None:

@@ -83,6 +83,10 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
             others (by `max_hold`, ``heartbeat="progress"``, or after its lease without a heartbeat).
         ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
 
+    If a process dies while it holds several locks, all of them are free after its lease and `max_clock_skew`. With
+    ``max_clock_skew=None`` the wait is one lease for each of them: a lock is looked at only once those before it are
+    held.
+
     Cost: that of each lock; ranges of one hash key cost that of one. 1 write for each lock whose lease has ended while
     the others were waited for.
     """

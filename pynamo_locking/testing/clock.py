@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from typing_extensions import Self
 
 from pynamo_locking._io import runtime
-from pynamo_locking._locks import heartbeat
+from pynamo_locking._locks import heartbeat, held_lock, local_queue
 from pynamo_locking._locks.heartbeat import HeartbeatThread
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pynamo_locking._io.runtime import Runtime
     from pynamo_locking._locks.held_lock import HeldEntry
@@ -461,12 +461,14 @@ class VirtualClock:
         self._world = _VirtualRuntime(self, self._timeline, self._before)
         runtime.install(self._world)
         self._hearts.take_over()
+        self._local_queues, local_queue.local_queues = local_queue.local_queues, _LocalQueues()
         return self
 
     def __exit__(self, *exception: object) -> None:
         try:
             self._timeline.close()
         finally:
+            local_queue.local_queues = self._local_queues
             self._hearts.give_back()
             runtime.install(self._before)
 
@@ -526,7 +528,7 @@ class VirtualClock:
         self._timeline.wait(None, 0)
 
     def process(self, skew_s: float = 0.0, drift: float = 0.0) -> VirtualProcess:
-        """Return the clocks of another process, to run code as if in it.
+        """Return another process, with clocks of its own, to run code as if in it.
 
         For example::
 
@@ -546,22 +548,50 @@ class VirtualClock:
 class VirtualProcess(ClockView):
     """The clocks of one process, made by `VirtualClock.process`.
 
-    In its ``with`` block the running thread or task, and what the package starts for it, uses these clocks, and has a
-    heartbeat of its own. Several threads can be in it at once.
+    In its ``with`` block the running thread or task, and what the package starts for it, uses these clocks, has a
+    heartbeat of its own, and is another party: it holds only the locks that it has acquired in such blocks. Several
+    threads can be in it at once. The ids of entries, the owner label, `os.getpid` and models stay those of the real
+    process.
     """
 
     def __enter__(self) -> Self:
-        _ENTERED.set((*_ENTERED.get(), self))
+        _go_to((*_ENTERED.get(), self))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _ENTERED.set(_ENTERED.get()[:-1])
+        _go_to(_ENTERED.get()[:-1])
+
+
+#: What the running code holds in the processes that it has left, to enter them again.
+_HELD: Final[ContextVar[Mapping[ClockView | None, Any]]] = ContextVar("pynamo_locking_held_by_view", default={})  # noqa: B039 - never mutated
+
+
+def _go_to(views: tuple[ClockView, ...]) -> None:
+    """Let the running code be in the last of these, with the locks that it holds there."""
+    held = {**_HELD.get(), view_here(): held_lock.held_by_context.get()}
+    _HELD.set(held)
+    _ENTERED.set(views)
+    held_lock.held_by_context.set(held.get(view_here(), {}))
+
+
+class _LocalQueues(dict[Any, Any]):
+    """The lines of callers of each virtual process."""
+
+    def get(self, key: object, default: Any = None) -> Any:
+        return super().get((view_here(), key), default)
+
+    def __setitem__(self, key: object, queue: Any) -> None:
+        super().__setitem__((view_here(), key), queue)
+
+    def __delitem__(self, key: object) -> None:
+        super().__delitem__((view_here(), key))
 
 
 class _VirtualRuntime(runtime.Runtime):
     """The runtime under a virtual clock; the library's threads from before the clock use the runtime before."""
 
     has_wakeups = False
+    has_real_time = False
 
     def __init__(self, clock: VirtualClock, timeline: Timeline, before: runtime.Runtime) -> None:
         super().__init__()
@@ -581,6 +611,10 @@ class _VirtualRuntime(runtime.Runtime):
 
     def time_us(self) -> int:
         return self._clocks().time_ms() * 1000
+
+    def party(self) -> tuple[object, ...]:
+        thread, token, task = super().party()
+        return thread, (token, view_here()), task
 
     def event(self) -> Any:
         return self._before.event() if self._is_from_before() else Event(self._timeline)

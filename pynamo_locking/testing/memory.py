@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from botocore.exceptions import ClientError
 from botocore.hooks import HierarchicalEmitter
@@ -152,7 +154,8 @@ class MemoryDynamoDB:
     an index are always up to date. No request conflicts with another, and none is throttled. Tables are created
     and deleted at once. Items with a TTL stay, as DynamoDB too keeps them for days.
 
-    A lock that is held when the block begins has no effect inside, and a lock from inside has none after its end.
+    A lock that is held when the block begins has no effect inside. A lock from inside that is still held at the end of
+    the block is ended without a request; a `ResourceWarning` names those with a heartbeat.
 
     Thread-safe: a request is atomic. The database shares no object with its callers.
     A process forked from this one has a copy of its own.
@@ -178,6 +181,7 @@ class MemoryDynamoDB:
                 "a MemoryDynamoDB is in use already: PynamoDB's connections can go to one only. Leave its `with` "
                 "block first, or use the one that is open."
             )
+        self._patch.callback(_end_locks, WeakSet(held_lock.all_held))
         connection: Any = Connection
         self._patch.callback(setattr, connection, "client", connection.client)
         connection.client = property(self.client_for)
@@ -232,6 +236,21 @@ class MemoryDynamoDB:
         Override it to tell connections apart, by their retries for example.
         """
         return self._client
+
+
+def _end_locks(before: WeakSet[held_lock.HeldEntry]) -> None:
+    """End the locks that have been acquired since."""
+    held = [each for each in tuple(held_lock.all_held) if each not in before and not each.possession.is_over]
+    renewed = sorted({each.row.label for each in held if each.has_heartbeat and each.possession.is_held})
+    for each in held:
+        each.end(is_confirmed=False)
+    if renewed:
+        warnings.warn(
+            f"the block of a MemoryDynamoDB was left while locks of it were held: {', '.join(renewed)}. They are ended "
+            f"now. Release them in the block.",
+            ResourceWarning,
+            stacklevel=4,
+        )
 
 
 class MemoryClient:

@@ -78,6 +78,50 @@ def test_in_order_of_arrival(model):
     assert counted.by_operation == (beside if model is Beside else {"UpdateItem": 5})
 
 
+@pytest.mark.parametrize(
+    ("block", "order"),
+    [
+        (1, "b0 a1 b1 a2 b2 a3 b3 a4 b4 a5 b5"),
+        (2, "b0 a1 a2 b1 b2 a3 a4 b3 b4 a5 b5"),
+        (32, "b0 a1 a2 a3 a4 a5 b1 b2 b3 b4 b5"),
+    ],
+)
+def test_the_order_between_processes(plain_item_in_memory, block, order):
+    """The callers of a and b come by turns. One entry serves `block` callers, then it is the turn of the next entry.
+
+    So before a caller with j others of its process in line are served, of each other process that has come later, at
+    most (j // block + 1) * block callers.
+    """
+    settings, served, threads = LockSettings(block=block), list[str](), list[threading.Thread]()
+    came = ["b0", "a1", "b1", "a2", "b2", "a3", "b3", "a4", "b4", "a5", "b5"]
+
+    def take(name: str) -> None:
+        with processes[name[0]], Plain.locked("a", settings=settings):
+            served.append(name)
+
+    def have_arrived() -> int:
+        lined_up = 0
+        for process in processes.values():
+            with process:
+                lined_up += len(in_line(Plain, "a"))
+        return lined_up + len(Plain.lock_state("a").waiters)
+
+    with VirtualClock(auto_jump=False) as clock:
+        processes = {name: clock.process() for name in "ab"}
+        with processes["a"], Plain.locked("a", settings=settings):
+            for name in came:
+                threads.append(threading.Thread(target=take, args=(name,)))
+                threads[-1].start()
+                until(lambda: have_arrived() == len(threads), f"the arrival of {name}")
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert served == order.split()
+    for name in came if block > 1 else ():
+        others_in_line = max(0, int(name[1:]) - 1)
+        later = [each for each in served[: served.index(name)] if came.index(each) > came.index(name)]
+        assert len(later) <= (others_in_line // block + 1) * block
+
+
 async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
     """100 tasks: each turn is one write, whatever the threads do that make the requests."""
     served: list[int] = []

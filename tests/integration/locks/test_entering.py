@@ -5,6 +5,8 @@ Each of these tests fails by a mistake of one line that no other test of the rea
 
 from __future__ import annotations
 
+import re
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,8 +16,9 @@ from botocore.exceptions import ConnectionClosedError
 from pynamo_locking import ConfigurationError, LockSettings, LockTimeout
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import client, lock_requests, runtime
+from pynamo_locking._io import client, lock_record, lock_requests, runtime
 from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking.testing import VirtualClock
 from tests.support import faults
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Locks
@@ -170,6 +173,42 @@ def test_an_item_without_room_for_any_entry_is_refused_at_once(concurrent_engine
     _fill(concurrent_engine, entries=0.5)
     with pytest.raises(ConfigurationError, match="so close to DynamoDB's limit of 400 KB"):
         Account.lock("full", settings=_EACH).acquire()
+
+
+@pytest.mark.parametrize("others", [0, 2], ids=["alone", "behind others"])
+def test_what_has_entered_can_be_renewed(memory, others):
+    """However many bytes an item with the entry in it has left: all that a holder does fits, or it does not enter."""
+    memory.bind(Account)
+    account, refused = Account("full"), list[tuple[int, str]]()
+    spares = range(4, 60 + 40 * others, 1 + 3 * others)  # a number that ends in zeros is some bytes shorter
+    account.save()
+
+    def lock(note):
+        if note is not None:
+            account.update([Account.note.set(note)])
+        with ExitStack() as ahead:
+            for _ in range(others):
+                ahead.enter_context(held_elsewhere(Account.lock("full", settings=_EACH, shared=True)))
+            with Account.locked("full", settings=_EACH, wait=5, shared=bool(others)) as held:
+                size = item_size(Account._get_connection().get_item("full")["Item"])
+                clock.jump(1e6)
+                held.renew()
+                if not others:
+                    held.downgrade()
+                return size
+
+    with VirtualClock() as clock:
+        room = LARGEST_ITEM - lock(None) - len("note")
+        for spare in spares:
+            try:
+                lock("n" * (room - spare))
+            except (ConfigurationError, LockTimeout) as error:
+                refused.append((spare, str(error)))
+            assert Account.lock_state("full").entries == ()
+    assert [spare for spare, _ in refused] == [*spares[: len(refused)]]
+    assert abs(refused[-1][0] - lock_record.GROWTH * (others + 1)) < 8
+    said = "no further entry of the queue fits" if others else r"renewals of an entry would need \d+ bytes more"
+    assert all(re.search(said, message) for _, message in refused)
 
 
 def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine, monkeypatch):

@@ -472,7 +472,7 @@ def test_callers_of_one_process_hand_over_and_keep_the_row(clock, way):
     run_once(period=7 * DAY)
     clock.jump(86400)
     with getattr(Locks, way)("job"):
-        waiter = in_background(Locks.locked("job").acquire)
+        waiter = in_background(Locks.locked("job", heartbeat=False).acquire)
         until_in_line(Locks, "job", 1)
     waiter.join()
 

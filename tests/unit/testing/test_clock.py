@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import threading
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from pynamo_locking import (
     ConfigurationError,
     ExpiringMixin,
+    ItemLocked,
     LockableModel,
     LockLost,
     LockSettings,
@@ -98,6 +102,26 @@ def test_a_holder_without_heartbeat_expires(clock):
     assert 10 <= clock.elapsed < 20
     with pytest.raises(LockLost):
         dead.item.save()
+
+
+@pytest.mark.parametrize("renewals", [0, 2])
+@pytest.mark.parametrize("place", ["same process", "another process"])
+def test_a_silent_holder_costs_one_lease(clock, place, renewals):
+    """Callers of its process know when it gave its last sign of life. A holder that goes on is not evicted."""
+    lock = Counter.lock("a", heartbeat=False, lease=100, settings=LockSettings(max_clock_skew=None))
+    in_thread(lock.acquire)
+    for _ in range(renewals):
+        clock.sleep(50)
+        lock.renew()
+
+    def wait_for_it():
+        waiter = Counter.locked("a", wait=HOUR, settings=LockSettings(max_clock_skew=None))
+        with clock.process() if place == "another process" else nullcontext(), waiter:
+            return clock.elapsed - 50 * renewals
+
+    assert 105 <= in_thread(wait_for_it) < 110
+    with pytest.raises(LockLost):
+        lock.renew()
 
 
 def test_a_holder_with_heartbeat_survives_an_hour(clock):
@@ -309,9 +333,11 @@ def test_it_ends_with_its_block(database):
     """The world, the heart and the threads are those from before."""
     before, heart = runtime.current, heartbeat.heartbeat_thread
     with VirtualClock() as clock:
-        Counter.locked("a").acquire()
+        lock = Counter.locked("a")
+        lock.acquire()
         threads = tuple(clock._timeline._threads)
         assert len(threads) == 1
+    lock.release()
     assert not threads[0].is_alive()
     assert runtime.current is before
     assert heartbeat.heartbeat_thread is heart
@@ -449,6 +475,48 @@ def test_processes_have_hearts_of_their_own(clock):
         with process:
             assert 0 < theirs.remaining <= 10
             theirs.release()
+
+
+def test_a_process_is_another_party(clock):
+    """Code in it holds none of the locks of the code around it, and still has its own the next time."""
+    ours, theirs = clock.process(), clock.process()
+    with ours:
+        lock = Counter.lock("a")
+        lock.acquire()
+    with theirs:
+        with pytest.raises(LockTimeout):
+            Counter.lock("a", wait=5).acquire()
+        with pytest.raises(ItemLocked):
+            Counter.get("a").update([Counter.n.set(1)])
+    with ours:
+        with Counter.locked("a", wait=0) as again:
+            again.item.save()
+        lock.release()
+
+
+def test_callers_of_two_processes_share_no_entry(clock):
+    """Each process has a line of its own."""
+    clock.auto_jump = False
+
+    def wait_in(process):
+        with process, Counter.locked("a"):
+            pass
+
+    with Counter.locked("a"):
+        join = start(*(partial(wait_in, clock.process()) for _ in range(2)))
+        until(lambda: len(Counter.lock_state("a").waiters) == 2)
+        clock.auto_jump = True
+    join()
+
+
+async def test_a_task_waits_in_virtual_time(clock):
+    """For a holder that dies, and until its own deadline."""
+    in_thread(Counter.locked("a", heartbeat=False, lease=100, settings=LockSettings(block=1)).acquire)
+    with pytest.raises(LockTimeout):
+        await asyncio.wait_for(Counter.lock("a", wait=5).aacquire(), PATIENCE_S)
+    assert clock.elapsed == pytest.approx(5)
+    async with Counter.locked("a", wait=HOUR):
+        assert 100 <= clock.elapsed < 120
 
 
 def test_waits_go_by_the_clock_of_the_process(clock):

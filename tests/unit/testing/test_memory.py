@@ -101,6 +101,20 @@ def test_locks_stay_within_its_block():
         held_lock.held_by_context.set(before)
 
 
+def test_locks_that_outlive_its_block_are_ended():
+    """With a warning that names those with a heartbeat, which would ask AWS from now on."""
+    locks = [Lockable.lock("a", heartbeat=False), Lockable.lock("b")]
+    with pytest.warns(ResourceWarning) as warned, MemoryDynamoDB():  # noqa: PT031
+        Lockable.create_table()
+        for lock in locks:
+            Lockable(lock.name.rpartition("/")[2]).save()
+            lock.acquire()
+    assert [("/b" in str(each.message), "/a" in str(each.message)) for each in warned] == [(True, False)]
+    for lock in locks:
+        assert not lock.is_held
+        lock.release()  # without a request
+
+
 FORK = """
 import os, signal, threading
 from pynamo_locking import NamedLock
