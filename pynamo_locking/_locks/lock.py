@@ -527,7 +527,7 @@ class Lock(Generic[M]):
             LockLost: this thread or task believed that it held the lock already, and has lost it.
             OutcomeUnknown: it holds the lock already, its lease had ended, and the renewal had no answer.
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
-            ConfigurationError: a table is missing or has other keys, the item is full, the key is wrong, or another
+            ConfigurationError: a table is missing or has other keys, the item is full, or another
                 program has stored an item where the lock would be kept, which stays as it is.
         """
         self._handle.acquire(wait)

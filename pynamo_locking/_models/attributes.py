@@ -17,7 +17,7 @@ from pynamodb.transactions import TransactGet
 from typing_extensions import Self, Unpack, overload, override
 
 from pynamo_locking._core.dynamodb import RetryPolicy, RetryState
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import DEFAULT_SETTINGS, LockSettings
 from pynamo_locking._core.lock_modes import WHOLE, LockMode, extent_of
 from pynamo_locking._core.lock_queue import FREE, LockState
@@ -204,6 +204,7 @@ class TTLAttribute(PynamoTTLAttribute):
     def _normalize(self, value: Any) -> datetime | None:
         if isinstance(value, timedelta):
             value = datetime.fromtimestamp(runtime.current.time_ms() / 1000, tz=timezone.utc) + value
+        keys.refuse_naive(value)
         normal: datetime | None = super()._normalize(value)  # type: ignore[no-untyped-call]
         return normal
 
@@ -450,7 +451,7 @@ class PlacedMixin(_Base):
                 return None
             row = cls._range_target(hash_key, cls.lock_settings()).row
             is_held = held_lock.held_in_context(row, _point(cls, range_key)) is not None
-        except ConfigurationError:  # an invalid key, which PynamoDB refuses
+        except (ConfigurationError, InvalidInput):  # an invalid key, which PynamoDB refuses
             return None
         return target if is_held else None
 
