@@ -103,8 +103,11 @@ def discriminator_of(model: AnyModel) -> DiscriminatorAttribute | None:
 
 
 def class_of(model: type[Model], image: dict[str, dict[str, Any]]) -> type[Model] | None:
-    """Return the class of a stored item, which a discriminator names."""
-    return model._get_discriminator_class(image)
+    """Return the class of a stored item, which a discriminator names; None if this process does not know it."""
+    try:
+        return model._get_discriminator_class(image)
+    except ValueError:
+        return None
 
 
 def python_name_of(model: type[Model], stored: str) -> str:

@@ -18,6 +18,7 @@
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
     ├── CorruptRow                  another program broke a stored row: .table .key .field .found
     ├── UnknownFormat               a newer release has stored a row: .table .key .found .known
+    ├── InvalidInput(ValueError)    a key, an interval or a time that cannot be: from a client, who may be told
     └── ConfigurationError(ValueError)   wrong arguments, tables or settings; says what to do
 
 The leaf decides what the caller may do: after `Conflict` and `LockTimeout` a retry is safe, after
@@ -35,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import Self
 
-from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput, LockingError
 from pynamo_locking._pynamodb import class_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "CorruptRow",
+    "InvalidInput",
     "ItemLocked",
     "ItemNotFound",
     "LockLost",

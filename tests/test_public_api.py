@@ -33,6 +33,7 @@ PUBLIC = [
     "IdempotencyTable",
     "IdempotentCall",
     "IntervalMixin",
+    "InvalidInput",
     "ItemLocked",
     "ItemNotFound",
     "Lock",

@@ -1,4 +1,4 @@
-"""The two roots of the errors, for code below `exceptions`."""
+"""The roots of the errors, for code below `exceptions`."""
 
 from __future__ import annotations
 
@@ -46,4 +46,12 @@ class ConfigurationError(LockingError, ValueError):
     """Arguments, settings, models or tables that cannot work. The message says what to change."""
 
 
-LockingError.__module__ = ConfigurationError.__module__ = "pynamo_locking.exceptions"  # where they are public
+class InvalidInput(LockingError, ValueError):  # noqa: N818 - named like the other errors of callers
+    """A value that comes with a request cannot be used: a key, an idempotency key, an interval or a time.
+
+    Nothing was sent. The message says why, and shows the first 80 characters of the value.
+    """
+
+
+for _error in (LockingError, ConfigurationError, InvalidInput):
+    _error.__module__ = "pynamo_locking.exceptions"  # where they are public

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._expressions.values import LARGEST_EXPONENT, MOST_DIGITS, SMALLEST_EXPONENT, Refusal, stored_number
 
 if TYPE_CHECKING:
@@ -67,15 +67,15 @@ def canonical_number(value: str) -> str:
     try:
         number = Decimal(value)
     except InvalidOperation:
-        raise ConfigurationError(f"a number key must be a number, not {value!r}.") from None
+        raise InvalidInput(f"a number key must be a number, not {value!r:.80}.") from None
     if not number.is_finite():
-        raise ConfigurationError(f"a number key must be finite, not {value!r}.")
+        raise InvalidInput(f"a number key must be finite, not {value!r}.")
     try:
         return stored_number(number)
     except Refusal:
-        raise ConfigurationError(
+        raise InvalidInput(
             f"a number key must have at most {MOST_DIGITS} digits and lie between 1E{SMALLEST_EXPONENT} and "
-            f"1E{LARGEST_EXPONENT + 1}, unlike {value!r}."
+            f"1E{LARGEST_EXPONENT + 1}, unlike {value!r:.80}."
         ) from None
 
 

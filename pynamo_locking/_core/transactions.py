@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import assert_never
 
 from pynamo_locking._core import dynamodb
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import (
     IDLE_TTL_S,
     LONGEST_LEASE_S,
@@ -229,8 +229,17 @@ def row_of_changes(transaction_id: str, index: int) -> str:
     return f"{transaction_id}!{index:05}"
 
 
-def row_of_key(key: str) -> str:
-    """Return the name of the row of an idempotency key."""
+_LONGEST_KEY: Final = 2000
+
+
+def row_of_key(key: object) -> str:
+    """Return the name of the row of an idempotency key; `InvalidInput` if it is none."""
+    try:
+        is_key = isinstance(key, str) and 0 < len(key.encode()) <= _LONGEST_KEY
+    except UnicodeEncodeError:
+        is_key = False
+    if not is_key:
+        raise InvalidInput(f"an idempotency key is a text of 1 to {_LONGEST_KEY:,} bytes, not {key!r:.80}.")
     return f"key#{key}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
 from typing_extensions import Self, override
 
-from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput, LockingError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._intervals.disjoint_writes import (
     MOVE,
@@ -129,8 +129,8 @@ class IntervalMixin(IntervalQueriesMixin):
             LockTimeout: the range locks were not free in time; nothing was written.
             StaleVersion, Conflict: another program wrote a row without its guard meanwhile; nothing was written.
             OutcomeUnknown: no response tells whether they were stored.
-            ConfigurationError: the model or the rows cannot work, such as an end that is not after its begin, a time
-                without a time zone, no rows at all. Nothing was sent.
+            InvalidInput: an end is not after its begin, a time has no time zone. Nothing was sent.
+            ConfigurationError: the model or the rows cannot work, such as no rows at all. Nothing was sent.
 
         Cost: for each hash key 1 read, for each row 1 query (rows that touch share one), and 1 transaction, however
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
@@ -229,7 +229,7 @@ class IntervalMixin(IntervalQueriesMixin):
 
         Raises:
             StaleVersion: the stored row is not the one that was read; nothing was written.
-            ConfigurationError: `at` lies outside of the present interval. Nothing was sent.
+            InvalidInput: `at` lies outside of the present interval. Nothing was sent.
             UpdateError, ItemLocked, OutcomeUnknown: as `VersionedMixin.update`.
 
         Cost: 1 write.
@@ -238,9 +238,9 @@ class IntervalMixin(IntervalQueriesMixin):
         cls._check_stored(row, "close_at")
         present, edge = axis.span(*(getattr(row, name) for name in axis.names)), axis.edge(at, axis.other)
         if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
-            raise ConfigurationError(
-                f"close_at({at!r}) would not make this {cls.__name__} shorter, which is from {present}: give a value "
-                f"inside of that."
+            raise InvalidInput(
+                f"close_at({at!r:.80}) would not make this {cls.__name__} shorter, which is from {present}: give a "
+                f"value inside of that."
             )
         super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
 
@@ -316,7 +316,12 @@ class IntervalMixin(IntervalQueriesMixin):
 
     @override
     def update(
-        self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        must_exist: bool = False,
     ) -> Any:
         """Update the row. See `VersionedMixin.update`; another interval is stored as by `move`.
 
@@ -330,8 +335,9 @@ class IntervalMixin(IntervalQueriesMixin):
         """
         axis = self._interval()
         ends = ends_in(axis, actions)
-        if not ends:
+        if must_exist or not ends:
             condition = conditions.both(condition, axis.is_stored())
+        if not ends:
             return super().update(actions, condition, add_version_condition=add_version_condition)
         end = literal_end(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)

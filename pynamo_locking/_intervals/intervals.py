@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lock_modes import extent_of, order
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
@@ -152,16 +152,16 @@ class IntervalAttributes:
         return self.names[1 if self.is_by_begin else 0]
 
     def value(self, value: Any, name: str) -> dict[str, Any]:
-        """Return a begin or an end as it is stored; `ConfigurationError` if it does not fit the attribute."""
+        """Return a begin or an end as it is stored; `InvalidInput` if it does not fit the attribute."""
         if value is None and name == self.other and self.may_be_open:
             return _OPEN
         if value is None:
             why = "it is the range key" if name != self.other else "its attribute is not declared with null=True"
-            raise ConfigurationError(f"{name!r} of a {self.model.__name__} has no value, and must have one: {why}.")
+            raise InvalidInput(f"{name!r} of a {self.model.__name__} has no value, and must have one: {why}.")
         try:
             bound = keys.bound_of(self.model, value)
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace("the range key", repr(name))) from error
+        except InvalidInput as error:
+            raise InvalidInput(str(error).replace("the range key", repr(name))) from error
         assert bound is not None  # noqa: S101 - there is a value, and a range key
         return {bound[0]: bound[1]}
 
@@ -173,8 +173,9 @@ class IntervalAttributes:
         """Return an interval, whose ends may be open; refuse ends that do not fit the model, or are not in order."""
         span = Span(self.edge(begin, self.names[0]), self.edge(end, self.names[1]))
         if span.is_empty:
-            raise ConfigurationError(
-                f"an interval of {self.model.__name__} has to begin before it ends, unlike {begin!r} to {end!r}."
+            raise InvalidInput(
+                f"an interval of {self.model.__name__} has to begin before it ends, unlike {begin!r:.80} to "
+                f"{end!r:.80}."
             )
         return span
 

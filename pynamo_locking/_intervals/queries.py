@@ -149,7 +149,7 @@ class IntervalQueriesMixin(VersionedMixin):
             end: where it ends; None for the last row.
 
         Raises:
-            ConfigurationError: the values do not fit the model.
+            InvalidInput: the values do not fit the model.
 
         Cost: 1 consistent query for up to 15 rows; for more, queries of pages that double. Besides expired rows they
         read at most twice the rows that are returned, and 16.
@@ -182,7 +182,7 @@ class IntervalQueriesMixin(VersionedMixin):
                 first row on. It has to project the end; what else it lacks, the rows lack.
 
         Raises:
-            ConfigurationError: the arguments do not fit the model. Nothing was sent.
+            InvalidInput, ConfigurationError: the arguments do not fit the model. Nothing was sent.
 
         Cost: for each hash key that of `overlapping`, and the memory for its rows. With an `index` 1 query for each MB
         of rows that begin before `end`, and the memory of one page.
@@ -202,7 +202,7 @@ class IntervalQueriesMixin(VersionedMixin):
             end: as for `free`.
 
         Raises:
-            ConfigurationError: the arguments do not fit the model. Nothing was sent.
+            InvalidInput, ConfigurationError: the arguments do not fit the model. Nothing was sent.
 
         Cost: for each hash key that of `overlapping`, and the memory for its rows.
         """
@@ -225,7 +225,7 @@ class IntervalQueriesMixin(VersionedMixin):
             end: where to end; None leaves it open, as well.
 
         Raises:
-            ConfigurationError: the values do not fit the model.
+            InvalidInput: the values do not fit the model.
 
         Cost: that of `overlapping`. Another writer may take a gap at any moment: `insert_disjoint` checks again.
         """

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._core.errors import ConfigurationError, LockingError
+from pynamo_locking._core.errors import InvalidInput, LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.row_keys import OwnKeys, shown_owner
 from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
@@ -80,7 +80,7 @@ class RecordTable:
 
     def key(self, row_id: str) -> dict[str, Any]:
         if self.keys.is_shared and len(row_id.encode()) > self.keys.longest_name:
-            raise ConfigurationError(
+            raise InvalidInput(
                 f"a row of {self.place!r} has a name of at most {self.keys.longest_name} bytes, beside the prefix: "
                 f"{row_id[:40]!r}... is longer."
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.row_keys import canonical_number, row_name
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
@@ -89,7 +89,7 @@ def check_place(model: type[Model]) -> None:
 
 
 def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
-    """Return an item's key in DynamoDB's form; `ConfigurationError` if the values do not fit the model."""
+    """Return an item's key in DynamoDB's form; `InvalidInput` if the values do not fit the model."""
     hash_attribute, range_attribute = hash_attribute_of(model), range_attribute_of(model)
     if hash_attribute is None:
         raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
@@ -104,21 +104,21 @@ def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
 
 
 def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str) -> dict[str, Any]:
-    def wrong(why: str) -> ConfigurationError:
-        return ConfigurationError(f"{value!r} cannot be the {kind} key of {model.__name__}: {why}.")
+    def wrong(why: str) -> InvalidInput:
+        return InvalidInput(f"{value!r:.80} cannot be the {kind} key of {model.__name__}: {why}.")
 
     if value is None:
         raise wrong("a value is needed")
     try:
         stored = attribute.serialize(value)
     except Exception as error:
-        raise wrong(f"{type(attribute).__name__} does not accept it ({error})") from error
+        raise wrong(f"{type(attribute).__name__} does not accept it ({error!s:.80})") from error
     if attribute.attr_type == "N":
         if isinstance(value, bool) or not isinstance(stored, str):
             raise wrong("it must be a number")
         try:
             return {"N": canonical_number(stored)}
-        except ConfigurationError as error:
+        except InvalidInput as error:
             raise wrong(str(error).rstrip(".")) from error
     if not isinstance(stored, bytes if attribute.attr_type == "B" else str):
         raise wrong(f"it must be a {'bytes value' if attribute.attr_type == 'B' else 'string'}")
@@ -148,7 +148,7 @@ def bound_of(model: type[Model], value: Any) -> Bound | None:
     attribute = range_attribute_of(model)
     if value is None or attribute is None:
         return None
-    _refuse_naive(value)
+    refuse_naive(value)
     if is_base_64(attribute):
         raise ConfigurationError(
             f"the range key of {model.__name__} is stored in a form that sorts unlike its values, so it has no ranges: "
@@ -169,24 +169,24 @@ def free_bound(value: Any) -> Bound | None:
     """Return a number, string, bytes or time as the end of a range of a name; None for an open end."""
     if value is None:
         return None
-    _refuse_naive(value)
+    refuse_naive(value)
     try:
         if isinstance(value, datetime):
             return "S", UTCDateTimeAttribute().serialize(value)
         if isinstance(value, str):
             value.encode()
     except (OverflowError, UnicodeEncodeError) as error:
-        raise ConfigurationError(f"{value!r} cannot be the end of a range: {error}.") from error
+        raise InvalidInput(f"{value!r:.80} cannot be the end of a range: {error}.") from error
     if isinstance(value, (str, bytes)):
         return "S" if isinstance(value, str) else "B", value
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
         return "N", canonical_number(str(value))
-    raise ConfigurationError(f"a range of a name goes from and to numbers, strings, bytes or datetimes, not {value!r}.")
+    raise InvalidInput(f"a range of a name goes from and to numbers, strings, bytes or datetimes, not {value!r:.80}.")
 
 
-def _refuse_naive(value: Any) -> None:
+def refuse_naive(value: Any) -> None:
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise ConfigurationError(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
+        raise InvalidInput(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
 
 
 def name_of(model: type[Model], key: dict[str, Any], longest: int = LARGEST_KEYS["hash"]) -> str:

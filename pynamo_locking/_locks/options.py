@@ -10,7 +10,7 @@ from pynamodb.models import Model
 from typing_extensions import TypeVar
 
 from pynamo_locking._core.dynamodb import MOST_WAITERS
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import (
     DEFAULT_SETTINGS,
     Duration,
@@ -177,7 +177,7 @@ def make_options(
 def make_lock_mode(
     *, shared: Any, permits: Any = 1, lower: Bound | None = None, upper: Bound | None = None
 ) -> LockMode:
-    """Return the mode of a lock, or raise a `ConfigurationError`."""
+    """Return the mode of a lock, or raise a `ConfigurationError`, or `InvalidInput` of its bounds."""
     if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
         raise ConfigurationError(f"permits must be a whole number above 0, got {permits!r}.")
     if permits > MOST_WAITERS:
@@ -194,10 +194,10 @@ def make_lock_mode(
         )
     if lower is not None and upper is not None:
         if lower[0] != upper[0]:
-            raise ConfigurationError(f"lower ({lower[1]!r}) and upper ({upper[1]!r}) must be of one type.")
+            raise InvalidInput(f"lower ({lower[1]!r:.80}) and upper ({upper[1]!r:.80}) must be of one type.")
         if not order(lower) < order(upper):
-            raise ConfigurationError(
-                f"lower ({lower[1]!r}) must be before upper ({upper[1]!r}): the range would be empty."
+            raise InvalidInput(
+                f"lower ({lower[1]!r:.80}) must be before upper ({upper[1]!r:.80}): the range would be empty."
             )
     return LockMode(SHARED if shared else EXCLUSIVE, permits, lower, upper)
 

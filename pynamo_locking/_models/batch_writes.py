@@ -12,7 +12,7 @@ from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 from typing_extensions import Self, TypeVar, override
 
 from pynamo_locking._core.dynamodb import MOST_ACTIONS, MOST_BYTES
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.write_outcome import BatchResult
 from pynamo_locking._io import batch_requests, client, event_stream, protocol, responses, runtime
@@ -626,7 +626,7 @@ def _identity_of(item: GuardedMixin) -> ItemKey | None:
     """Return the table and the key of an item; None for an invalid key, which the write itself will refuse."""
     try:
         return ItemKey.of(type(item).Meta.table_name, key_of(type(item), *key_values_of(item)))
-    except ConfigurationError:
+    except (ConfigurationError, InvalidInput):
         return None
 
 

@@ -476,8 +476,8 @@ class LockableMixin(VersionedMixin):
             The lock, not yet taken. It has no `item`.
 
         Raises:
-            ConfigurationError: the range is empty, its ends do not fit the range key, a datetime has no time
-                zone, or there is no place for the lock. No request has been made.
+            InvalidInput: the range is empty, its ends do not fit the range key, or a datetime has no time zone.
+            ConfigurationError: there is no place for the lock. No request has been made.
 
         Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 2 writes.
         """
@@ -609,7 +609,8 @@ class LockableMixin(VersionedMixin):
 
         Raises:
             LockingError: no response came.
-            ConfigurationError: wrong key, or no such table.
+            InvalidInput: wrong key.
+            ConfigurationError: no such table.
 
         Cost: 1 consistent read.
         """

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from typing_extensions import ParamSpec, Self, override
 
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import IDLE_TTL_S, Duration, lease_end_s, seconds
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.row_keys import plain
@@ -184,7 +184,7 @@ class IdempotencyTable(NamedLock):
 
 def _check_key(key: Any) -> None:
     if not isinstance(key, str) or not key:
-        raise ConfigurationError(f"the key of a call is a text that is not empty, not {key!r}.")
+        raise InvalidInput(f"the key of a call is a text that is not empty, not {key!r:.80}.")
 
 
 def check_terms(keep: Duration, final: Any, serializer: Any) -> float:
@@ -541,8 +541,9 @@ def idempotent(  # noqa: PLR0913 - options
         LockTimeout: a call with this key is in progress elsewhere. Nothing was done.
         LockLost: the call took longer than its lease and was taken over. What it did stays done.
         OutcomeUnknown: no response tells whether the result was stored. Another call tells.
-        ConfigurationError: the key is no text, or the result is too large for an item; or of the decorator: its
-            arguments cannot work, or the function is `transactional`, which belongs above this decorator.
+        InvalidInput: the key is no text, or is empty or too long.
+        ConfigurationError: the result is too large for an item; or of the decorator: its arguments cannot work, or the
+            function is `transactional`, which belongs above this decorator.
 
     Cost: 2 writes for the first call, 1 refused write for a repeat. Inside a transaction 1 read, and 1 action of its
     commit. A call whose key was freed or has expired takes 1 refused write more. Waiting costs as for `Lock`.
@@ -626,7 +627,7 @@ class _Beginning:
 
         key = value_of(self._key)
         if isinstance(key, bool) or not isinstance(key, (str, int)) or key == "":
-            raise ConfigurationError(f"the key of {self._name} must be a text or a whole number, not {key!r}.")
+            raise InvalidInput(f"the key of {self._name} must be a text or a whole number, not {key!r:.80}.")
         compared = None if self._payload is None else value_of(self._payload)
         if self._payload is not None and not isinstance(compared, bytes):
             compared = [compared]  # so that an argument that is None is compared as well

@@ -383,12 +383,13 @@ class TransactionItems:
         return member
 
     def rely_on_guard(self, model: type[GuardedMixin], hash_key: Any = None) -> None:
-        """Rely on no transaction creating or deleting items of a hash key, and settle those that its guard names."""
+        """Settle the items that the guard of a hash key names, and rely on its version if the isolation does."""
         attribute, stored = hash_attribute_of(model), dict[str, Any]()
         if not is_guarding_table(model):
             stored = {attribute.attr_name: {attribute.attr_type: attribute.serialize(hash_key)}}
         guard = self._guard(model, stored)
-        guard.rely()
+        if self._relies_on_reads:
+            guard.rely()
         self._settle(model, stored, guard)
 
     def count_in_guard(self, member: TransactionItem) -> None:

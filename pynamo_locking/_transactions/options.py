@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import LONGEST_LEASE_S, Duration, is_count, seconds
+from pynamo_locking._core.transactions import row_of_key
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import is_implied
 from pynamo_locking._models.writes import GuardedMixin
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 #: A commit renews its lease between requests; a shorter lease could end within a slow request.
 MIN_LEASE_S: Final = 3.0
-_LONGEST_KEY: Final = 2000
 
 
 def check_model(model: Any) -> None:
@@ -99,11 +99,8 @@ def check_options(table: Any, idempotency_key: Any, workers: Any) -> None:
     """Refuse options that cannot work."""
     if table is not None:
         check_table(table)
-    is_text = isinstance(idempotency_key, str) and 0 < len(idempotency_key.encode()) <= _LONGEST_KEY
-    if idempotency_key is not None and not is_text:
-        raise ConfigurationError(
-            f"an idempotency key is a text of at most {_LONGEST_KEY:,} bytes, not {idempotency_key!r}."
-        )
+    if idempotency_key is not None:
+        row_of_key(idempotency_key)
     if not is_count(workers):
         raise ConfigurationError(f"workers must be a whole number above 0, not {workers!r}.")
 

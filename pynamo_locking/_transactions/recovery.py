@@ -108,8 +108,7 @@ class SweepReport:
     Attributes:
         examined: records of transactions that had something left to do.
         aborted: transactions that the sweep aborted (a dry run: would abort, since their process shows no sign of
-            life), or that left intents to drop. A dry run also counts transactions aborted within the last day, for
-            whose late intents a sweep would look.
+            life), or that left intents to drop.
         finished: committed transactions that the sweep finished, or would finish.
         pending: transactions that are alive.
         failed: the ids of transactions that could not be completed now, and why: broken rows, for example, or a lease
@@ -221,16 +220,16 @@ def _sweep_one(
     was_aborted = record.state is TransactionStatus.ABORTED
     if record.state is TransactionStatus.PENDING and not _is_dead(record_table, record, is_over):
         return "pending"
-    if dry_run:
+    if dry_run and not was_aborted:
         return "finished" if record.state is TransactionStatus.COMMITTED else "aborted"
     if record.state is TransactionStatus.PENDING:
         record = transaction_record.abort(record_table, record.id, "expired", heartbeats=record.heartbeats)
         if record.state is TransactionStatus.PENDING:
             return "pending"
-    completed, intents = _complete(record_table, record)
+    completed, intents = _complete(record_table, record, dry_run=dry_run)
     if was_aborted and not intents:
         return ""
-    if event_stream.listeners:
+    if event_stream.listeners and not dry_run:
         event_stream.recovered(record_table, record, record.id, outcome=completed, by="sweep")
     return completed
 
@@ -280,20 +279,24 @@ def _decided(record_table: RecordTable, transaction_id: str, *, force: bool) -> 
         runtime.current.sleep(max(_POLL_S / 10, min(_POLL_S, record.lease / 4)))
 
 
-def _complete(record_table: RecordTable, record: TransactionRecord) -> tuple[str, int]:
+def _complete(record_table: RecordTable, record: TransactionRecord, *, dry_run: bool = False) -> tuple[str, int]:
     """Finish or drop all intents of a decided transaction; return its final state, and how many intents were found.
 
-    What is broken does not keep the other items from being completed; the first flaw is raised after that.
+    A dry run, of an aborted one, only counts its intents. What is broken does not keep the other items from being
+    completed; the first flaw is raised after that.
     """
     rows, changes_rows, flaws = _named(record_table, record)
     intents = 0
     for start in range(0, len(rows), _AT_ONCE):
         found, broken = _intents_in(rows[start : start + _AT_ONCE], record_table, record)
-        _settle(record_table, record, found)
+        if not dry_run:
+            _settle(record_table, record, found)
         intents += len(found)
         flaws += broken
     if flaws:
         raise flaws[0]
+    if dry_run:
+        return record.state.value, intents
     if record.state is TransactionStatus.COMMITTED and len(rows) < max(1, record.items):
         raise LockingError(
             f"the rows that name the items of the committed transaction {record.id} are gone (they are kept for 30 "

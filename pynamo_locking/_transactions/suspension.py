@@ -10,7 +10,7 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
@@ -130,11 +130,14 @@ def resume(
     The commit deletes its row, on condition that no other process has gone on with it meanwhile.
 
     Raises:
+        InvalidInput: the id is no text.
         DoesNotExist: there is no such row.
         StaleVersion: an item was changed since the transaction was suspended.
         ConfigurationError: this transaction goes on with one already, or a model is missing.
         CorruptRow: the row is not as it was written.
     """
+    if not isinstance(id_, str):
+        raise InvalidInput(f"the id of a suspended transaction is a text, not {id_!r:.80}.")
     if _resumed(members) is not None:
         raise ConfigurationError("a transaction can resume one suspended transaction: use another one for the next.")
     table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))

@@ -162,7 +162,8 @@ class Transaction:
         is_repeated: whether the commit found that a transaction with this `idempotency_key` was committed before.
 
     Raises:
-        ConfigurationError: for arguments that cannot work.
+        InvalidInput: the idempotency key is no text of 1 to 2,000 bytes.
+        ConfigurationError: for other arguments that cannot work.
     """
 
     def __init__(  # noqa: PLR0913 - options
@@ -477,6 +478,7 @@ class Transaction:
             models: of all its items; of several classes in one table the base class first.
 
         Raises:
+            InvalidInput: the id is no text.
             DoesNotExist: there is none: it was committed, or `keep` is over.
             StaleVersion: an item was changed since it was read.
             ConfigurationError: a model is missing; or this transaction is read only, has resumed one already, or has

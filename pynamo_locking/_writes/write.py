@@ -538,7 +538,7 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
     if write.operation is not CHECK and has_foreign(model, image):
         return foreign_row_error(f"{write.called} was refused", model.Meta.table_name, "no lock")
     image = expiry.unexpired(model, image) or None
-    stored_class = None if image is None or write.operation is not UPDATE else _class_of(model, image)
+    stored_class = None if image is None or write.operation is not UPDATE else class_of(model, image)
     if stored_class not in (None, model) and kind is UpdateError:
         return ValueError(f"Cannot update this item from the returned class: {stored_class.__name__}")
     stored = None if image is None else (model, image)
@@ -560,14 +560,6 @@ def error_of_refusal(write: Write, kind: type[PynamoDBException], image: Image |
         )
     why = flaw if flaw is not None and write.part.is_checked else "its condition was not met."
     return also(Conflict, kind)(f"{refused}: {why} ({cause})", stored=stored, cause=cause)
-
-
-def _class_of(model: type[Model], image: Image) -> Any:
-    """Return the class of a stored item, None if this process does not know it."""
-    try:
-        return class_of(model, image)
-    except ValueError:
-        return None
 
 
 def _why_stale(expected: int | None, actual: int | None, image: Image | None) -> str:

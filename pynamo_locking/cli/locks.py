@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from pynamo_locking import ConfigurationError, OutcomeUnknown
+from pynamo_locking import ConfigurationError, InvalidInput, OutcomeUnknown
 from pynamo_locking._facade import inspection, keys, lock_target_of, plain, text_of_ms
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import LOCKS, Commands
@@ -336,7 +336,7 @@ def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[
     try:
         hash_value, range_value = (*inspection.keys_from_text(model, texts), None)[:2]
         lock_target_of(model, hash_value, range_value)  # refuses values that cannot be a key
-    except ConfigurationError as error:
+    except (ConfigurationError, InvalidInput) as error:
         raise usage(str(error)) from error
     return hash_value, range_value
 

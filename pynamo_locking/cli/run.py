@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typing_extensions import Self
 
-from pynamo_locking import ConfigurationError, LockLost, LockTimeout, OutcomeUnknown
+from pynamo_locking import ConfigurationError, InvalidInput, LockLost, LockTimeout, OutcomeUnknown
 from pynamo_locking._facade import inspection, plain, text_of_ms
 from pynamo_locking.cli import guardian, terminal
 from pynamo_locking.cli.command import LOCKS, Commands
@@ -449,7 +449,7 @@ def run(  # noqa: PLR0913 - options of the command line
         while True:
             try:
                 turn = Turn(session.locks(), lock, terms, period)
-            except ConfigurationError as error:
+            except (ConfigurationError, InvalidInput) as error:
                 raise usage(str(error)) from error
             patience = _grace(grace, lease)
             try:

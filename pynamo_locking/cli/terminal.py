@@ -37,7 +37,7 @@ from rich.text import Text
 from typing_extensions import Self, override
 
 from pynamo_locking._facade import NO_TABLE, plain
-from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,7 +122,7 @@ def explain(error: BaseException) -> Problem:
             return problem
     if isinstance(error, OutcomeUnknown):
         return Problem("outcome_unknown", str(error), Exit.FAILED)
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, (ConfigurationError, InvalidInput)):
         return Problem("configuration", str(error), Exit.CONFIGURATION)
     return Problem("failed", str(error), Exit.FAILED)
 

@@ -10,6 +10,8 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynamodb.exceptions import DoesNotExist
+
 from pynamo_locking import ConfigurationError, LockableMixin, LockSettings
 from pynamo_locking._facade import (
     LONGEST_LEASE_S,
@@ -23,6 +25,7 @@ from pynamo_locking._facade import (
 )
 from pynamo_locking.exceptions import (
     Conflict,
+    InvalidInput,
     ItemLocked,
     LockingError,
     LockLost,
@@ -78,7 +81,7 @@ class _Kind:
 
 
 #: From the leaf to the root: the first that fits counts. No text here says what is stored, or where.
-_KINDS: Final[dict[type[LockingError], _Kind]] = {
+_KINDS: Final[dict[type[Exception], _Kind]] = {
     MalformedPrecondition: _Kind(
         400, "malformed-if-match", 'If-Match has to be *, or ETags in double quotes as they were sent: "3-a", "4-b".'
     ),
@@ -95,6 +98,8 @@ _KINDS: Final[dict[type[LockingError], _Kind]] = {
     Conflict: _Kind(409, "conflict", "It is not in a state in which this can be done."),
     OverlapError: _Kind(409, "overlap", "The interval is taken, at least in part."),
     PayloadMismatch: _Kind(422, "payload-mismatch", "This key was used for another request. Take a new one."),
+    InvalidInput: _Kind(422, "invalid-input", "A key, an interval or a time of this request cannot be used."),
+    DoesNotExist: _Kind(404, "not-found", "There is no such item."),
     LockTimeout: _Kind(423, "lock-timeout", "Another owner holds its lock. Try again later."),
     # Not 503 or 504: proxies and clients retry those by themselves, and the request may have been applied.
     LockLost: _Kind(500, "lock-lost", "A lock was lost on the way: a part may have been done.", ("ticket", "reason")),
@@ -102,12 +107,15 @@ _KINDS: Final[dict[type[LockingError], _Kind]] = {
         500, "outcome-unknown", "This may have been done, or not. Look before you try again.", ("write_id",)
     ),
 }
-#: Errors that have an answer; any other error is left to the application.
-ANSWERED: Final = tuple(_KINDS)
 STATUSES: Final = frozenset({kind.status for kind in _KINDS.values()} | {412, 503})
 
 
-def answer(error: LockingError, environ: dict[str, Any], request: str, base: str | None) -> Problem:
+def answered(*, not_found: object) -> tuple[type[Exception], ...]:
+    """Return the errors that have an answer, an absent item if wanted; any other error is left to the application."""
+    return tuple(kind for kind in _KINDS if not_found or kind is not DoesNotExist)
+
+
+def answer(error: Exception, environ: dict[str, Any], request: str, base: str | None) -> Problem:
     """Return the answer to a request, and log an error that is no ordinary conflict: frameworks log no answers."""
     found = problem(error, is_conditional=is_conditional(environ), base=base)
     if found.status in (500, 503):
@@ -115,8 +123,8 @@ def answer(error: LockingError, environ: dict[str, Any], request: str, base: str
     return found
 
 
-def problem(error: LockingError, *, is_conditional: bool, base: str | None = None) -> Problem:
-    """Return the answer to a request that has failed with one of the errors in `ANSWERED`.
+def problem(error: Exception, *, is_conditional: bool, base: str | None = None) -> Problem:
+    """Return the answer to a request that has failed with one of the errors in `answered`.
 
     It has numbers, codes and names of attributes, never values, keys, owners or items, nor the text of the error,
     which is for the log. Its type is the problem's code, appended to `base`. If the request is conditional, a stale
@@ -242,7 +250,7 @@ _META: Final = {
 }
 #: Says how locks behave; all other keys say where the model is.
 _SETTINGS: Final = "lock_settings"
-KEYS: Final = frozenset({*_META, "TABLE_PREFIX", "LOCK_SETTINGS", "PROBLEM_TYPE"})
+KEYS: Final = frozenset({*_META, "TABLE_PREFIX", "LOCK_SETTINGS", "PROBLEM_TYPE", "ANSWER_NOT_FOUND"})
 
 
 class _Configured(NamedTuple):

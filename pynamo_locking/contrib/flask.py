@@ -25,7 +25,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamo_locking._facade import inspection, versions
 from pynamo_locking.contrib import _frameworks
 from pynamo_locking.contrib._frameworks import PreconditionRequired
-from pynamo_locking.exceptions import ConfigurationError, LockingError
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,10 +51,11 @@ class PynamoLocking:
     * The keys ``PYNAMO_LOCKING_HOST``, ``_REGION``, ``_TABLE_PREFIX``, ``_CONNECT_TIMEOUT`` and ``_READ_TIMEOUT``
       (seconds), ``_MAX_RETRIES``, ``_MAX_POOL_CONNECTIONS``, ``_LOCK_SETTINGS`` (a `LockSettings` or its arguments; for
       models without ``Meta.lock_settings``) say where the models are and how they behave. ``_PROBLEM_TYPE`` begins the
-      ``type`` of an error's answer; the code of the error follows.
-    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing
-      one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A handler that the
-      application registers afterwards, or for a subclass, is used instead.
+      ``type`` of an error's answer; the code of the error follows. With ``_ANSWER_NOT_FOUND`` an absent item is
+      answered by 404.
+    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, `InvalidInput` by 422, a failed ``If-Match``
+      by 412 and a missing one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457.
+      A handler that the application registers afterwards, or for a subclass, is used instead.
     * ``flask locks list``, ``show`` and ``break``.
     * A lock that a request acquired by `Lock.acquire` and did not release is released when its context ends, and that
       is logged. Nothing is ever committed there. Streamed responses may be made afterwards.
@@ -83,7 +84,7 @@ class PynamoLocking:
                 f"{_PREFIX}{unknown[0]} is no key; there are: {', '.join(sorted(_frameworks.KEYS))}."
             )
         _frameworks.configure(self.models, given)
-        for error_class in _frameworks.ANSWERED:
+        for error_class in _frameworks.answered(not_found=given.get("ANSWER_NOT_FOUND")):
             app.register_error_handler(error_class, _answer)
         request_started.connect(_note_held_before_request, app)
         app.teardown_request(_release_leftovers_of_request)
@@ -145,7 +146,7 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
     return found
 
 
-def _answer(error: LockingError) -> Response:
+def _answer(error: Exception) -> Response:
     base = current_app.config.get(f"{_PREFIX}PROBLEM_TYPE")
     problem = _frameworks.answer(error, request.environ, _request(), base)
     body = current_app.json.dumps(problem.body)
@@ -220,7 +221,7 @@ def _readable_errors() -> Iterator[None]:
     """Show wrong names and keys as errors of usage, and those of DynamoDB without a traceback."""
     try:
         yield
-    except ConfigurationError as error:
+    except (ConfigurationError, InvalidInput) as error:
         raise click.UsageError(str(error)) from error
     except (LockingError, PynamoDBException) as error:
         raise click.ClickException(str(error)) from error

@@ -39,9 +39,9 @@ _ENVIRON: Final = "pynamo_locking.environ"
 class PynamoLocking:
     """The extension: one object for a program, however many applications it makes.
 
-    `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing one
-    by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A handler that the
-    application registers afterwards, or for a subclass, is used instead.
+    `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, `InvalidInput` by 422, a failed ``If-Match``
+    by 412 and a missing one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A
+    handler that the application registers afterwards, or for a subclass, is used instead.
 
     Nothing is committed or released at the end of a request: take locks in a ``with`` or ``async with`` block.
 
@@ -66,6 +66,7 @@ class PynamoLocking:
         max_pool_connections: int | None = None,
         lock_settings: LockSettings | Mapping[str, Any] | None = None,
         problem_type: str | None = None,
+        answer_not_found: bool = False,
     ) -> None:
         """Configure the models, and let an application answer the errors of this package.
 
@@ -83,6 +84,7 @@ class PynamoLocking:
             lock_settings: a `LockSettings` or its arguments, for models without ``Meta.lock_settings``.
             problem_type: what the ``type`` of an error's answer begins with; the code of the error follows.
                 ``urn:pynamo-locking:problem:`` unless set.
+            answer_not_found: whether an absent item (``DoesNotExist``) is answered by 404.
 
         Raises:
             ConfigurationError: a model was used or configured otherwise before: a model class has one place in a
@@ -107,7 +109,7 @@ class PynamoLocking:
             problem = _frameworks.answer(error, _environ(connection), asked, problem_type)
             return JSONResponse(problem.body, problem.status, problem.headers, media_type=_frameworks.CONTENT_TYPE)
 
-        for error_class in _frameworks.ANSWERED:
+        for error_class in _frameworks.answered(not_found=answer_not_found):
             app.add_exception_handler(error_class, answer)
 
     def reset(self) -> None:

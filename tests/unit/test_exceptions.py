@@ -27,6 +27,7 @@ from pynamo_locking import (
     BatchResult,
     ConfigurationError,
     Conflict,
+    InvalidInput,
     ItemLocked,
     ItemNotFound,
     LockingError,
@@ -57,6 +58,7 @@ FACTS = {
     LockLost: {"reason": "evicted", "ticket": 7},
     OutcomeUnknown: {"write_id": "abc/3"},
     ItemNotFound: {},
+    InvalidInput: {},
     ConfigurationError: {},
 }
 PYNAMODB = [PutError, UpdateError, DeleteError, TransactWriteError]
@@ -195,6 +197,7 @@ def test_the_tree():
         LockLost: (LockingError,),
         OutcomeUnknown: (LockingError,),
         ItemNotFound: (LockingError,),
+        InvalidInput: (LockingError, ValueError),
         ConfigurationError: (LockingError, ValueError),
     }
 

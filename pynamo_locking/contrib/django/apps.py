@@ -1,8 +1,8 @@
 """The Django application: the dictionary ``settings.PYNAMO_LOCKING``, and system checks.
 
 ``MODELS`` lists the dotted paths of the models; the tables in their ``Meta.lock_table`` and ``Meta.transaction_table``
-are added. ``HANDLER409``, and the same for 412, 423, 428, 500 and 503, is the dotted path of a function that makes the
-answer instead: ``handler(request, error)``. All other keys are those of Flask, without their prefix: see
+are added. ``HANDLER409``, and the same for any other status of an answer, is the dotted path of a function that makes
+the answer instead: ``handler(request, error)``. All other keys are those of Flask, without their prefix: see
 `pynamo_locking.contrib.flask.PynamoLocking`.
 """
 

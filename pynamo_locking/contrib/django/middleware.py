@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class LocksMiddleware:
     """Answers errors of locks, versions and transactions, and releases what a request leaves locked.
 
-    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, a failed ``If-Match`` by 412 and a missing
-      one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457, or by what the
-      setting ``HANDLER409`` (and so on) makes of it.
+    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, `InvalidInput` by 422, a failed ``If-Match``
+      by 412 and a missing one by 428, `LockLost` and `OutcomeUnknown` by 500, and an absent item by 404 if the setting
+      ``ANSWER_NOT_FOUND`` is true, each with a body in the form of RFC 9457, or by what the setting ``HANDLER409`` (and
+      so on) makes of it.
     * A lock that the view acquired by `Lock.acquire` and did not release is released at the end, and that is logged.
       Locks of `hold` are released without a log record. Nothing is ever committed here. Streamed responses are made
       afterwards.
@@ -67,9 +68,10 @@ class LocksMiddleware:
 
     def process_exception(self, request: Any, error: Exception) -> Any:
         """Return the answer to an error of this package; None for any other error, which Django handles."""
-        if not isinstance(error, _frameworks.ANSWERED):
+        configuration = apps.configuration()
+        if not isinstance(error, _frameworks.answered(not_found=configuration.get("ANSWER_NOT_FOUND"))):
             return None
-        base = apps.configuration().get("PROBLEM_TYPE")
+        base = configuration.get("PROBLEM_TYPE")
         problem = _frameworks.answer(error, request.META, f"{request.method} {request.path}", base)
         handler = apps.handler_of(problem.status)
         if handler is not None:

@@ -6,13 +6,10 @@ import asyncio
 import contextlib
 import io
 import json
-import os
 import sys
 import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Final
 
 import django
@@ -25,7 +22,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, TestCase, override_settings
-from django.test.utils import setup_test_environment, teardown_test_environment
 from django.urls import path
 from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.exceptions import TableError
@@ -46,30 +42,8 @@ from pynamo_locking.contrib.django.sql import hold, locked_atomic
 from tests.support import faults
 from tests.support.models import declare, meta
 
-SHOP: Final = Path(__file__).parents[3] / "docs" / "examples" / "django_shop"
 PROBLEM: Final = "application/problem+json"
 PRODUCT: Final = "a book about locks"
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory):
-    """The shop as Django has started it, with an SQL database of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")
-        patch.setenv("SHOP_DATABASE", str(tmp_path_factory.mktemp("shop") / "shop.sqlite3"))
-        patch.setenv("TZ", os.environ.get("TZ", "UTC"))  # Django sets it
-        patch.syspath_prepend(str(SHOP))
-        django.setup()
-        setup_test_environment()
-        management.call_command("migrate", run_syncdb=True, verbosity=0)
-        from shop.models import Order
-        from shop.stock import Stock
-
-        try:
-            yield SimpleNamespace(Order=Order, Stock=Stock)
-        finally:
-            connections.close_all()
-            teardown_test_environment()
 
 
 @pytest.fixture

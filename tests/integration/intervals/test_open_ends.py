@@ -13,6 +13,7 @@ from pynamo_locking import (
     ConfigurationError,
     Conflict,
     IntervalMixin,
+    InvalidInput,
     LockableModel,
     LockTimeout,
     OverlapError,
@@ -167,7 +168,7 @@ def test_a_row_is_closed_inside_of_its_interval(tables, at, told):
     """Nothing is sent otherwise."""
     Tariff.insert_disjoint([row := tariffs((10, 30))[0]])
 
-    with count_requests() as sent, pytest.raises(ConfigurationError, match=told):
+    with count_requests() as sent, pytest.raises(InvalidInput, match=told):
         Tariff.close_at(row, at)
     assert sent.total == 0
     with pytest.raises(ConfigurationError, match="needs a stored Tariff"):
@@ -261,9 +262,9 @@ def test_ends_that_may_not_be_open(tables):
     names, end = {"hash_key": "name", "range_key": "begin"}, NumberAttribute(attr_name="e")
     closed = declare("Closed", IntervalMixin, **names, end=end, version=True)
     closed.Meta = Tariff.Meta
-    with pytest.raises(ConfigurationError, match="it is the range key"):
+    with pytest.raises(InvalidInput, match="it is the range key"):
         Tariff.insert_disjoint([Tariff("t", end=5)])
-    with pytest.raises(ConfigurationError, match="not declared with null=True"):
+    with pytest.raises(InvalidInput, match="not declared with null=True"):
         closed.insert_disjoint([closed("t", 5)])
     Tariff.insert_disjoint(tariffs((10, None)))
     assert closed.overlapping("t", None, None) == []

@@ -11,7 +11,14 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, ExpiringMixin, IntervalMixin, TTLAttribute, VersionAttribute
+from pynamo_locking import (
+    ConfigurationError,
+    ExpiringMixin,
+    IntervalMixin,
+    InvalidInput,
+    TTLAttribute,
+    VersionAttribute,
+)
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import meta
@@ -101,5 +108,5 @@ def test_a_hash_key_is_asked_for_when_it_is_needed(stays):
     ],
 )
 def test_strange_arguments_are_refused_at_the_call(call, why):
-    with pytest.raises(ConfigurationError, match=why):
+    with pytest.raises((ConfigurationError, InvalidInput), match=why):
         call()

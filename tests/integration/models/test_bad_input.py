@@ -6,6 +6,7 @@ import pytest
 
 from pynamo_locking import (
     ConfigurationError,
+    InvalidInput,
     ItemNotFound,
     LockingError,
     LockSettings,
@@ -79,7 +80,7 @@ def test_keys_that_cannot_be(engine, key):
     """A wrong key is refused before any request, whatever it is."""
     engine.bind(Account, Locks)
     for model in (Account, Locks):
-        with count_requests() as counted, pytest.raises(ConfigurationError, match="key"):
+        with count_requests() as counted, pytest.raises(InvalidInput, match="key"):
             model.locked(key)
         assert counted.total == 0
 
@@ -88,7 +89,7 @@ def test_keys_that_cannot_be(engine, key):
 def test_number_keys_that_cannot_be(engine, key):
     """A number key must be a finite number."""
     engine.bind(Document)
-    with pytest.raises(ConfigurationError, match="key"):
+    with pytest.raises(InvalidInput, match="key"):
         Document.locked("f", key)
     with pytest.raises(ConfigurationError, match="no range key"):
         Account.locked("a", 1)

@@ -40,6 +40,7 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
     ConfigurationError,
+    InvalidInput,
     LockableModel,
     LockAttribute,
     TransactWrite,
@@ -911,7 +912,7 @@ def test_lockable_items_need_a_key_that_can_be(engine):
     """A save of a model with its lock in the item is refused before it is sent, and not as a PutError."""
     thing = engine.bind(models_of(EMBEDDED).Thing)
     for item in (thing("", 1), thing("folder")):
-        with count_requests() as requests, pytest.raises(ConfigurationError):
+        with count_requests() as requests, pytest.raises(InvalidInput):
             item.save()
         assert requests.total == 0
 

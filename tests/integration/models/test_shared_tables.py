@@ -11,7 +11,7 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, LockingError, NamedLock, TransactionTable, transaction
+from pynamo_locking import ConfigurationError, InvalidInput, LockingError, NamedLock, TransactionTable, transaction
 from pynamo_locking._io import transaction_record
 from pynamo_locking._locks import inspection
 from pynamo_locking._models import tables
@@ -188,12 +188,12 @@ def test_our_rows_are_no_items_of_a_model(memory):
 def test_names_that_are_too_long(memory):
     """Are refused before a request; those of items get a digest."""
     make(memory, 0)
-    with pytest.raises(ConfigurationError, match="1 to 1019 bytes, and it has 1020"):
+    with pytest.raises(InvalidInput, match="1 to 1019 bytes, and it has 1020"):
         Locks.lock("n" * 1020).acquire()
     for act in (lambda: Locks.lock(""), Locks("").save, Locks("").delete):
-        with pytest.raises(ConfigurationError, match="bytes, and it has 0"):  # DynamoDB would allow the prefix alone
+        with pytest.raises(InvalidInput, match="bytes, and it has 0"):  # DynamoDB would allow the prefix alone
             act()
-    with pytest.raises(ConfigurationError, match="at most 1012 bytes"), transaction(idempotency_key="k" * 1500) as tx:
+    with pytest.raises(InvalidInput, match="at most 1012 bytes"), transaction(idempotency_key="k" * 1500) as tx:
         tx.save(Order("o", "1"))
     with Robot.locked("r" * 1200, "1"):
         assert Robot.lock_state("r" * 1200, "1").holders

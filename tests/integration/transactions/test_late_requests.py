@@ -107,7 +107,8 @@ def assert_nothing_is_late() -> None:
 def assert_swept() -> None:
     """A sweep takes off what is left, placeholders as well; no reader or writer has met it before."""
     assert LATE in {row["purse_id"]["S"] for row in marked_rows(Purse)}
-    report = sweep(Transactions)
+    planned, report = sweep(Transactions, dry_run=True), sweep(Transactions)
+    assert planned == report, "a dry run does not count what a sweep then finds"
     assert (report.examined, report.aborted, report.failed) == (1, 1, {})
     assert marked_rows(Purse) == []
     assert {row["purse_id"]["S"] for row in rows_of(Purse) if "balance" not in row} == set()

@@ -472,7 +472,7 @@ def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: i
             "finished": (0, 0),
         }[left.state]
         assert_clean(left)
-        assert sweep(Transactions, segments=segments).examined == 0
+        assert [sweep(Transactions, segments=segments, dry_run=dry).examined for dry in (True, False)] == [0, 0]
 
 
 def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:

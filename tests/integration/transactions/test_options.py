@@ -9,7 +9,15 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, OutcomeUnknown, StaleVersion, Transaction, transaction, transactional
+from pynamo_locking import (
+    ConfigurationError,
+    InvalidInput,
+    OutcomeUnknown,
+    StaleVersion,
+    Transaction,
+    transaction,
+    transactional,
+)
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.models import declare
@@ -83,9 +91,9 @@ def test_bad_options(memory: Engine) -> None:
         ({"workers": 1.5}, "workers must be"),
     ]
     for options, message in bad:
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises((ConfigurationError, InvalidInput), match=message):
             Transaction(**options)
-        with pytest.raises(ConfigurationError, match=message), transaction(**options):
+        with pytest.raises((ConfigurationError, InvalidInput), match=message), transaction(**options):
             pass
     with pytest.raises(ConfigurationError, match="at least one attempt"):
         transactional(attempts=0)

@@ -119,6 +119,28 @@ def test_queries_that_promise_too_much_are_refused(memory: Engine) -> None:
         assert tx.query(Sheet, "f", filter_condition=Sheet.body == "x") == [sheet]
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_weaker_isolation_does_not_notice_what_appears(cheap: Engine, isolation: str) -> None:
+    """Only what is written is checked: no other insert is in the way. An insert of its own is counted all the same."""
+    cheap.bind(Purse)
+    fill_entries()
+
+    def insert(number: int) -> None:
+        with transaction(isolation=isolation) as tx:
+            assert tx.query(Entry, "b")
+            tx.save(Entry("b", number))
+
+    for own in (Purse("total"), Entry("b", 8)):
+        with transaction(isolation=isolation) as tx:
+            seen = len(tx.query(Entry, "b"))
+            in_thread(lambda number=10 + seen: insert(number))
+            tx.save(own)
+    with pytest.raises(StaleVersion), transaction() as tx:
+        assert len(tx.query(Entry, "b")) == seen + 2
+        in_thread(lambda: insert(20))
+        tx.save(Purse("last"))
+
+
 def test_a_query_after_an_insert_is_guarded() -> None:
     """The guard row was counted without a check by the insert; the query relies on it."""
     Entry("l", 1).save()

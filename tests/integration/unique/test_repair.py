@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import NumberAttribute
+from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, NotUnique, transaction
+from pynamo_locking import ConfigurationError, NotUnique, VersionAttribute, VersionedMixin, transaction
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from tests.support.faults import Send, count_requests, intercepted
-from tests.support.models import Locks, declare
+from tests.support.models import Locks, declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.shell import prepared
 from tests.support.transaction_models import Purse, Transactions, make_long_from
@@ -184,6 +184,32 @@ def test_beside_a_long_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
             tx.save(Member(f"m{number}", email=f"x{number}"))
     assert kinds(Member) == []
     assert rows() == {f"x{number}": f"m{number}" for number in range(6)}
+
+
+class Pet(VersionedMixin, Model):
+    """One of two hierarchies in a table, of which this process knows one."""
+
+    Meta = meta("pets", unique=("email",), unique_table=Uniques)
+
+    id = UnicodeAttribute(hash_key=True)
+    email = UnicodeAttribute(null=True)
+    version = VersionAttribute()
+    kind = DiscriminatorAttribute()
+
+
+class Dog(Pet, discriminator="dog"):
+    """A kind of it."""
+
+
+def test_an_item_of_an_unknown_kind_is_none_of_its_business(cheap: Engine) -> None:
+    """It is not one of this model, whatever it is; also an item without a kind."""
+    cheap.bind(Pet)
+    Dog("a", email="x").save()
+    for other in ({"kind": {"S": "plane"}}, {}):
+        place = cheap.client(), Pet.Meta.table_name
+        place[0].put_item(TableName=place[1], Item={"id": {"S": f"b{len(other)}"}, "email": {"S": "x"}, **other})
+    for report in (Pet.check_unique(), Dog.repair_unique()):
+        assert (report.items, report.rows, report.problems) == (1, 1, ())
 
 
 def test_from_the_command_line(

@@ -12,6 +12,7 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamo_locking import (
     ConfigurationError,
     Conflict,
+    InvalidInput,
     ItemLocked,
     LockLost,
     LockState,
@@ -58,6 +59,7 @@ ERRORS = [
     (TransactionAborted(SECRET, by="wounded"), 409, "transaction-aborted", {"by": "wounded"}),
     (TransactionConflict(SECRET, reasons=("TransactionConflict", None)), 409, "transaction-conflict", {}),
     (NotUnique(SECRET, fields=("f",), values=(SECRET,), holder={"id": SECRET}), 409, "not-unique", {"fields": ("f",)}),
+    (InvalidInput(SECRET), 422, "invalid-input", {}),
     (PayloadMismatch(SECRET, key=SECRET), 422, "payload-mismatch", {}),
     (OverlapError(SECRET, found=((Versioned, {"key": {"S": SECRET}}),)), 409, "overlap", {}),
     (Conflict(SECRET, stored=(Versioned, {"key": {"S": SECRET}})), 409, "conflict", {}),
@@ -76,7 +78,7 @@ def test_each_error_has_its_answer(error, status, code, facts):
     assert {name: answer.body[name] for name in facts} == facts
     assert answer.body.keys() - facts.keys() == {"type", "title", "status", "detail", "code"}
     assert SECRET not in json.dumps([answer.body, answer.headers])
-    assert isinstance(error, _frameworks.ANSWERED)
+    assert isinstance(error, _frameworks.answered(not_found=False))
     assert status in _frameworks.STATUSES
 
 

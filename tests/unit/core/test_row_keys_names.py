@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pynamo_locking import ConfigurationError
+from pynamo_locking import ConfigurationError, InvalidInput
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.row_keys import LONGEST_OWNER, canonical_number, checked_owner, row_name, shown_owner
 from pynamo_locking._io import runtime
@@ -166,7 +166,7 @@ def test_a_number_keeps_its_value_in_any_decimal_context():
 @pytest.mark.parametrize("value", ["", "one", "1,5", "0x10", "--1", '"1"', "{}"])
 def test_what_is_no_number_is_refused(value):
     """With the value in the message."""
-    with pytest.raises(ConfigurationError, match=r"^a number key must be a number, not ") as caught:
+    with pytest.raises(InvalidInput, match=r"^a number key must be a number, not ") as caught:
         canonical_number(value)
 
     assert repr(value) in str(caught.value)
@@ -175,7 +175,7 @@ def test_what_is_no_number_is_refused(value):
 @pytest.mark.parametrize("value", ["NaN", "sNaN", "Infinity", "-Infinity", "inf"])
 def test_numbers_are_finite(value):
     """DynamoDB has no NaN and no infinity."""
-    with pytest.raises(ConfigurationError, match=r"^a number key must be finite, not "):
+    with pytest.raises(InvalidInput, match=r"^a number key must be finite, not "):
         canonical_number(value)
 
 
@@ -184,7 +184,7 @@ def test_numbers_are_finite(value):
 )
 def test_numbers_are_within_the_range_of_dynamodb(value):
     """Beyond 38 digits and 1E+126 no key exists; a huge exponent must not be written out in zeros."""
-    with pytest.raises(ConfigurationError, match="number key"):
+    with pytest.raises(InvalidInput, match="number key"):
         canonical_number(value)
 
 
