@@ -33,6 +33,7 @@ from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._models.writes import check_alone
 from pynamo_locking._pynamodb import hash_name_of
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
@@ -208,7 +209,7 @@ class IntervalMixin(IntervalQueriesMixin):
 
     def _move_to(self, begin: Any, end: Any) -> Placing:
         placing = moving(self._interval(), self, begin, end)
-        held: Any = getattr(self._writer(), "own", None)
+        held: Any = getattr(self._make_writer(), "own", None)
         if held is not None and held.copies.edits and placing.key != placing.leaves:
             raise ConfigurationError(
                 f"this {type(self).__name__} is inside edit(), which saves it at its old place at the end: later "
@@ -405,8 +406,8 @@ class IntervalMixin(IntervalQueriesMixin):
         return of_key if span.is_empty else (axis.extent(span),)
 
     @override
-    def _writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
-        writer = super()._writer(extents)
+    def _make_writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
+        writer = super()._make_writer(extents)
         if writer is not None:
             writer.kept = self._same_interval
         return writer
@@ -462,6 +463,8 @@ class IntervalMixin(IntervalQueriesMixin):
         wait: Duration | None = None,
     ) -> tuple[Disjoint, Block[None]]:
         """Return what stores the rows, and the locks to hold meanwhile, if the caller wants any."""
+        for placing in placings:
+            check_alone(placing.row)
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
         work = Disjoint(cls._interval(), placings, deadline, error, is_locked=pessimistic)
         locks = cls._range_locks(placings) if pessimistic else []

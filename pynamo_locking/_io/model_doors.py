@@ -78,7 +78,7 @@ def extents_of(item: Any) -> Sequence[LockMode]:
 
 def writer_of(item: Any, extents: Sequence[LockMode] | None = None) -> Any:
     """Return the `Writer` of an item; None if PynamoDB writes it. Locked ranges see the item in its own extents."""
-    return item._writer(extents)
+    return item._make_writer(extents)
 
 
 def kept_condition(item: Any, condition: Condition | None, *arguments: Any, **options: Any) -> Condition | None:

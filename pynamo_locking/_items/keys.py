@@ -15,7 +15,7 @@ from pynamo_locking._core.row_keys import canonical_number, row_name
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
@@ -187,6 +187,11 @@ def free_bound(value: Any) -> Bound | None:
 def refuse_naive(value: Any) -> None:
     if isinstance(value, datetime) and value.tzinfo is None:
         raise InvalidInput(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
+
+
+def label_of(model: type[Model], values: Iterable[Any]) -> str:
+    """Return an item for people, by the values of its key; None for no range key."""
+    return f"{model.__name__}({', '.join(repr(value) for value in values if value is not None)})"
 
 
 def name_of(model: type[Model], key: dict[str, Any], longest: int = LARGEST_KEYS["hash"]) -> str:

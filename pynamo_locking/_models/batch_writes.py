@@ -20,7 +20,7 @@ from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
-from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
+from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved
 from pynamo_locking._pynamodb import (
     connection_of,
     hash_attribute_of,
@@ -264,8 +264,10 @@ class TransactWrite(PynamoTransactWrite):
         try:
             super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
-            if self._placed is not None and not self._is_done:
-                self._placed_items.undo_from(0)
+            if self._placed is not None:
+                self._placed_items.participation.end()
+                if not self._is_done:
+                    self._placed_items.undo_from(0)
 
     def _writer_of(self, model: Model) -> Writer | None:
         writer = model._writer() if isinstance(model, GuardedMixin) else None
@@ -480,6 +482,7 @@ class GuardedBatch(Generic[M]):
 
     def _add(self, job: _Job[M]) -> None:
         self._check_open()
+        check_alone(job.item)
         if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "

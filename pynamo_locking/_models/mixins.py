@@ -22,7 +22,7 @@ from pynamo_locking._models import unique_audit
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
-from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._models.writes import GuardedMixin, check_read_alone
 from pynamo_locking._pynamodb import hash_name_of, range_name_of
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import (
@@ -167,7 +167,7 @@ class VersionedMixin(GuardedMixin):
         """
         if change is None and callable(range_key):
             range_key, change = None, range_key
-        cls._check_modify(change, attempts)
+        cls._check_modify(hash_key, range_key, change, attempts)
         assert change is not None  # noqa: S101 - checked
         if combine:
             options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
@@ -211,7 +211,7 @@ class VersionedMixin(GuardedMixin):
         if not combine:
             modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
             return await concurrency.to_the_end(modify)
-        cls._check_modify(change, attempts)
+        cls._check_modify(hash_key, range_key, change, attempts)
         assert change is not None  # noqa: S101 - checked
         return await acombined(cls._shared_change(hash_key, range_key, change, condition, options))
 
@@ -232,7 +232,7 @@ class VersionedMixin(GuardedMixin):
         return QueuedChange(cls, (hash_key, range_key), change, **options)
 
     @classmethod
-    def _check_modify(cls, change: object, attempts: int) -> None:
+    def _check_modify(cls, hash_key: Any, range_key: Any, change: object, attempts: int) -> None:
         if versions.shape_of(cls).attribute is None:
             raise ConfigurationError(
                 f"{cls.__name__} has no version, so modify() could not detect another writer: declare "
@@ -242,6 +242,7 @@ class VersionedMixin(GuardedMixin):
             raise ConfigurationError(f"modify() needs a function that changes the item: change={change!r}.")
         if not is_count(attempts):
             raise ConfigurationError(f"modify() needs at least one attempt, not {attempts!r}.")
+        check_read_alone(cls, hash_key, range_key)
 
     @classmethod
     def _read_or_create(cls, hash_key: Any, range_key: Any, *, create: bool, consistent_read: bool = True) -> Self:
@@ -594,6 +595,7 @@ class LockableMixin(VersionedMixin):
         lock = cls.locked(hash_key, range_key, **options)
         if not handle_of(lock).options.lock_mode.may_write:
             raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
+        check_read_alone(cls, hash_key, range_key)
         return Edit(lock)
 
     @classmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
@@ -11,22 +13,78 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import conditions, unique_values, versions
+from pynamo_locking._items.keys import ItemKey, key_of, label_of
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
-from pynamo_locking._pynamodb import hash_attribute_of, version_name_of
+from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.writer import Writer, note_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
+    from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._locks.lock import Lock
+
+
+# The open transaction that an instance is in: other writes of it are refused.
+
+
+class Participation:
+    """Notes with an instance that a transaction has it, until its end; shared by all instances of the transaction.
+
+    It keeps no transaction alive. A copy that is sent to another process takes part in nothing.
+    """
+
+    def __init__(self, items: Any = None) -> None:
+        self._items: Callable[[], Any] = (lambda: None) if items is None else weakref.ref(items)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction can still be committed."""
+        return self._items() is not None
+
+    def has(self, identity: ItemKey) -> bool:
+        """Tell whether it has the item with this key, in whichever instance."""
+        return self.is_open and identity in self._items().by_key
+
+    def end(self) -> None:
+        """Note the end of the transaction."""
+        self._items = lambda: None
+
+    def __reduce__(self) -> Any:
+        return Participation, ()
+
+
+#: The open transaction of this context, by which also other instances of its items are known.
+open_here: Final[ContextVar[Participation | None]] = ContextVar("pynamo_locking_participation", default=None)
+
+
+def check_alone(item: Model) -> None:
+    """Refuse a write of an instance that an open transaction has: it would go past the transaction."""
+    taken = versions.noted(item, Participation)
+    if taken is not None and taken.is_open:
+        raise _goes_past(type(item), key_values_of(item))
+
+
+def check_read_alone(model: type[Model], hash_key: Any, range_key: Any) -> None:
+    """Refuse to read and write an item that the open transaction of this context has: its commit would be stale."""
+    here = open_here.get()
+    if here is not None and here.has(ItemKey.of(model.Meta.table_name, key_of(model, hash_key, range_key))):
+        raise _goes_past(model, (hash_key, range_key))
+
+
+def _goes_past(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{label_of(model, key)} is in an open transaction, and this write would go past it: nothing was sent. Call "
+        f"tx.save(item), tx.update() or tx.delete() of the transaction, or write after its end."
+    )
 
 
 # The guarded writes: DynamoDB refuses them once the version has changed or the lock is lost.
@@ -37,7 +95,13 @@ _M = TypeVar("_M", bound="GuardedMixin")
 
 class _Unguarded(BatchWrite[_M]):
     @override
+    def delete(self, del_item: _M) -> None:
+        check_alone(del_item)
+        super().delete(del_item)
+
+    @override
     def save(self, put_item: _M) -> None:
+        check_alone(put_item)
         versions.note_written(put_item, None)  # the stored item will have no write id
         lock = lock_attribute_of(put_item)
         if creates_item(put_item) and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
@@ -87,7 +151,12 @@ class GuardedMixin(ReadingMixin):
     _hides_expired: ClassVar[bool] = False
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"asave", "aupdate", "adelete"})
 
-    def _writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
+    def _writer(self) -> Writer | None:
+        """Return the writer of a write that is no part of a transaction. Each such write asks for it, or is checked."""
+        check_alone(self)
+        return self._make_writer()
+
+    def _make_writer(self, extents: Sequence[LockMode] | None = None) -> Writer | None:
         """Return the writer of this item; None if PynamoDB writes the item. For `extents` see `_extents`."""
         attribute, enforced = self._lock_attribute(), self._enforces()
         if attribute is not None:

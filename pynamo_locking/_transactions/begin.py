@@ -13,8 +13,9 @@ from typing_extensions import ParamSpec, Unpack
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
+from pynamo_locking._models.writes import open_here
 from pynamo_locking._transactions.options import TransactionKeywords
-from pynamo_locking._transactions.transaction import Transaction
+from pynamo_locking._transactions.transaction import Transaction, items_of
 from pynamo_locking.exceptions import (
     ItemLocked,
     OutcomeUnknown,
@@ -100,13 +101,15 @@ def check_join(options: Mapping[str, object], *, join: bool) -> None:
 
 @contextlib.contextmanager
 def as_current(begun: Transaction) -> Iterator[None]:
-    outer = _current.get()
+    outer, outer_items = _current.get(), open_here.get()
     try:
+        open_here.set(items_of(begun).participation)
         _current.set(begun)  # in here: an interrupt right after it would leave the transaction open
         yield
     finally:
         if _current.get() is begun:  # not in the context of a collector
             _current.set(outer)
+            open_here.set(outer_items)
 
 
 def current_transaction() -> Transaction | None:

@@ -165,11 +165,11 @@ class Change(NamedTuple):
 
 
 class SavedItem(NamedTuple):
-    """An item of a transaction at a savepoint; `values` are those of the instance."""
+    """An item of a transaction at a savepoint; `values` are those of the instance, now and as they were read."""
 
     change: Change
     item: GuardedMixin
-    values: dict[str, Any]
+    values: tuple[dict[str, Any], dict[str, Any]]
     is_current: bool
     is_shown: bool
     is_unread: bool
@@ -227,6 +227,7 @@ class TransactionItem:
         self._is_key = False  # whether the caller passed the last instance only to name the item
         # The values of the instance, while it shows what the transaction sees and what its user has changed since.
         self._values: dict[str, Any] | None = None if isinstance(base, Unread) else item.attribute_values
+        self._seen = dict(item.attribute_values)  # the same before its user has changed any
         # Instances that show uncommitted values, which a save of the instance alone would write. `refresh` replaces the
         # dict of values, so an instance with another dict shows nothing of it. All savepoints share this list.
         self._shown: list[tuple[GuardedMixin, dict[str, Any]]] = []
@@ -326,6 +327,13 @@ class TransactionItem:
         if is_made_anew or not self.change.has_values or self.is_deleted:
             self.item, self._version, self._is_key = item, known.version, False
 
+    def unsaved(self) -> list[str]:
+        """Return which attributes of the stored item the user has assigned, if the transaction does not write it."""
+        now, seen = self.item.attribute_values, self._seen
+        if self.write is not None or not self.stored or not self.is_current or now == seen:
+            return []
+        return sorted(name for name in {*now, *seen} if now.get(name) != seen.get(name))
+
     def compare(self, item: GuardedMixin, *, is_old: bool = False) -> None:
         """Raise `StaleVersion` for an instance of another state of the item than the transaction knows."""
         if is_old or versions.known_state(item) != self.before:
@@ -335,6 +343,7 @@ class TransactionItem:
     def _show(self, image: Image, *, is_committed: bool) -> None:
         """Make the instance show an image; its version changes at the commit."""
         self._values = self.item.attribute_values = values_of(self.item, image)
+        self._seen = dict(self._values)
         if not is_committed:
             self._note_shown(self.item)
 
@@ -656,7 +665,7 @@ class TransactionItem:
         return SavedItem(
             self.change,
             item,
-            copy.deepcopy(item.attribute_values),
+            copy.deepcopy((item.attribute_values, self._seen)),
             is_current=self.is_current,
             is_shown=any(each is item and item.attribute_values is shown for each, shown in self._shown),
             is_unread=isinstance(self.base, Unread),
@@ -677,7 +686,7 @@ class TransactionItem:
             self._keep_undeclared()
         if self.is_read:
             self.check()
-        item.attribute_values = copy.deepcopy(saved.values)
+        item.attribute_values, self._seen = copy.deepcopy(saved.values)
         self._values = item.attribute_values if saved.is_current else None
         if saved.is_shown:
             self._note_shown(item)

@@ -8,6 +8,7 @@ therefore remove their attributes without a condition: a removed attribute never
 from __future__ import annotations
 
 import logging
+import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -27,11 +28,12 @@ from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.conditions import size_of
 from pynamo_locking._items.expiry import unexpired
-from pynamo_locking._items.keys import ItemKey, key_attributes, key_of
+from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
 from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._models.writes import Participation
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, range_name_of
 from pynamo_locking._transactions.item import UNREAD, TransactionItem, Unread
 from pynamo_locking._transactions.options import check_model, is_guarding, is_guarding_table
@@ -186,11 +188,10 @@ def no_lock_of_absent(lock: Lock[Any], wanted: Locking) -> ConfigurationError:
 
 def shared_item(item: GuardedMixin) -> ConfigurationError:
     """Return the error for a write of an item that was locked with ``for_share``."""
-    key = ", ".join(repr(value) for value in key_values_of(item) if value is not None)
     return ConfigurationError(
-        f"{type(item).__name__}({key}) was read with for_share=True, so other parties may share its lock, and nothing "
-        f"may be written under it. There is no upgrade, since two transactions that tried would wait for each "
-        f"other for ever: use for_update=True from the start."
+        f"{label_of(type(item), key_values_of(item))} was read with for_share=True, so other parties may share its "
+        f"lock, and nothing may be written under it. There is no upgrade, since two transactions that tried would wait "
+        f"for each other for ever: use for_update=True from the start."
     )
 
 
@@ -228,6 +229,9 @@ class TransactionItems:
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
     _settled: set[tuple[Any, str]] = field(default_factory=set, init=False)
     _claiming: list[TransactionItem] = field(default_factory=list, init=False)  # the rows of unique values
+
+    def __post_init__(self) -> None:
+        self.participation = Participation(self)
 
     def read_all(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None
@@ -270,6 +274,7 @@ class TransactionItems:
     def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
         member = TransactionItem(item, key, base, self.reader, self._id)
         self.by_key[member.identity] = member
+        versions.note(item, self.participation)
         return member
 
     def _known(self, model: type[GuardedMixin], key: Image) -> TransactionItem | None:
@@ -360,6 +365,8 @@ class TransactionItems:
         if member is None:
             versions.check_current(item, TransactWriteError)
             member = self._add(item, key, UNREAD)
+        elif item is not member.item:
+            versions.note(item, self.participation)
         if is_write:
             member.take(item, replaces=replaces)
         else:
@@ -533,6 +540,19 @@ class TransactionItems:
         with ExitStack() as last_first:
             for lock in self.locks:
                 last_first.callback(_give_back, lock)
+
+    def warn_of_unsaved(self) -> None:
+        """Warn of each instance that was read and changed, and that no call has said to save."""
+        for member in self.by_key.values():
+            names = member.unsaved()
+            if names:
+                warnings.warn(
+                    f"{label_of(member.model, key_values_of(member.item))} was changed in a transaction "
+                    f"({', '.join(names)}) and not saved: the commit does not store that. Call tx.save(item), or "
+                    f"change a copy of the instance.",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def note_locks(self) -> None:
         """Let all planned writes use the locks that were acquired since."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import runtime, stored_rows
-from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
+from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, writer_of
 from pynamo_locking._io.stored_rows import INTEGER, MAP, TEXT, TEXTS, Codec, Field, Place, Stored, number
 from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, versions
@@ -74,7 +74,8 @@ def suspend(members: TransactionItems, id_: str, idempotency_key: str | None, ke
     expiry_s = runtime.current.time_ms() // 1000 + int(keep_s)
     expires, name = row.get_attributes()["expires"].attr_name, own_keys_of(type(row)).hash_name
     actions: list[Action] = [Place(CONTENT).set(Stored({"M": content})), Place(expires).set(Stored(number(expiry_s)))]
-    row.update(actions, Place(name).does_not_exist() if resumed is None else None)
+    condition = Place(name).does_not_exist() if resumed is None else None
+    writer_of(row).update(actions, condition, checks_version=True)
     return id_ if resumed is None else commit.suspended_id(resumed)
 
 

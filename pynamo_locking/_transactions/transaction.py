@@ -124,8 +124,10 @@ _M = TypeVar("_M", bound=GuardedMixin)
 class Transaction:
     """A unit of work: collects reads and writes of any number of items, and commits all of them or none.
 
-    Made by `transaction`, or by hand with `commit` and `rollback`. Only calls of its methods take part: ``item.save()``
-    inside the block is an ordinary single write.
+    Made by `transaction`, or by hand with `commit` and `rollback`. Only calls of its methods take part. Until its end a
+    single write (``item.save()``) of an instance that it has read, or was given, raises `ConfigurationError`, and
+    nothing is sent. So do `edit` and `modify` of its items inside of its block. A write of another instance is an
+    ordinary single write.
 
     Nothing is written before the commit. `get` returns the same instance for the same item, with the changes by the
     transaction. Several operations on one item become one write. Conditions are about the items as stored before.
@@ -396,6 +398,10 @@ class Transaction:
             OutcomeUnknown: no response tells whether it was committed; after all other errors nothing was written.
             ConfigurationError: it is over already, or exceeds a limit.
 
+        Warns:
+            UserWarning: an instance was read, and then changed, and no call has said what to write. It names the item
+                and the attributes. A change inside of a list, a set or a map is not noticed.
+
         Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the records of
         transactions that have an intent on some of them; 1 write for one item; 1 native transaction for up to a
         hundred. If a unique value is taken, and the transaction is long or nothing was sent, 1 transactional read more
@@ -403,6 +409,7 @@ class Transaction:
         """
         self._check_open()
         self._is_over = True
+        self._members.participation.end()
         try:
             self.is_repeated = self._run_commit()
         except BaseException as error:  # also an interrupt, perhaps after the decision
@@ -416,6 +423,7 @@ class Transaction:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
         if self._was_done:
             return True
+        self._members.warn_of_unsaved()
         try:
             self._members.take_values()
             self._members.note_locks()  # a write may have been planned in a context that did not hold them
@@ -506,6 +514,7 @@ class Transaction:
 
     def _end(self, error: BaseException | None, *, told: BaseException | None = None) -> None:
         self._is_over = True
+        self._members.participation.end()
         try:
             if self.is_repeated or not self._is_committed:
                 self._members.undo_from(0)

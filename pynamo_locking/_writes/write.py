@@ -243,8 +243,7 @@ class Write(NamedTuple):
     @property
     def label(self) -> str:
         """The item, for people."""
-        values = [value for value in key_values_of(self.item) if value is not None]
-        return f"{type(self.item).__name__}({', '.join(map(repr, values))})"
+        return keys.label_of(type(self.item), key_values_of(self.item))
 
     @property
     def called(self) -> str:

@@ -345,7 +345,7 @@ def shop(request, client):  # noqa: C901 - small functions
         if how == "error":
             raise ZeroDivisionError
         if how == "conflict":
-            Account.modify("a-1", lambda other: setattr(other, "balance", 7))
+            Account.get("a-1").update([Account.balance.set(7)])
         if how == "stream":
             return StreamingResponse(iter([str(current_transaction()).encode()]))
         if how == "bad":

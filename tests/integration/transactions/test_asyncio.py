@@ -253,7 +253,7 @@ async def test_a_conflict_is_retried() -> None:
         attempts.append(tx.id)
         await move(tx, "a", "b", amount)
         if len(attempts) < 3:
-            await Purse.amodify("a", change=lambda purse: setattr(purse, "balance", purse.balance + 1))
+            await Purse.get("a").aupdate([Purse.balance.add(1)])
         return tx.id
 
     assert await transfer(5) == attempts[2]
@@ -267,7 +267,7 @@ async def test_the_last_attempt_raises() -> None:
     @atransactional(attempts=2)
     async def transfer(tx: AsyncTransaction) -> None:
         await move(tx, "a", "b")
-        Purse.modify("a", change=lambda purse: setattr(purse, "note", tx.id))
+        Purse.get("a").update([Purse.note.set(tx.id)])
 
     with pytest.raises(StaleVersion, match="gave up after attempt 2 of 2"):
         await transfer()
