@@ -31,7 +31,7 @@ from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
 from pynamo_locking._locks.held_lock import EditUndo
 from pynamo_locking._locks.lock import handle_of
-from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
     ItemLocked,
@@ -421,7 +421,9 @@ class Edit(Generic[G]):
         if self._handle.item_is_deleted:  # in the block, and perhaps the lock with it
             return
         kind = EntryEffect.FINISH if self._handle.is_outermost else EntryEffect.KEEP
-        written = self._handle.current_item()._writer()
+        item = self._handle.current_item()
+        prepare_save(item, "edit()")
+        written = item._writer()
         assert written is not None  # noqa: S101 - the lock is held
         try:
             written.save(None, checks_version=True, kind=kind)
