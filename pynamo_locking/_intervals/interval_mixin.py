@@ -33,7 +33,7 @@ from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableMixin
-from pynamo_locking._models.writes import check_alone
+from pynamo_locking._models.writes import check_alone, prepare_save
 from pynamo_locking._pynamodb import hash_name_of
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.options import check_model
@@ -148,8 +148,10 @@ class IntervalMixin(IntervalQueriesMixin):
 
     @classmethod
     def _placings(cls, new_rows: object) -> list[Placing]:
-        axis = cls._interval()
-        placings = [saving(axis, row) for row in cls._new(new_rows)]
+        axis, rows = cls._interval(), cls._new(new_rows)
+        for row in rows:
+            prepare_save(row, "insert_disjoint()")
+        placings = [saving(axis, row) for row in rows]
         pair = check_together(placings)
         if pair is not None:
             other = pair[1]
@@ -208,7 +210,14 @@ class IntervalMixin(IntervalQueriesMixin):
         await cls._aplace([row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
 
     def _move_to(self, begin: Any, end: Any) -> Placing:
-        placing = moving(self._interval(), self, begin, end)
+        axis = self._interval()
+        placing = moving(axis, self, begin, end)
+        before = [getattr(self, name) for name in axis.names]
+        try:
+            self._show_interval(axis, (begin, end))
+            prepare_save(self, "move()")
+        finally:
+            self._show_interval(axis, before)
         held: Any = getattr(self._make_writer(), "own", None)
         if held is not None and held.copies.edits and placing.key != placing.leaves:
             raise ConfigurationError(
@@ -217,6 +226,10 @@ class IntervalMixin(IntervalQueriesMixin):
                 f"the block."
             )
         return placing
+
+    def _show_interval(self, axis: IntervalAttributes, ends: Iterable[Any]) -> None:
+        for name, value in zip(axis.names, ends, strict=True):
+            setattr(self, name, value)
 
     @classmethod
     def close_at(cls, row: Self, at: Any) -> None:
@@ -307,6 +320,8 @@ class IntervalMixin(IntervalQueriesMixin):
                 if not self._is_elsewhere(axis, refused):
                     raise
                 stored = refused.stored
+        else:
+            self.before_save()
         with _dressed(PutError):
             placing = saving(axis, self, condition, checks=add_version_condition)
             its = None if stored is None else axis.span_in(stored[1])
@@ -411,18 +426,6 @@ class IntervalMixin(IntervalQueriesMixin):
         if writer is not None:
             writer.kept = self._same_interval
         return writer
-
-    @override
-    def get_save_kwargs_from_instance(self, condition: Condition | None = None, *arguments: Any, **options: Any) -> Any:
-        """Build the Put of PynamoDB's own TransactWrite: the interval must be as it is stored."""
-        return super().get_save_kwargs_from_instance(self._kept(condition), *arguments, **options)
-
-    @override
-    def get_update_kwargs_from_instance(
-        self, actions: list[Action], condition: Condition | None = None, *arguments: Any, **options: Any
-    ) -> Any:
-        """Build the Update of PynamoDB's own TransactWrite, which must not change the interval."""
-        return super().get_update_kwargs_from_instance(actions, self._kept(condition, actions), *arguments, **options)
 
     @override
     @classmethod

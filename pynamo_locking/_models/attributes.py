@@ -241,6 +241,8 @@ class PlacedMixin(_Base):
     """Finds the lock of an item, and the entry that this context holds in it."""
 
     _lock_creates_item: ClassVar[bool] = False
+    #: Whether a user has written its `save`.
+    _has_own_save: ClassVar[bool] = False
     #: In a tuple: PynamoDB takes every attribute object in a class for one of the model's.
     _found_lock_attribute: ClassVar[tuple[LockAttribute | None]]
 
@@ -255,6 +257,8 @@ class PlacedMixin(_Base):
                 f"{cls.__name__} names Model before the mixins of pynamo_locking, so their methods would not be used: "
                 f"write Model last, as in `class {cls.__name__}(VersionedMixin, Model)`."
             )
+        home = next((base.__module__ for base in cls.__mro__ if "save" in vars(base)), "pynamodb.models")
+        cls._has_own_save = not (_is_ours(home) or home.startswith("pynamodb."))
         replaced = _replaced_internals(cls)
         if replaced:
             raise ConfigurationError(

@@ -20,7 +20,7 @@ from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._locks import fencing
-from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved
+from pynamo_locking._models.writes import GuardedMixin, Placed, check_alone, inserted, moved, prepare_save
 from pynamo_locking._pynamodb import (
     connection_of,
     hash_attribute_of,
@@ -164,6 +164,7 @@ class TransactWrite(PynamoTransactWrite):
         add_version_condition: bool = True,
     ) -> None:
         """Save an item. See PynamoDB's `TransactWrite.save`; `add_version_condition` is new."""
+        prepare_save(model, "TransactWrite.save()")
         writer = self._writer_of(model)
         if isinstance(model, GuardedMixin):
             condition = model._kept(condition)
@@ -171,9 +172,9 @@ class TransactWrite(PynamoTransactWrite):
             write = writer.plan_save(condition, checks_version=add_version_condition, error=TransactWriteError)
             self._add_write(writer, write)
             return
-        if add_version_condition:
+        if add_version_condition and not isinstance(model, GuardedMixin):
             kwargs = model.get_save_kwargs_from_instance(condition, return_values)
-        else:  # a stock model: PynamoDB has no way to leave the version out
+        else:  # PynamoDB has no way to leave the version out; or a model of ours without one
             keys, arguments = save_arguments_of(model, condition)
             arguments |= {"key": ITEM, "return_values_on_condition_failure": return_values}
             kwargs = connection_of(model).get_operation_kwargs(*keys, **arguments)
@@ -384,17 +385,19 @@ def _checked_already(row: LockRow) -> ConfigurationError:
 M = TypeVar("M", bound=GuardedMixin)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job(Generic[M]):
     item: M
     operation: str
     condition: Condition | None
     checks_version: bool
     identity: ItemKey | None
+    is_prepared: bool = False  # `before_save` was called
 
     def run(self) -> None:
         self._check_key()
-        write = self.item.save if self.operation == "save" else self.item.delete
+        save = self.item._save_prepared if self.is_prepared else self.item.save
+        write: Callable[..., object] = save if self.operation == "save" else self.item.delete
         # A model may override `save` with PynamoDB's first argument only.
         write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
 
@@ -409,6 +412,9 @@ class _Job(Generic[M]):
 
     def plan(self) -> BatchedWrite | None:
         """Return it as a statement; None if there is none."""
+        if self.operation == "save":
+            self.is_prepared = True
+            self.item.before_save()
         self._check_key()
         writer = self.item._writer()
         if writer is None:
@@ -483,6 +489,8 @@ class GuardedBatch(Generic[M]):
     def _add(self, job: _Job[M]) -> None:
         self._check_open()
         check_alone(job.item)
+        if self._transactions and job.operation == "save":
+            job.item._refuse_own_save("guarded_batch(transactions=True)")
         if job.identity is not None and job.identity in self._seen:
             raise ConfigurationError(
                 f"a batch allows one write for each item, since they are written in any order, and this batch has "

@@ -31,7 +31,7 @@ from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._items import keys
 from pynamo_locking._locks.held_lock import EditUndo
 from pynamo_locking._locks.lock import handle_of
-from pynamo_locking._models.writes import GuardedMixin
+from pynamo_locking._models.writes import GuardedMixin, prepare_save
 from pynamo_locking._pynamodb import hash_name_of, key_values_of, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
     ItemLocked,
@@ -423,6 +423,7 @@ class Edit(Generic[G]):
             return
         kind = EntryEffect.FINISH if self._handle.is_outermost else EntryEffect.KEEP
         item = self._handle.current_item()
+        prepare_save(item, "edit()")
         if key_values_of(item) != self._key:
             raise ConfigurationError(
                 f"the key of {item!r:.80} was changed in edit(), which has locked {self._key!r:.80}; nothing was saved."

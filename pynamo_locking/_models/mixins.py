@@ -595,6 +595,7 @@ class LockableMixin(VersionedMixin):
         lock = cls.locked(hash_key, range_key, **options)
         if not handle_of(lock).options.lock_mode.may_write:
             raise ConfigurationError("edit() writes, so its lock is exclusive: leave out shared and permits.")
+        cls._refuse_own_save("edit()")
         check_read_alone(cls, hash_key, range_key)
         return Edit(lock)
 

@@ -93,6 +93,13 @@ def _goes_past(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
 _M = TypeVar("_M", bound="GuardedMixin")
 
 
+def prepare_save(item: object, way: str) -> None:
+    """Call `before_save` of an item, for a way that does not call `save`; refuse a model with a `save` of its own."""
+    if isinstance(item, GuardedMixin):
+        item._refuse_own_save(way)
+        item.before_save()
+
+
 class _Unguarded(BatchWrite[_M]):
     @override
     def delete(self, del_item: _M) -> None:
@@ -102,6 +109,7 @@ class _Unguarded(BatchWrite[_M]):
     @override
     def save(self, put_item: _M) -> None:
         check_alone(put_item)
+        prepare_save(put_item, "batch_write()")
         versions.note_written(put_item, None)  # the stored item will have no write id
         lock = lock_attribute_of(put_item)
         if creates_item(put_item) and lock is not None and lock.__get__(put_item, type(put_item)).raw is None:
@@ -149,7 +157,7 @@ class GuardedMixin(ReadingMixin):
     """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
 
     _hides_expired: ClassVar[bool] = False
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"asave", "aupdate", "adelete"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"asave", "aupdate", "adelete", "before_save"})
 
     def _writer(self) -> Writer | None:
         """Return the writer of a write that is no part of a transaction. Each such write asks for it, or is checked."""
@@ -225,6 +233,24 @@ class GuardedMixin(ReadingMixin):
         """See `moved`."""
         raise _without_intervals(type(self))
 
+    def before_save(self) -> None:
+        """Check or complete the item before it is saved. Does nothing unless a model overrides it.
+
+        Every call that stores the item as its instance shows it calls this once, before anything is sent: `save`,
+        `modify` (once for each attempt), the end of `edit` and of `guarded_batch`, `batch_write`, `Transaction.save`,
+        `TransactWrite.save` of both kinds, `insert_disjoint` and `move`. What it raises goes to the caller, as the
+        result of that write from a batch, and the item is not written. `update`, `touch`, `delete` and `close_at` do
+        not call it. It must not change the key.
+        """
+
+    @classmethod
+    def _refuse_own_save(cls, way: str) -> None:
+        if cls._has_own_save:
+            raise ConfigurationError(
+                f"{cls.__name__} defines save(), which {way} would not call: move its checks into before_save(), which "
+                f"all ways call."
+            )
+
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
         """Save the item, guarded by its version and its lock. See PynamoDB's `Model.save`.
@@ -252,6 +278,11 @@ class GuardedMixin(ReadingMixin):
         Cost: 1 write, no read, also when it is refused. With the lock in a row of its own: 1 transaction
         of two writes inside the lock.
         """
+        self.before_save()
+        return self._save_prepared(condition, add_version_condition=add_version_condition)
+
+    def _save_prepared(self, condition: Condition | None, *, add_version_condition: bool = True) -> dict[str, Any]:
+        """Save the item after `before_save`."""
         written = self._writer()
         if written is None:
             return super().save(condition, add_version_condition=add_version_condition)
@@ -376,6 +407,8 @@ class GuardedMixin(ReadingMixin):
         self, condition: Condition | None = None, return_values_on_condition_failure: str | None = None
     ) -> dict[str, Any]:
         """Build the Put of PynamoDB's own TransactWrite: an embedded lock must be as it was loaded."""
+        prepare_save(self, "PynamoDB's TransactWrite")
+        condition = self._kept(condition)
         writer = self._writer_without_row()
         if writer is None:
             return super().get_save_kwargs_from_instance(condition, return_values_on_condition_failure)
@@ -391,6 +424,7 @@ class GuardedMixin(ReadingMixin):
         add_version_condition: bool = True,
     ) -> dict[str, Any]:
         """Build the Update of PynamoDB's own TransactWrite, with all guards."""
+        condition = self._kept(condition, actions)
         writer = self._writer_without_row()
         if writer is None:
             return super().get_update_kwargs_from_instance(

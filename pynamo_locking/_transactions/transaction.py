@@ -22,7 +22,7 @@ from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.isolation import IsolatedReader
-from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved
+from pynamo_locking._models.writes import GuardedMixin, Placed, inserted, moved, prepare_save
 from pynamo_locking._transactions import commit, suspension
 from pynamo_locking._transactions.commit import CommitRun
 from pynamo_locking._transactions.items import TransactionItems, locking
@@ -233,6 +233,7 @@ class Transaction:
 
         Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked.
         """
+        prepare_save(item, "tx.save()")
         member = self._member_of(item, replaces=True)
         member.save(kept_condition(item, condition, member=member), checks=add_version_condition)
         self._count_in_guard(member)
