@@ -316,7 +316,12 @@ class IntervalMixin(IntervalQueriesMixin):
 
     @override
     def update(
-        self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        must_exist: bool = False,
     ) -> Any:
         """Update the row. See `VersionedMixin.update`; another interval is stored as by `move`.
 
@@ -330,8 +335,9 @@ class IntervalMixin(IntervalQueriesMixin):
         """
         axis = self._interval()
         ends = ends_in(axis, actions)
-        if not ends:
+        if must_exist or not ends:
             condition = conditions.both(condition, axis.is_stored())
+        if not ends:
             return super().update(actions, condition, add_version_condition=add_version_condition)
         end = literal_end(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import AsyncIterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from typing_extensions import Self
 
@@ -395,11 +396,21 @@ class LockHandle(Generic[M]):
 
     def __del__(self) -> None:
         """Release it for a block that never ended: an interrupt came first, or its event loop is closed."""
-        held = self.entry if self._blocks > 0 and self.depth else None
-        if held is not None and not held.possession.is_over:
-            held.depth -= self.depth
-            if held.depth <= 0:
-                held.leave_behind()
+        held = self.entry if self.depth else None
+        if held is None or held.possession.is_over:
+            return
+        if not self._blocks:
+            warnings.warn(
+                f"{self.target.row.label} was acquired, and is held for ever, since its Lock is gone: release it, or "
+                f"use `with`.",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+            return
+        held.depth -= self.depth
+        if held.depth <= 0:
+            held.leave_behind()
 
     # What is held
 
@@ -788,6 +799,10 @@ class Lock(Generic[M]):
         """
         model, hash_key, range_key = self._handle.target.carrier
         transaction.condition_check(model, hash_key, range_key, condition=self.condition())
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to copy or pickle it: two objects would share one hold, and release it twice."""
+        raise ConfigurationError(f"{self!r} cannot be copied or pickled: make another one by Model.lock().")
 
     def __repr__(self) -> str:
         if self._handle.entry is None or not self._handle.depth:

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Duration, seconds
 from pynamo_locking._core.lock_modes import spanning
 from pynamo_locking._io import runtime
@@ -86,6 +87,11 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
     Cost: that of each lock; ranges of one hash key cost that of one. 1 write for each lock whose lease has ended while
     the others were waited for.
     """
+    for lock in locks:
+        if not isinstance(lock, Lock):
+            raise ConfigurationError(
+                f"locked_all() takes locks one by one, as in locked_all(*locks), not {lock!r:.80}."
+            )
     waits = [handle_of(lock).options.wait for lock in locks]
     limit = max(waits, default=0.0) if wait is None else seconds(wait, "wait")
     return Block(lambda: _all(locks, limit), lambda: _aall(locks, limit))

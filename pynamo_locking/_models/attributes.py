@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from datetime import datetime, timedelta, timezone
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
@@ -60,7 +61,7 @@ class LockAttribute(Attribute[LockState]):
         attr_name: name in the stored item, if it differs from the Python name.
 
     Raises:
-        ConfigurationError: on assignment.
+        ConfigurationError: on assignment; when a class is made of PynamoDB's `Model` alone.
     """
 
     attr_type = MAP
@@ -82,6 +83,8 @@ class LockAttribute(Attribute[LockState]):
             return super().__get__(instance, owner) or FREE
         if self._model is owner:
             return self
+        if issubclass(owner, Model):
+            _refuse_stock_model(owner, self)
         bound = copy.copy(self)  # all subclasses of a model share one attribute object
         bound._model = owner
         return bound
@@ -149,11 +152,7 @@ class VersionAttribute(PynamoVersionAttribute):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        if not hasattr(owner, "_writer"):
-            raise ConfigurationError(
-                f"{owner.__name__} has a VersionAttribute of pynamo_locking, but its base class is PynamoDB's: "
-                f"derive it from VersionedMixin and Model, or from LockableModel."
-            )
+        _refuse_stock_model(owner, self)
         return Attribute.__get__(self, instance, owner)
 
     @override
@@ -165,6 +164,14 @@ class VersionAttribute(PynamoVersionAttribute):
     @override
     def serialize(self, value: Any) -> str:
         return str(int(value))
+
+
+def _refuse_stock_model(owner: type[Any], attribute: Attribute[Any]) -> None:
+    if not hasattr(owner, "_writer"):
+        raise ConfigurationError(
+            f"{owner.__name__} has a {type(attribute).__name__} of pynamo_locking, but its base class is PynamoDB's, "
+            f"whose writes do not look at it: derive it from VersionedMixin and Model, or from LockableModel."
+        )
 
 
 def _whole(value: Any) -> int:
@@ -181,7 +188,8 @@ class TTLAttribute(PynamoTTLAttribute):
     """When an item expires, as in PynamoDB: assign an aware datetime, or a timedelta from now on.
 
     "Now" is the clock of the library, which a test can set. DynamoDB deletes an expired item some time
-    later, usually within days; `ExpiringMixin` makes it count as absent at once.
+    later, usually within days; `ExpiringMixin` makes it count as absent at once. A model without that mixin gets a
+    warning: its expired items are found until then. PynamoDB's own attribute says that without one.
 
     Args:
         **options: those of PynamoDB's attribute; ``null=True`` for items that may have no end.
@@ -191,6 +199,18 @@ class TTLAttribute(PynamoTTLAttribute):
 
         @override
         def __set__(self, instance: Any, value: datetime | timedelta | None) -> None: ...
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        """Warn of a model whose expired items stay visible."""
+        super().__set_name__(owner, name)
+        is_visible = issubclass(owner, Model) and not getattr(owner, "_hides_expired", False)
+        is_new = not any(name in vars(base) for base in owner.__mro__[1:])
+        if is_visible and is_new and not _is_ours(owner.__module__):
+            warnings.warn(
+                f"{owner.__name__}.{name} hides no expired item, since {owner.__name__} does not derive from "
+                f"ExpiringMixin: derive it, or use PynamoDB's TTLAttribute if DynamoDB is only to delete them.",
+                stacklevel=3,
+            )
 
     @override
     def deserialize(self, value: Any) -> datetime:

@@ -32,7 +32,7 @@ from pynamo_locking._items import keys
 from pynamo_locking._locks.held_lock import EditUndo
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.writes import GuardedMixin
-from pynamo_locking._pynamodb import hash_name_of, range_name_of, version_name_of
+from pynamo_locking._pynamodb import hash_name_of, key_values_of, range_name_of, version_name_of
 from pynamo_locking.exceptions import (
     ItemLocked,
     LockLost,
@@ -382,6 +382,7 @@ class Edit(Generic[G]):
 
     def _note(self, item: G) -> None:
         """Note the state of the item, which an outer block needs if this block fails."""
+        self._key = key_values_of(item)
         is_inner, copies = not self._handle.is_outermost, self._handle.held_entry().copies
         self._before = EditUndo(item, copies) if is_inner else None
         self._copies = copies
@@ -421,7 +422,13 @@ class Edit(Generic[G]):
         if self._handle.item_is_deleted:  # in the block, and perhaps the lock with it
             return
         kind = EntryEffect.FINISH if self._handle.is_outermost else EntryEffect.KEEP
-        written = self._handle.current_item()._writer()
+        item = self._handle.current_item()
+        if key_values_of(item) != self._key:
+            raise ConfigurationError(
+                f"the key of {item!r:.80} was changed in edit(), which has locked {self._key!r:.80}; nothing was saved."
+                f" An item keeps its key: save a new one, and delete this one."
+            )
+        written = item._writer()
         assert written is not None  # noqa: S101 - the lock is held
         try:
             written.save(None, checks_version=True, kind=kind)

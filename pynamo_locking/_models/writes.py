@@ -10,12 +10,12 @@ from typing_extensions import Self, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
-from pynamo_locking._items import unique_values, versions
+from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.reads import ReadingMixin
-from pynamo_locking._pynamodb import version_name_of
+from pynamo_locking._pynamodb import hash_attribute_of, version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.writer import Writer, note_committed
 
@@ -189,9 +189,17 @@ class GuardedMixin(ReadingMixin):
 
     @override
     def update(
-        self, actions: list[Action], condition: Condition | None = None, *, add_version_condition: bool = True
+        self,
+        actions: list[Action],
+        condition: Condition | None = None,
+        *,
+        add_version_condition: bool = True,
+        must_exist: bool = False,
     ) -> Any:
         """Update the item, guarded by its version and its lock. See PynamoDB's `Model.update`.
+
+        Of an absent item it makes one with the key and what the actions set, as in PynamoDB; with `must_exist` that is
+        a `Conflict`, and nothing is written.
 
         The list of actions is not changed. Errors are those of `save`, as `UpdateError`.
 
@@ -206,6 +214,8 @@ class GuardedMixin(ReadingMixin):
 
         Cost: 1 write. With the lock in a row of its own: 1 transaction and 1 read inside the lock.
         """
+        if must_exist:
+            condition = conditions.both(condition, hash_attribute_of(type(self)).exists())
         written = self._writer()
         if written is None:
             return super().update(actions, condition, add_version_condition=add_version_condition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import partial
@@ -164,11 +165,18 @@ class Run(Generic[M]):
 
     def __init__(self, lock: Lock[M], answer: Answer, last: Success | None, period_begins: datetime) -> None:
         self.lock = lock
-        self.answer: Answer = answer
+        self._answer: Answer = answer
+        self._was_asked = False
         self.last = last
         self.period_begins = period_begins
         self.timeout: LockTimeout | None = None
         self._counts = True
+
+    @property
+    def answer(self) -> Answer:
+        """Why the run is ours or not."""
+        self._was_asked = True
+        return self._answer
 
     def __bool__(self) -> bool:
         return self.answer == "due"
@@ -186,10 +194,10 @@ class Run(Generic[M]):
 
     def does_not_count(self) -> None:
         """Let the end of the block note no success, as if the block raised: the next caller runs the job."""
-        self._counts = False
+        self._counts, self._was_asked = False, True
 
     def __repr__(self) -> str:
-        return f"<Run of {self.lock.name}: {self.answer}>"
+        return f"<Run of {self.lock.name}: {self._answer}>"
 
 
 class Once(Generic[M]):
@@ -285,7 +293,7 @@ class Once(Generic[M]):
         self._began_ms = now_ms
         if last is not None and answer != "due":
             self._warn(last, now_ms)
-        return bool(self._run)
+        return answer == "due"
 
     def _warn(self, last: Success, now_ms: int) -> None:
         skew = self._handle.options.settings.max_clock_skew
@@ -317,14 +325,24 @@ class Once(Generic[M]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._run:
+        if self._run._answer == "due":
             self._leave(error)
+        self._check_asked(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._run:
+        if self._run._answer == "due":
             await self._handle.aend_block(partial(self._leave, error), error)
+        self._check_asked(error)
+
+    def _check_asked(self, error: BaseException | None) -> None:
+        if error is None and not self._run._was_asked:
+            warnings.warn(
+                f"the block of once() of {self.lock.name} has not asked whether the job runs here (it is "
+                f"{self._run._answer}), so it runs each time: write `with ... as run: if run: ...`.",
+                stacklevel=3,
+            )
 
     def _leave(self, error: BaseException | None) -> None:
         if error is None and self._run._counts:

@@ -162,8 +162,8 @@ def use_transactions() -> None:
 def use_the_rest() -> None:
     """Jobs, calls, unique values, intervals, expiry."""
     for _ in range(2):
-        with Names.once("nightly", period=timedelta(days=1)):
-            pass
+        with Names.once("nightly", period=timedelta(days=1)) as run:
+            bool(run)
     user = User("u", email="a@b", tenant="t", name="n")
     user.save()
     user.email = "c@d"

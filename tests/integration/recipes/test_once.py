@@ -59,7 +59,7 @@ def once(name: str = "job", **terms: Any) -> Any:
 def run_once(**terms: Any) -> Run[Locks]:
     """Ask for a run, and do nothing in it."""
     with once(**terms) as run:
-        return run
+        return run or run
 
 
 def asked(**terms: Any) -> str:
@@ -178,7 +178,8 @@ def test_at_least(clock):
 
 def test_since_the_last_success(clock):
     """So long since the end of the last run, whatever the calendar says."""
-    with once(period=5 * 3600, since_success=True):
+    with once(period=5 * 3600, since_success=True) as ours:
+        assert ours
         clock.jump(3600)
     clock.jump(5 * 3600 - 1)
     assert asked(period=5 * 3600, since_success=True) == "done"
@@ -196,6 +197,18 @@ def test_a_grid_that_changes(clock):
     clock.jump(3600)
     assert asked(period=DAY) == "done"
     assert asked(period=3600) == "due"
+
+
+@pytest.mark.parametrize("asks", [bool, lambda run: run.answer, lambda run: run.does_not_count()])
+def test_a_block_that_does_not_ask_is_told(clock, asks):
+    """It would do its work in each run: a warning, whether it is due or not, and no other harm."""
+    for answer in ("due", "done"):
+        with pytest.warns(match=f"has not asked whether the job runs here .it is {answer}."), once():
+            pass
+    assert last() is not None
+    assert Locks.lock_state("job").entries == ()
+    with once() as run:
+        asks(run)
 
 
 def test_a_run_that_fails_does_not_count(clock):
@@ -224,7 +237,8 @@ def test_a_run_that_dies_is_taken_over(clock):
 def test_one_that_waits_for_a_run_that_succeeds(clock):
     """Finds it done, and leaves the queue."""
     answers = []
-    with once(owner="first"):
+    with once(owner="first") as ours:
+        assert ours
         waiter = in_background(lambda: answers.append(run_once(owner="second")))
         until_queued(Locks, "job", 2)
     waiter.join()
@@ -252,7 +266,8 @@ def test_one_that_has_waited_until_the_next_period(clock):
     """Asked for the period that is over: that one is done. The run of the next one is left to its time."""
     answers = []
     clock.jump(12 * 3600 - 30)
-    with once():
+    with once() as ours:
+        assert ours
         waiter = in_background(lambda: answers.append(run_once()))
         until_queued(Locks, "job", 2)
         clock.sleep(60)
@@ -422,6 +437,7 @@ def test_the_row_survives_until_the_next_period(clock, memory):
     memory.bind(Own)
     week = {"name": "job", "period": 7 * DAY}
     with Own.once(**week) as run:
+        assert run
         run.lock.item.content = "in the block"
         run.lock.item.save()
 
@@ -458,7 +474,8 @@ def test_a_row_without_a_success_goes_after_a_day(clock):
 def test_the_row_outlives_a_lease_that_is_longer_than_a_day(clock):
     """Also that of a party that came before the success, and renews no more."""
     long = replace(RARE, max_lease=5 * DAY, block=1)
-    with once(settings=long, lease=5 * DAY, period=timedelta(hours=1)):
+    with once(settings=long, lease=5 * DAY, period=timedelta(hours=1)) as ours:
+        assert ours
         waiter = in_background(Locks.locked("job", settings=long, lease=5 * DAY, heartbeat=False).acquire)
         until_queued(Locks, "job", 2)
     waiter.join()
