@@ -203,8 +203,9 @@ class TTLAttribute(PynamoTTLAttribute):
     def __set_name__(self, owner: type[Any], name: str) -> None:
         """Warn of a model whose expired items stay visible."""
         super().__set_name__(owner, name)
-        is_stock = issubclass(owner, Model) and not getattr(owner, "_hides_expired", False)
-        if is_stock and not _is_ours(owner.__module__):
+        is_visible = issubclass(owner, Model) and not getattr(owner, "_hides_expired", False)
+        is_new = not any(name in vars(base) for base in owner.__mro__[1:])
+        if is_visible and is_new and not _is_ours(owner.__module__):
             warnings.warn(
                 f"{owner.__name__}.{name} hides no expired item, since {owner.__name__} does not derive from "
                 f"ExpiringMixin: derive it, or use PynamoDB's TTLAttribute if DynamoDB is only to delete them.",

@@ -158,7 +158,8 @@ class NamedLock(OwnTable, LockableModel):
 
         Returns:
             A context manager, also for ``async with``, that yields a `Run`: true if the job is to be done in the block.
-            Otherwise `Run.answer` says why: it is done, too soon, or was running elsewhere for all of `wait`.
+            Otherwise `Run.answer` says why: it is done, too soon, or was running elsewhere for all of `wait`. A block
+            that asks neither runs each time, which a warning says.
 
         Raises:
             LockTimeout: on entering: no answer from DynamoDB in time.

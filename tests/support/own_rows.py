@@ -69,8 +69,8 @@ class Way:
 
 def take(lock: Any) -> None:
     """Take a lock, and give it back."""
-    with lock:
-        pass
+    with lock as taken:
+        bool(taken)
 
 
 def by_hand() -> None:

@@ -110,7 +110,7 @@ def test_a_model_without_meta_can_be_read_and_shown(use, bases, others):
 def test_a_time_of_expiry_follows_a_patched_clock(monkeypatch):
     """`time.time` is what PynamoDB's attribute asks, and what tests of applications patch; once, and one value."""
 
-    class Session(LockableModel):
+    class Session(ExpiringMixin, LockableModel):
         Meta = meta("sessions", region="us-east-1")
 
         key = UnicodeAttribute(hash_key=True)

@@ -30,6 +30,7 @@ from pynamo_locking import (
     LockSettings,
     LockState,
     LockTimeout,
+    VersionedMixin,
     locked_all,
 )
 from pynamo_locking._locks import held_lock
@@ -191,7 +192,7 @@ def test_an_attribute_without_a_model_makes_no_locks():
 def test_an_attribute_of_a_model_that_is_not_lockable_makes_no_locks():
     """The message names the model, which lacks the base class."""
 
-    class Plain(Model):
+    class Plain(VersionedMixin, Model):
         key = UnicodeAttribute(hash_key=True)
         lock = LockAttribute()
 

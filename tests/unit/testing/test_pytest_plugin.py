@@ -59,7 +59,8 @@ def test_nothing_was_imported():
 def run_pytest(directory, source, *options):
     """Run a file of tests in a fresh process; its output."""
     (directory / "test_it.py").write_text(source, encoding="utf-8")
-    (directory / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
+    lines = "[pytest]", "filterwarnings =", "  error", "  ignore::ResourceWarning"
+    (directory / "pytest.ini").write_text("\n".join(lines), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, check=False)
     return result.stdout + result.stderr
