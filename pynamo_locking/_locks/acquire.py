@@ -179,6 +179,7 @@ class Acquisition:
         if (handed_over := local_queue.accept_handover(self._caller)) is not None:
             self._may_be_in = True
             self._started, self._handed_over = handed_over
+            local_queue.note_alive(self._caller, self._started)
 
     # Entering
 

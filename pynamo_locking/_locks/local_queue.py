@@ -71,7 +71,8 @@ class LocalWaiter:
     Attributes:
         started: when the first write began that may have stored its entry; None if there was none.
         image: the item as that write left it, if known.
-        acts_until: while it leads, the end of the lease that its last sign of life began.
+        acts_until: while it leads, the end of the lease that its last sign of life began; before that, until when it
+            has time to come.
         beat: number of the renewal that was this sign.
         has_come: whether it knows that it leads.
         silent: the entry of a leader before it that stands still, by its id, with its last sign of life.
@@ -162,7 +163,10 @@ class LocalQueue:
 
     def lead(self, caller: LocalWaiter) -> None:
         """Let a caller lead. An interrupt comes before that or after it."""
-        note_alive(caller, runtime.current.monotonic())
+        now = runtime.current.monotonic()
+        note_alive(caller, now)
+        if not caller.has_come:  # it may be a task whose event loop was interrupted, and is closed
+            caller.acts_until = now + caller.new.lease * _COMES_WITHIN
         leader = weakref.ref(caller)
         self._leader, caller.stage, self.called, self.woken = leader, WaiterStage.LEADING, None, _NOBODY
         self.leave_line(caller)
@@ -220,7 +224,8 @@ def is_leading(caller: LocalWaiter) -> bool:
                 gone, queue.called = queue.called, None
             sleeping = queue.wake_following()
             if queue.is_next(caller):
-                if (still := queue.leader) is not None:
+                still = queue.leader
+                if still is not None and still.state.find(still.new.id):  # else it may enter only now
                     caller.silent = {still.new.id: HeartbeatObservation(still.beat, still.acts_until - still.new.lease)}
                 queue.lead(caller)
                 sleeping = None

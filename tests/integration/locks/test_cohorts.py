@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -120,6 +121,24 @@ def test_the_order_between_processes(plain_item_in_memory, block, order):
         others_in_line = max(0, int(name[1:]) - 1)
         later = [each for each in served[: served.index(name)] if came.index(each) > came.index(name)]
         assert len(later) <= (others_in_line // block + 1) * block
+
+
+def test_a_task_that_never_comes_costs_a_quarter_of_a_lease(plain_item_in_memory):
+    """Its loop was closed after an interrupt, and no entry is left: the next caller does not wait for a whole lease."""
+    settings, loop = LockSettings(lease=100), asyncio.new_event_loop()
+    with VirtualClock() as clock:
+        lock = Plain.lock("a", settings=settings).acquire()
+        task = loop.create_task(Plain.lock("a", settings=settings).aacquire())
+        loop.run_until_complete(asyncio.sleep(0))
+        until_in_line(Plain, "a", 1)
+        loop.close()
+        lock.downgrade()  # so it hands nothing over
+        lock.release()
+        assert Plain.lock_state("a").entries == ()
+        with Plain.locked("a", settings=settings, wait=300):
+            assert clock.elapsed < 50
+        del task
+        gc.collect()
 
 
 async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
