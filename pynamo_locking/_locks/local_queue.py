@@ -73,7 +73,7 @@ class LocalWaiter:
         image: the item as that write left it, if known.
         acts_until: while it leads, the end of the lease that its last sign of life began; before that, until when it
             has time to come.
-        beat: number of the renewal that was this sign.
+        heartbeats: number of the renewal that was this sign.
         has_come: whether it knows that it leads.
         silent: the entry of a leader before it that stands still, by its id, with its last sign of life.
         state: the queue as it last saw it, for the callers behind it.
@@ -92,17 +92,17 @@ class LocalWaiter:
         self.started: float | None = None
         self.image: Image | None = None
         self.acts_until = 0.0
-        self.beat = 0
+        self.heartbeats = 0
         self.has_come = False
         self.silent: dict[str, HeartbeatObservation] = {}
         self.state: LockState = FREE
 
 
-def note_alive(caller: LocalWaiter | None, started: float, beat: int = 0) -> None:
+def note_alive(caller: LocalWaiter | None, started: float, heartbeats: int = 0) -> None:
     """Note that a caller has entered, or has renewed its entry for that time, by a write that began then."""
     if caller is not None:
         caller.acts_until = started + caller.new.lease  # first: see `is_leading`, which reads them in the other order
-        caller.beat = beat
+        caller.heartbeats = heartbeats
 
 
 class LocalQueue:
@@ -226,7 +226,7 @@ def is_leading(caller: LocalWaiter) -> bool:
             if queue.is_next(caller):
                 still = queue.leader
                 if still is not None and still.state.find(still.new.id):  # else it may enter only now
-                    caller.silent = {still.new.id: HeartbeatObservation(still.beat, still.acts_until - still.new.lease)}
+                    caller.silent = {still.new.id: HeartbeatObservation(still.heartbeats, still.acts_until - still.new.lease)}
                 queue.lead(caller)
                 sleeping = None
         elif queue is not None:
