@@ -26,6 +26,7 @@ from pynamo_locking import (
     ConfigurationError,
     Conflict,
     IntervalMixin,
+    InvalidInput,
     LockableModel,
     LockTimeout,
     NamedLock,
@@ -120,7 +121,8 @@ def add_error_handlers(app: Flask) -> None:
     app.register_error_handler(TransactionConflict, lambda error: failed(503, error))  # busy: try again later
     app.register_error_handler(LockTimeout, lambda error: failed(503, error))
     app.register_error_handler(OutcomeUnknown, lambda error: failed(504, error))  # may have been stored: look
-    app.register_error_handler(ConfigurationError, lambda error: failed(400, error))  # such as an end before its begin
+    app.register_error_handler(InvalidInput, lambda error: failed(400, error))  # such as an end before its begin
+    app.register_error_handler(ConfigurationError, lambda error: failed(400, error))  # such as too many entries
     app.register_error_handler(BadRequestError, lambda error: failed(400, error))
     app.register_error_handler(Entry.DoesNotExist, lambda error: failed(404, error))
 

@@ -226,7 +226,8 @@ def is_leading(caller: LocalWaiter) -> bool:
             if queue.is_next(caller):
                 still = queue.leader
                 if still is not None and still.state.find(still.new.id):  # else it may enter only now
-                    caller.silent = {still.new.id: HeartbeatObservation(still.heartbeats, still.acts_until - still.new.lease)}
+                    began_s = still.acts_until - still.new.lease
+                    caller.silent = {still.new.id: HeartbeatObservation(still.heartbeats, began_s)}
                 queue.lead(caller)
                 sleeping = None
         elif queue is not None:

@@ -234,7 +234,7 @@ def overlapping(isolation: str, first_path: str, second_path: str) -> list[type[
                 add_fillers(tx, path, name)
             results.append(None)
         except Conflict as error:
-            results.append(type(error).__bases__[0] if type(error).__name__.find("As") >= 0 else type(error))
+            results.append(StaleVersion if isinstance(error, StaleVersion) else type(error))
 
     run("p0", first_path, "one", lambda: in_thread(lambda: run("p1", second_path, "two", lambda: None)))
     return results

@@ -101,7 +101,7 @@ def complete() -> None:
 
 def sweep_all() -> None:
     report = sweep(Transactions)
-    assert list(report.failed) == ["T"]
+    assert "T" in report.failed  # and so may be the rows of its changes
     raise UnknownFormat(report.failed["T"])
 
 

@@ -21,6 +21,7 @@ from pynamo_locking import (
     LockSettings,
     LockTimeout,
     TTLAttribute,
+    locked_all,
 )
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import heartbeat
@@ -122,6 +123,22 @@ def test_a_silent_holder_costs_one_lease(clock, place, renewals):
     assert 105 <= in_thread(wait_for_it) < 110
     with pytest.raises(LockLost):
         lock.renew()
+
+
+@pytest.mark.parametrize(("skew", "least", "most"), [(None, 200, 220), (5, 100, 115)])
+def test_behind_a_dead_holder_of_several_locks(clock, skew, least, most):
+    """Each lock is looked at once those before it are held: without the hint that is a lease for each of them."""
+    Counter("b").save()
+    settings = LockSettings(max_clock_skew=skew)
+
+    def all_of_them(**options):
+        return locked_all(*(Counter.lock(name, settings=settings, **options) for name in "ab"), wait=HOUR)
+
+    dead = all_of_them(heartbeat=False, lease=100)
+    with clock.process():
+        dead.__enter__()
+    with clock.process(), all_of_them():
+        assert least <= clock.elapsed < most
 
 
 def test_a_holder_with_heartbeat_survives_an_hour(clock):
