@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM
+from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RATE_MARGIN, Deadline, backoff, next_renewal
 from pynamo_locking._core.lock_modes import front
@@ -72,6 +72,9 @@ _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
 #: Attempts to enter without a pause between, while other parties make room or create the document.
 _ATTEMPTS_AT_ONCE: Final = 4
+
+#: An image whose text is shorter has room for all entries and renewals: no character takes more than four bytes.
+_SURELY_SMALL: Final = (LARGEST_ITEM - LARGEST_ENTRY - MOST_WAITERS * lock_record.GROWTH) // 4
 
 #: How long a caller whose time is over waits at a time for the write that may store its entry.
 _CALLED_S: Final = 0.05
@@ -214,6 +217,8 @@ class Acquisition:
 
         An entry of ours that is not in it counts as the largest one.
         """
+        if len(repr(image)) < _SURELY_SMALL:
+            return 0
         state = self._state_in(image)
         ours = 0 if state.find(self._new.id) else LARGEST_ENTRY
         return max(0, item_size(image or {}) + ours + len(state.entries) * lock_record.GROWTH - LARGEST_ITEM)
@@ -224,9 +229,10 @@ class Acquisition:
         Raises:
             ConfigurationError: it has no room, though nothing but our entry takes any.
         """
-        state, lacks = self._state_in(image), self._lacks(image)
+        lacks = self._lacks(image)
         if not lacks:
             return True
+        state = self._state_in(image)
         self._leave_for_now()
         self._full_at = state.next_ticket
         if len(state.entries) == 1 and state.intent is None:
