@@ -155,9 +155,6 @@ class Run(Generic[M]):
 
     Attributes:
         lock: of the job. It is held if the run is ours: for `Lock.check`, `Lock.renew`, `Lock.lost` and `Lock.item`.
-        answer: ``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
-            ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the
-            lock for all of `wait`.
         last: the last successful run before this one; None if none is known, or the run is busy.
         period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
         timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
@@ -174,7 +171,11 @@ class Run(Generic[M]):
 
     @property
     def answer(self) -> Answer:
-        """Why the run is ours or not."""
+        """``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
+
+        ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the lock
+        for all of `wait`.
+        """
         self._was_asked = True
         return self._answer
 
