@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
 
-from typing_extensions import ParamSpec, Self, Unpack
+from typing_extensions import ParamSpec, Self, Unpack, overload
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
@@ -344,13 +344,27 @@ async def as_step(work: Callable[[], _T]) -> _T:
         return await tx._do(work)
 
 
+@overload
+def atransactional(
+    function: Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]], /
+) -> Callable[_P, Coroutine[Any, Any, _T]]: ...
+@overload
 def atransactional(
     *,
     attempts: int = 10,
     join: bool = False,
     table: type[TransactionTable] | None = None,
     **options: Unpack[TransactionKeywords],
-) -> Callable[[Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]:
+) -> Callable[[Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]: ...
+def atransactional(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    attempts: int = 10,
+    join: bool = False,
+    table: type[TransactionTable] | None = None,
+    **options: Unpack[TransactionKeywords],
+) -> Any:
     """Run a coroutine function as a transaction, and retry it from the start after a conflict.
 
     ::
@@ -389,7 +403,7 @@ def atransactional(
         vars(run)["_begins_transaction"] = True  # for idempotent()
         return run
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: int, options: dict[str, Any]) -> _T:

@@ -8,7 +8,7 @@ import inspect
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
-from typing_extensions import ParamSpec, Unpack
+from typing_extensions import ParamSpec, Unpack, overload
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
@@ -121,9 +121,15 @@ def current_transaction() -> Transaction | None:
     return None if found is None or found._is_over else found
 
 
+@overload
+def transactional(function: Callable[Concatenate[Transaction, _P], _T], /) -> Callable[_P, _T]: ...
+@overload
 def transactional(
     *, attempts: int = 10, join: bool = False, **options: Any
-) -> Callable[[Callable[Concatenate[Transaction, _P], _T]], Callable[_P, _T]]:
+) -> Callable[[Callable[Concatenate[Transaction, _P], _T]], Callable[_P, _T]]: ...
+def transactional(
+    function: Callable[..., Any] | None = None, /, *, attempts: int = 10, join: bool = False, **options: Any
+) -> Any:
     """Run a function as a transaction, and retry it from the start after a conflict.
 
     ::
@@ -144,6 +150,7 @@ def transactional(
     or with the changes of the attempt that was rolled back. Both are refused, so every attempt ends in `StaleVersion`.
 
     Args:
+        function: the function, for ``@transactional`` without parentheses.
         attempts: the maximum number of attempts; 10 unless set. Between two attempts there is a pause of full jitter:
             up to 0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
@@ -184,7 +191,7 @@ def transactional(
         vars(run)["_begins_transaction"] = True  # for idempotent()
         return run
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str, Any]) -> _T:

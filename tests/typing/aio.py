@@ -191,8 +191,14 @@ async def transfer(tx: AsyncTransaction, key: str, amount: int = 1) -> int:
     return amount
 
 
+@atransactional
+async def bare(tx: AsyncTransaction, key: str) -> int:
+    return len(key)
+
+
 async def transactions() -> None:
     assert_type(await transfer("a-1", amount=3), int)
+    assert_type(await bare("a-1"), int)
     await transfer(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     async with atransaction(isolation="snapshot", wait=3) as tx:
         assert_type(tx, AsyncTransaction)

@@ -566,6 +566,14 @@ def charge(order_id: str, amount: int) -> dict[str, int]:
     return {order_id: amount}
 
 
+@transactional
+def bare(tx: Transaction, order_id: str) -> str:
+    return order_id
+
+
+assert_type(bare("o-1"), str)
+
+
 @transactional()
 @idempotent(Calls, key="order_id", name="ship", final=(Declined,), serializer=json, lease=30, heartbeat=False)
 def ship(tx: Transaction, order_id: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import (
+    AsyncTransaction,
     ConfigurationError,
     Conflict,
     ItemLocked,
     LockTimeout,
     StaleVersion,
     Transaction,
+    atransactional,
     current_transaction,
     transaction,
     transactional,
@@ -328,6 +331,24 @@ def test_transactional_inside_another() -> None:
     assert stored(Purse, "a") is not None
     Purse.get("a").delete()
     assert joins().id != outer.id
+
+
+def test_transactional_without_parentheses() -> None:
+    """The same as with empty ones, for a function and for a coroutine function."""
+
+    @transactional
+    def add(tx: Transaction, amount: int) -> str:
+        tx.update(Purse("p0"), [Purse.balance.add(amount)], add_version_condition=False)
+        return "done"
+
+    @atransactional
+    async def add_awaited(tx: AsyncTransaction, amount: int) -> str:
+        await tx.update(Purse("p0"), [Purse.balance.add(amount)], add_version_condition=False)
+        return "done"
+
+    purses(1)
+    assert (add(1), asyncio.run(add_awaited(amount=2))) == ("done", "done")
+    assert balance("p0") == 103
 
 
 def test_transactional_refuses_an_option_that_it_does_not_have() -> None:
