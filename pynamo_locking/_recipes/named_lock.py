@@ -14,7 +14,7 @@ from pynamo_locking._models.attributes import LockAttribute, TTLAttribute
 from pynamo_locking._models.mixins import LockableModel
 from pynamo_locking._models.tables import OwnTable
 from pynamo_locking._recipes.leader_election import Campaign
-from pynamo_locking._recipes.once import Once, make_once, make_period
+from pynamo_locking._recipes.once import Once, as_lock_of_a_job, make_period
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +157,8 @@ class NamedLock(OwnTable, LockableModel):
                 process that dies or fails; with 0 a job that runs elsewhere is not waited for.
 
         Returns:
-            A context manager, also for ``async with``, that yields a `Run`: true if the job is to be done in the block.
+            A context manager, also for ``async with``, that yields a `Run`: true if the job is to be done in the block;
+            or a decorator of a function that is the job, whose call returns None if it is not to be done here.
             Otherwise `Run.answer` says why: it is done, too soon, or was running elsewhere for all of `wait`. A block
             that asks neither runs each time, which a warning says.
 
@@ -174,4 +175,4 @@ class NamedLock(OwnTable, LockableModel):
         checked = make_period(period, zone, since_success=since_success, at_least=at_least)
         if options.get("wait") is None:
             options["wait"] = checked.length_s
-        return make_once(cls.locked(name, **options), checked)
+        return Once(lambda: as_lock_of_a_job(cls.locked(name, **options)), checked)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import warnings
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 from zoneinfo import ZoneInfo
+
+from typing_extensions import ParamSpec
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, LONGEST_LEASE_S, Duration, seconds
@@ -19,16 +22,19 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._locks.options import M
-from pynamo_locking._transactions.begin import current_transaction
+from pynamo_locking._transactions.begin import current_transaction, is_lazy
 from pynamo_locking.exceptions import LockLost, LockTimeout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._locks.lock import Lock
 
 logger = logging.getLogger("pynamo_locking")
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 # When a job that runs once in a period is due. Pure.
@@ -202,12 +208,29 @@ class Run(Generic[M]):
 
 
 class Once(Generic[M]):
-    """The context manager of `NamedLock.once`, for ``with`` and for ``async with``."""
+    """The context manager of `NamedLock.once`, for ``with`` and for ``async with``; also a decorator."""
 
-    def __init__(self, lock: Lock[M], period: Period) -> None:
-        self.lock = lock
-        self._handle = handle_of(lock)
+    def __init__(self, make_lock: Callable[[], Lock[M]], period: Period) -> None:
+        self.lock = make_lock()
+        self._handle = handle_of(self.lock)
         self._period = period
+        self._make_lock = make_lock
+
+    def __call__(self, job: Callable[_P, _T]) -> Callable[_P, _T | None]:
+        """Make a function the job: a call runs it if it is due here, and returns None otherwise.
+
+        Raises:
+            ConfigurationError: the function is a coroutine or a generator: its call would not run its body.
+        """
+        if is_lazy(job):
+            raise ConfigurationError(f"once() decorates functions, and {job!r:.80} is none: use `async with`.")
+
+        @functools.wraps(job)
+        def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T | None:
+            with Once(self._make_lock, self._period) as due:
+                return job(*arguments, **keywords) if due else None
+
+        return run
 
     def __enter__(self) -> Run[M]:
         self._begin()
@@ -365,8 +388,8 @@ class Once(Generic[M]):
         held_lock.record_success(held, success, self._period.kept_s(self._handle.options.settings.max_lease))
 
 
-def make_once(lock: Lock[M], period: Period) -> Once[M]:
-    """Return the context manager.
+def as_lock_of_a_job(lock: Lock[M]) -> Lock[M]:
+    """Let a lock hand nothing over: no request would be left to note the success with. Return it.
 
     Raises:
         ConfigurationError: several parties could hold the lock together.
@@ -375,6 +398,5 @@ def make_once(lock: Lock[M], period: Period) -> Once[M]:
     options = handle.options
     if not options.lock_mode.may_write:
         raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
-    # An entry that is handed over to the next caller of this process would leave no request to note the success with.
     handle.options = replace(options, settings=replace(options.settings, block=1))
-    return Once(lock, period)
+    return lock

@@ -35,11 +35,15 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
 
-#: A call of such a function does not run its body.
-_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 #: After these errors a new attempt may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
+
+
+def is_lazy(function: Callable[..., Any]) -> bool:
+    """Tell whether a call of the function does not run its body."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
 
 
 @contextlib.contextmanager
@@ -175,7 +179,7 @@ def transactional(
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
-        if any(is_lazy(function) for is_lazy in _LAZY):
+        if is_lazy(function):
             raise ConfigurationError(
                 f"transactional() would commit before {getattr(function, '__name__', function)} has run: it is a "
                 f"coroutine or a generator. Use atransactional() for a coroutine."

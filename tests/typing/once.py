@@ -40,7 +40,13 @@ def jobs() -> None:
         pass
 
 
+@Locks.once("weekly", period=timedelta(days=7))
+def weekly(recipient: str) -> int:
+    return len(recipient)
+
+
 async def tasks() -> None:
+    assert_type(weekly("a@b"), int | None)
     async with Locks.once("nightly-report", period=timedelta(days=1)) as run:
         assert_type(run, Run[Locks])
 

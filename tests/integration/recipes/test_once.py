@@ -211,6 +211,28 @@ def test_a_block_that_does_not_ask_is_told(clock, asks):
         asks(run)
 
 
+def test_a_function_that_is_the_job(clock):
+    """Each call is a run of its own, in any thread: one has the result, none overlap, and the next period is due."""
+
+    @once()
+    def report(number, *, of="the day"):
+        if number == 0:
+            raise ZeroDivisionError
+        return f"{number} of {of}"
+
+    with pytest.raises(ZeroDivisionError):
+        report(0)
+    made = [in_thread(lambda number=number: report(number)) for number in (1, 2, 3)]
+    assert made == ["1 of the day", None, None]
+    clock.jump(DAY.total_seconds())
+    assert report(4, of="the next") == "4 of the next"
+    with pytest.raises(ConfigurationError, match="async with"):
+
+        @once()
+        async def lazy():
+            """Its call would only make a coroutine, and note a success."""
+
+
 def test_a_run_that_fails_does_not_count(clock):
     """The error is the caller's, nothing is noted, the next one has it; the same for a run that says so itself."""
     with pytest.raises(ZeroDivisionError), once():
