@@ -6,8 +6,10 @@ has not, unless its error is `OutcomeUnknown`, and then `resolve` says so, or th
 
 from __future__ import annotations
 
+import contextvars
 import random
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamo_locking import (
     IdempotencyTable,
     IntervalMixin,
+    ItemLocked,
     LockableModel,
     LockAttribute,
     LockingError,
@@ -191,28 +194,36 @@ TOTALS: Final[dict[Callable[[], None], Callable[[], int]]] = {
 FOLLOWERS: Final = {"native": ("second",), "long": ("third", "fourth", "fifth", "sixth")}
 
 
+PURSES: Final = [*(each.__name__ for each in TOTALS), *(each for names in FOLLOWERS.values() for each in names)]
+
+
 def bind(engine: Engine) -> None:
     """Store the items of all operations."""
     engine.bind(Purse, Transactions, Calls, Stay, Guards, Member, Uniques, Jobs)
-    for name in (*(each.__name__ for each in TOTALS), *(each for names in FOLLOWERS.values() for each in names)):
+    for name in PURSES:
         Purse(name).save()
     Stay("move", 0, end=1).save()
     Member("unique", email="0").save()
 
 
 class Storm:
-    """Spoils a share of all requests; a copy that is late arrives before some later request."""
+    """Spoils a share of all requests; late copies, and writes of another party, come before some later request."""
 
     KINDS: Final = (Fault.LOST_REQUEST, Fault.LOST_RESPONSE, Fault.LATE, Fault.DUPLICATED)
 
     def __init__(self, draw: random.Random, share: float) -> None:
         self._draw = draw
         self._late: list[Forward] = []
+        self._is_rival = False
         self.share = share
         self.struck: Counter[Fault] = Counter()
 
     def __call__(self, endpoint: object, request: AWSPreparedRequest, operation: str, forward: Forward) -> Answer:
+        if self._is_rival:
+            return forward()
         self.deliver(0.2)
+        if self.share and self._draw.random() < 0.1:
+            contextvars.Context().run(self._write_elsewhere)
         fault = self._draw.choice(self.KINDS) if self._draw.random() < self.share else None
         answer = serve(fault, forward, lambda: self._late.append(forward))
         if fault is not None:
@@ -220,6 +231,15 @@ class Storm:
         if answer is not None and fault in (None, Fault.DUPLICATED):
             return answer
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+
+    def _write_elsewhere(self) -> None:
+        """Let another party write an item, and change no number."""
+        purse, self._is_rival = Purse(self._draw.choice(PURSES)), True
+        try:
+            with suppress(ItemLocked):
+                purse.update([Purse.balance.add(0)], add_version_condition=False)
+        finally:
+            self._is_rival = False
 
     def deliver(self, share: float) -> None:
         """Let late copies arrive."""
