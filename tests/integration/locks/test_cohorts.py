@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gc
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -366,6 +367,7 @@ async def test_tasks_leave_the_line_in_their_loop(plain_item_in_memory, monkeypa
     tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
     await asyncio.sleep(0)
     assert len(in_line(Plain, "a")) == 100
+    gc.collect()  # what other tests have left behind is removed by a thread
     monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
     with count_requests() as counted:
         for task in tasks if how == "cancelled" else ():
