@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import gc
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
