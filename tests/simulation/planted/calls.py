@@ -41,7 +41,7 @@ def stored_result_not_looked_at() -> Patches:
     return [(idempotency.IdempotencyTable, "_peek", classmethod(lambda cls, image: None))]
 
 
-@plants(Plan("calls"), "OneResult")
+@plants(Plan("calls"), "OneResult", "UserWarning")  # the commit warns of it
 @replaces(idempotency.IdempotentCall, "_leave_in")
 def key_not_in_the_commit(_original: Any, self: Any, tx: Any, error: Any) -> None:
     """A transaction stores its effect, and its result afterwards."""
