@@ -134,6 +134,7 @@ class LockHandle(Generic[M]):
         is_awaited: whether it was acquired with ``async with`` or `aacquire`.
     """
 
+    depth = 0  # here, and what `__del__` looks at as well: an interrupt may come inside of `__init__`
     _blocks = 0  # `with` and `async with` statements that we are in
     _is_cut_short = False
     is_awaited = False  # acquired with `async with` or `aacquire`
@@ -143,7 +144,6 @@ class LockHandle(Generic[M]):
         self.options = options
         self.on_lost = on_lost
         self.entry: HeldEntry | None = None
-        self.depth = 0
         self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
         self._attempt: Acquisition | None = None
