@@ -186,7 +186,7 @@ def free_bound(value: Any) -> Bound | None:
 
 def refuse_naive(value: Any) -> None:
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise InvalidInput(f"{value!r} has no time zone: give an aware datetime, such as one in UTC.")
+        raise InvalidInput(f"{value!r} has no time zone: give a timezone-aware datetime, such as one in UTC.")
 
 
 def label_of(model: type[Model], values: Iterable[Any]) -> str:
