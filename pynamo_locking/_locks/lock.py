@@ -134,7 +134,7 @@ class LockHandle(Generic[M]):
         is_awaited: whether it was acquired with ``async with`` or `aacquire`.
     """
 
-    depth = 0  # here, and what `__del__` looks at as well: an interrupt may come inside of `__init__`
+    depth = 0  # not set in `__init__`: `__del__` runs also after an interrupt of that
     _blocks = 0  # `with` and `async with` statements that we are in
     _is_cut_short = False
     is_awaited = False  # acquired with `async with` or `aacquire`

@@ -70,6 +70,10 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
     each other in a circle. Several ranges of one hash key (or of one name) are acquired as one range that spans them,
     because another party could enter their queue between the first and the second range.
 
+    If a process dies while it holds several locks, all of them are free after its lease and `max_clock_skew`. With
+    ``max_clock_skew=None`` the wait is one lease for each of them: a lock is looked at only once those before it are
+    held.
+
     Args:
         *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one twice
             is fine.
@@ -83,10 +87,6 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
         LockLost: on leaving, if one of them was lost meanwhile; on entering, if one was lost while it waited for the
             others (by `max_hold`, ``heartbeat="progress"``, or after its lease without a heartbeat).
         ItemNotFound, ConfigurationError, OutcomeUnknown: on entering, as `Lock.acquire`.
-
-    If a process dies while it holds several locks, all of them are free after its lease and `max_clock_skew`. With
-    ``max_clock_skew=None`` the wait is one lease for each of them: a lock is looked at only once those before it are
-    held.
 
     Cost: that of each lock; ranges of one hash key cost that of one. 1 write for each lock whose lease has ended while
     the others were waited for.

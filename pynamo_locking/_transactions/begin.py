@@ -35,7 +35,6 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transaction", default=None)
 
-
 #: After these errors a new attempt may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
 

@@ -165,7 +165,7 @@ def sweep(
 
 
 def _open_rows(record_table: RecordTable, segment: int, segments: int) -> Iterator[Image]:
-    """Yield what may need work in one segment of the table: records, and rows beside them that would stay for ever."""
+    """Yield what may need work in one segment of the table: records, and rows of changes, which do not expire."""
     is_ours, names, values = record_table.keys.filter()
     kwargs: dict[str, Any] = {
         "TableName": record_table.table,
