@@ -14,7 +14,8 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
-MEASURED := --cov --cov-append --cov-report= --cov-fail-under=0
+# `make test COVERAGE=1` measures what its tests execute of the package, but for the simulator and PynamoDB's own.
+MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,24 +36,22 @@ check-tests: $(VENV)/.test engines
 	$(PYTEST) -q -n 2 --dist worksteal -m "core and not (slow or waits or other_engine)" $(ARGS)
 
 test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in ten minutes
-	$(PYTEST) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
+	$(if $(COVERAGE),$(BIN)/coverage erase)
+	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"
-	$(PYTEST) -n 2 -m "interrupts and not slow"
-	$(PYTEST) -m "alone and not slow"
+	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow"
+	$(PYTEST) $(MEASURED) -m "alone and not slow"
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
+	$(if $(COVERAGE),$(BIN)/coverage report)
 
-test-all: coverage ## after `make test`, what it leaves out: coverage, moto and DynamoDB Local, and the long forms of tests
+test-all: $(VENV)/.test engines ## what `make test` leaves out: moto and DynamoDB Local, and the long forms of tests
 	LONG=1 $(PYTEST) $(WORKERS) $(OTHERS) -m "(slow or long) and not ($(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m slow
 	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts"
 	LONG=1 $(PYTEST) -m "(slow or long) and alone"
 
-coverage: $(VENV)/.test engines ## what the tests execute of the package, but for repeats on other engines and the simulator
-	$(BIN)/coverage erase
-	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or other_engine or $(APART))"
-	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow"
-	$(PYTEST) $(MEASURED) -m "alone and not slow"
-	$(BIN)/coverage report
+coverage: ## `make test`, and what it executes of the package
+	$(MAKE) test COVERAGE=1
 
 simulate: $(VENV)/.test engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions

@@ -45,7 +45,7 @@ SLOW: Final = {"moto", "dynamodb-local"}
 
 
 def first_and_others(engines: list[str]) -> list[Any]:
-    """Parameters of a fixture: what repeats its first engine is not measured, and left out where that is SLOW."""
+    """Parameters of a fixture: what repeats its first engine is marked, and left out of `make test` if it is SLOW."""
     first, *others = engines
     repeats, slow = pytest.mark.other_engine, pytest.mark.slow
     return [

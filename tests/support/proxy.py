@@ -26,6 +26,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,7 +145,8 @@ class Proxy:
 
     Args:
         target: the engine's URL.
-        partitions: what is served of one hash key in a second, in real time; without, everything.
+        partitions: what is served of one hash key in a second; without, everything.
+        clock: tells the partitions what time it is, in seconds.
 
     Attributes:
         plan: what to do with the next requests.
@@ -156,7 +158,9 @@ class Proxy:
         errors: what went wrong in the proxy itself, or between it and the engine.
     """
 
-    def __init__(self, target: str, partitions: Partitions | None = None) -> None:
+    def __init__(
+        self, target: str, partitions: Partitions | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.plan: Plan = nothing
         self.seen: Counter[str] = Counter()
         self.injected: Counter[Fault] = Counter()
@@ -164,7 +168,7 @@ class Proxy:
         self._target = urlsplit(target).netloc
         self.late_after: int | None = None
         self._held: list[tuple[int, Request]] = []
-        self._throttle = None if partitions is None else Throttle(partitions, self._describe)
+        self._throttle = None if partitions is None else Throttle(partitions, self._describe, clock)
         self._mutex = threading.Lock()
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="test-proxy", daemon=True)
