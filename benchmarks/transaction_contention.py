@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
@@ -16,7 +17,7 @@ from pynamodb.transactions import TransactWrite
 
 from benchmarks.meter import metered
 from benchmarks.transaction_counts import Transactions
-from pynamo_locking import LockableModel, LockAttribute, Transaction, VersionAttribute, transactional
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, transactional
 from pynamo_locking._core.lease import backoff
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.client import BaseClient
+from pynamo_locking.transactions import Transaction
 
 from benchmarks.transaction_counts import Record, Transactions
-from pynamo_locking import Transaction, sweep, transaction
+from pynamo_locking import transaction
 from tests.support import nursery
 from tests.support.bank_audit import marked
 
@@ -132,7 +133,7 @@ def measure(engine: Engine, samples: int, seed: str) -> Iterator[Sample]:
     for case in CASES:
         for number in range(samples):
             yield _sample(engine, case, f"{'-'.join(case.split())}-{number}", chooser)
-    sweep(Transactions)
+    Transactions.sweep()
 
 
 def _sample(engine: Engine, case: str, name: str, chooser: random.Random) -> Sample:

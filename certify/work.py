@@ -17,22 +17,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.client import BaseClient
+from pynamo_locking.transactions import Transaction
 
 from certify.contract import MODULES, Rows, checks_of
 from certify.models import models_of
 from certify.plan import ACCOUNTS, LONG, LONG_EVERY
 from certify.tables import client_of
-from pynamo_locking import (
-    LockingError,
-    LockLost,
-    OutcomeUnknown,
-    Transaction,
-    TransactWrite,
-    sweep,
-    transaction,
-    transactional,
-)
-from pynamo_locking.testing import lost_answers
+from pynamo_locking import TransactWrite, transaction, transactional
+from pynamo_locking.exceptions import LockingError, LockLost, OutcomeUnknown
+from pynamo_locking.testing import lost_responses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -361,7 +354,7 @@ def _written_together(models: Models, key: str) -> None:
     row.n += 1
     with TransactWrite(connection=models.row._get_connection().connection) as tx:
         tx.save(row)
-        tx.read(other)
+        tx.check(other)
 
 
 def _committed(models: Models, key: str) -> None:
@@ -394,7 +387,7 @@ def answers(job: Job) -> dict[str, Any]:
             lost: dict[str, Any] = {"times": 1 + number % 2, "is_applied": number % 4 < 2}  # noqa: PLR2004 - half
             said = "applied"
             try:
-                with lost_answers(models.row, key, **lost):
+                with lost_responses(models.row, key, **lost):
                     change(models, key)
             except OutcomeUnknown:
                 said = "unknown"
@@ -461,7 +454,7 @@ def transferred(job: Job) -> dict[str, Any]:
     finished = aborted = 0
     for _ in range(_SWEEPS):
         time.sleep(job.plan.lease)  # until the last transaction of a killed process may be completed
-        report = sweep(table)
+        report = table.sweep()
         finished, aborted = finished + report.finished, aborted + report.aborted
         if not report.pending:
             failed = report.failed

@@ -16,7 +16,9 @@ START_BALANCE: Final = 10_000
 
 #: A lease far shorter than the usual 60 s, so that the recovery from a crash fits into a demo. No clocks are
 #: compared: those who wait watch a whole lease pass without a sign of life.
-SETTINGS: Final = LockSettings(lease=3, request_timeout=0.5, max_clock_skew=None, poll=0.02, poll_max=0.2)
+SETTINGS: Final = LockSettings(
+    lease=3, request_timeout=0.5, max_clock_skew=None, poll_interval=0.02, max_poll_interval=0.2
+)
 
 
 class PlainAccount(Model):

@@ -17,7 +17,7 @@ from pynamodb.signals import pre_dynamodb_send
 
 from demo import bank
 from demo.bank import Account, PlainAccount, Transfer, book
-from pynamo_locking import LockingError
+from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ import importlib as _importlib
 import typing as _typing
 
 from pynamo_locking._core.lease import LockSettings
-from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
+from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
 from pynamo_locking._core.write_outcome import BatchResult
 from pynamo_locking._locks.lock import Lock
 from pynamo_locking._locks.locked_all import locked_all
@@ -13,9 +13,9 @@ from pynamo_locking._models.batch_writes import GuardedBatch, TransactWrite
 from pynamo_locking._models.mixins import ExpiringMixin, LockableMixin, LockableModel, VersionedMixin
 from pynamo_locking._models.unique_audit import UniqueProblem, UniqueReport
 from pynamo_locking._models.unique_table import UniqueTable
-from pynamo_locking._recipes.leader_election import Campaign, Term
+from pynamo_locking._recipes.leader_election import LeaderElection, LeaderTerm
 from pynamo_locking._recipes.named_lock import NamedLock
-from pynamo_locking._recipes.once import Run
+from pynamo_locking._recipes.once import OnceRun
 from pynamo_locking._transactions.recovery import SweepReport
 from pynamo_locking._transactions.transaction_table import TransactionTable, outcome, recover, sweep
 from pynamo_locking.exceptions import (
@@ -40,7 +40,7 @@ from pynamo_locking.exceptions import (
 )
 
 if _typing.TYPE_CHECKING:
-    from pynamo_locking._core.transactions import Plan
+    from pynamo_locking._core.transactions import CommitPlan
     from pynamo_locking._intervals.interval_mixin import IntervalMixin
     from pynamo_locking._recipes.idempotency import IdempotencyTable, IdempotentCall, idempotent
     from pynamo_locking._transactions.async_transaction import AsyncTransaction, atransaction, atransactional

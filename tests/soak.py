@@ -28,7 +28,8 @@ import rich
 from rich.progress import Progress
 from rich.table import Table
 
-from pynamo_locking import LockSettings, LockTimeout, NamedLock, TransactWrite, VersionedMixin, locked_all
+from pynamo_locking import LockSettings, NamedLock, TransactWrite, VersionedMixin, locked_all
+from pynamo_locking.exceptions import LockTimeout
 from tests.engines.engine import running
 from tests.engines.servers import Servers
 from tests.support.models import declare
@@ -42,7 +43,7 @@ SAMPLES: Final = 100
 #: A thread ends after so many operations and another one takes its place: what belongs to threads must go with them.
 OPERATIONS_OF_A_THREAD: Final = 200
 #: A short lease, so that the heartbeat has something to do; long enough for a busy machine.
-SETTINGS: Final = LockSettings(lease=6, request_timeout=1, poll=0.01, poll_max=0.1, wait=60)
+SETTINGS: Final = LockSettings(lease=6, request_timeout=1, poll_interval=0.01, max_poll_interval=0.1, wait=60)
 
 Plain = declare("Plain", lock=True, numbers="value", lock_settings=SETTINGS)
 #: Locks without items, and those of `Beside`.
@@ -98,12 +99,12 @@ def name_never_used_before(_key: str) -> Sequence[Any]:
 def renewed_by_hand(key: str) -> Sequence[Any]:
     with Locks.locked(key, heartbeat=False) as lock:
         lock.renew()
-        lock.ensure(1)
+        lock.ensure_remaining(1)
     return []
 
 
 def two_locks(key: str) -> Sequence[Any]:
-    with locked_all(Plain.lock(key), Beside.lock(key)) as (first, second):
+    with locked_all(Plain.locked(key), Beside.locked(key)) as (first, second):
         for lock in (first, second):
             _add_one(lock.item)
             lock.item.save()
@@ -135,7 +136,7 @@ def create_and_delete(_key: str) -> Sequence[Any]:
 def transaction(key: str) -> Sequence[Any]:
     with (
         # In the order of `two_locks`, which is that of the names of the tables.
-        locked_all(Plain.lock(key), Beside.lock(key)) as (lock, beside),
+        locked_all(Plain.locked(key), Beside.locked(key)) as (lock, beside),
         TransactWrite(connection=Plain._get_connection().connection) as transaction,
     ):
         transaction.update(lock.item, [Plain.value.add(1)])

@@ -262,7 +262,7 @@ def test_facts_are_documented(name):
 
 def test_annotations_can_be_read():
     """`typing.get_type_hints` works on the values, which tools for serialization need."""
-    for thing in (pynamo_locking.QueueEntry, pynamo_locking.LockSettings):
+    for thing in (pynamo_locking.inspection.QueueEntry, pynamo_locking.LockSettings):
         assert typing.get_type_hints(thing)
 
 

@@ -35,12 +35,12 @@ _ATTEMPTS = 1_000_000
 def _settings(poll_s: float | None, lease_s: float | None) -> LockSettings:
     """Return the defaults, but for what was asked for, and for what has to change with it."""
     usual = LockSettings()
-    poll, lease = poll_s or usual.poll, lease_s or usual.lease
+    poll, lease = poll_s or usual.poll_interval, lease_s or usual.lease
     return LockSettings(
         wait=math.inf,
         lease=lease,
-        poll=poll,
-        poll_max=max(poll, usual.poll_max),
+        poll_interval=poll,
+        max_poll_interval=max(poll, usual.max_poll_interval),
         request_timeout=min(usual.request_timeout, lease / 6),  # the shortest lease that is allowed
     )
 
@@ -68,7 +68,7 @@ class _Ours(Contender):
 class _InItem(_Ours):
     """Locks in the counters."""
 
-    poll_s: ClassVar[float | None] = LockSettings().poll
+    poll_s: ClassVar[float | None] = LockSettings().poll_interval
 
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
         class Counter(CounterFields, LockableModel):
@@ -139,7 +139,7 @@ class LockedInRow(_Ours):
     name: ClassVar[str] = "locked() in a row"
     source: ClassVar[str] = "pynamo_locking, LockableModel.locked with Meta.lock_table"
     has_lock: ClassVar[bool] = True
-    poll_s: ClassVar[float | None] = LockSettings().poll
+    poll_s: ClassVar[float | None] = LockSettings().poll_interval
 
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
         settings = _settings(poll_s, lease_s)
@@ -178,7 +178,7 @@ class Named(PlainCounter):
     has_lock: ClassVar[bool] = True
     is_safe: ClassVar[bool] = True
     is_ours: ClassVar[bool] = True
-    poll_s: ClassVar[float | None] = LockSettings().poll
+    poll_s: ClassVar[float | None] = LockSettings().poll_interval
 
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
         super().__init__(place, poll_s=poll_s, lease_s=lease_s)

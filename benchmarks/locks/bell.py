@@ -70,7 +70,9 @@ class Handovers:
 
 def _counters(place: Place, *, bell: bool) -> Any:
     class Counter(CounterFields, LockableModel):
-        Meta: Any = meta(place, "counters", lock_settings=LockSettings(wait=math.inf, max_waiters=400, bell=bell))
+        Meta: Any = meta(
+            place, "counters", lock_settings=LockSettings(wait=math.inf, max_waiters=400, local_wakeups=bell)
+        )
         lock = LockAttribute()
 
     return connected(Counter)

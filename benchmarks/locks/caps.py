@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Entries in the queue, the holder's among them. The last one is a full queue by default.
 QUEUES: Final = (2, 8, 32, 101)
-_SETTINGS: Final = LockSettings(wait=600, lease=600, block=1)  # none of them is renewed meanwhile
+_SETTINGS: Final = LockSettings(wait=600, lease=600, max_callers_per_entry=1)  # none of them is renewed meanwhile
 
 
 class Account(LockableModel):

@@ -93,7 +93,7 @@ class _Run:
 
     def measure(self) -> Crowd:
         before_kb = memory_kb()
-        holder = self.model.lock("a", settings=LockSettings(block=1)).acquire()  # an entry of its own
+        holder = self.model.locked("a", settings=LockSettings(max_callers_per_entry=1)).acquire()  # an entry of its own
         with metered() as meter:
             self.start()
             kilobytes = (memory_kb() - before_kb) / self.callers
@@ -135,7 +135,7 @@ class _Run:
 
     def in_line(self) -> int:
         """How many wait, with the one that waits in the queue for all."""
-        cohort = local_queue.local_queues.get(self.model.lock("a")._handle.target.row.identity)
+        cohort = local_queue.local_queues.get(self.model.locked("a")._handle.target.row.identity)
         return 0 if cohort is None else len(cohort.waiting) + 1
 
 

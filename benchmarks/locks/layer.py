@@ -193,7 +193,7 @@ def cpu_as_markdown(done: list[Cpu]) -> str:
 IMPORTS: Final = {
     "pynamodb": "import pynamodb.models, pynamodb.attributes, pynamodb.transactions, pynamodb.connection",
     "pynamo_locking": "import pynamo_locking",
-    "with transactions": "import pynamo_locking; pynamo_locking.transaction; pynamo_locking.Transaction",
+    "with transactions": "import pynamo_locking; pynamo_locking.transaction; pynamo_locking.transactions.Transaction",
 }
 _TIMED: Final = "import time; b = time.thread_time(); {}; print(time.thread_time() - b)"
 

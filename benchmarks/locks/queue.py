@@ -29,7 +29,9 @@ class Names(NamedLock):
     class Meta:
         table_name = "names"
         region = "us-east-1"
-        lock_settings = LockSettings(wait=600, lease=600, max_waiters=200, block=1)  # none is renewed meanwhile
+        lock_settings = LockSettings(
+            wait=600, lease=600, max_waiters=200, max_callers_per_entry=1
+        )  # none is renewed meanwhile
 
 
 @dataclass(frozen=True)

@@ -20,20 +20,18 @@ from datetime import datetime, timezone
 from typing import Any
 
 from flask import Flask, Response, jsonify, request
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import UnicodeAttribute, UTCDateTimeAttribute
 
-from pynamo_locking import (
+from pynamo_locking import LockableModel, NamedLock, VersionAttribute
+from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
-    IntervalMixin,
     InvalidInput,
-    LockableModel,
     LockTimeout,
-    NamedLock,
     OutcomeUnknown,
     OverlapError,
     TransactionConflict,
-    VersionAttribute,
 )
 
 

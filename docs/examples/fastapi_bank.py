@@ -21,9 +21,10 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
+from pynamo_locking.transactions import AsyncTransaction, Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamo_locking import AsyncTransaction, LockableModel, LockAttribute, Transaction, VersionAttribute
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
 from pynamo_locking.contrib.fastapi import atransaction_dependency, transaction_dependency
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional
 

@@ -309,18 +309,18 @@ def poll_delay(
     """Return the time until the next look: when our turn seems to come.
 
     So the first waiter is late only by a part of its wait, waiters do not slow down a queue that moves fast, and
-    waiters far back look seldom. Never longer than `poll` for each position, and `poll_max`.
+    waiters far back look seldom. Never longer than `poll_interval` for each position, and `max_poll_interval`.
 
     Args:
         pace: how fast the queue moves.
         now: on our monotonic clock.
-        settings: gives `poll_min`, `poll` and `poll_max`.
+        settings: gives `min_poll_interval`, `poll_interval` and `max_poll_interval`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
-        is_rung_for: whether all that are ahead ring as they leave. Then `poll` is the shortest interval: a look is only
+        is_rung_for: whether all that are ahead ring as they leave. Then `poll_interval` is the shortest interval: a look is only
             needed if a bell is lost.
     """
-    longest = min(settings.poll * pace.position, settings.poll_max)
-    shortest = max(settings.poll_min, settings.poll) if is_rung_for else settings.poll_min
+    longest = min(settings.poll_interval * pace.position, settings.max_poll_interval)
+    shortest = max(settings.min_poll_interval, settings.poll_interval) if is_rung_for else settings.min_poll_interval
     interval = min(max(pace.time_to_turn(now), shortest), longest)
     return interval * (0.5 + jitter / 2)
 

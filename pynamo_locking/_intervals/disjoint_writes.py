@@ -794,7 +794,7 @@ class Disjoint:
         """Wait until no other writer that was refused as often is before us."""
         meta: Any = self._axis.model.Meta
         try:
-            turn.enter_context(behind([meta.lock_table.lock(turn_name(name)) for name in self._groups], self._left()))
+            turn.enter_context(behind([meta.lock_table.locked(turn_name(name)) for name in self._groups], self._left()))
         except LockTimeout:
             raise self._too_late(refused) from refused
         self._has_turn = True

@@ -186,7 +186,7 @@ class IntervalMixin(IntervalQueriesMixin):
             row: the instance, as it was loaded.
             begin: the new begin.
             end: the new end.
-            pessimistic: see `insert_disjoint`; what is locked is the new interval, with ``Meta.enforce`` from the
+            pessimistic: see `insert_disjoint`; what is locked is the new interval, with ``Meta.enforce_locks`` from the
                 old one to the new one.
             wait: see `insert_disjoint`.
 

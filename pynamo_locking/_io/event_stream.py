@@ -163,7 +163,7 @@ class Scope:
     def __init__(self, *, keeps: bool) -> None:
         self.began_s = runtime.current.monotonic()
         self.requests = 0
-        self.looks = 0
+        self.polls = 0
         self.units: float | None = None
         self.is_waiting = False
         self.kept: list[Event] = []
@@ -214,7 +214,7 @@ def requesting(operation: str) -> None:
     scope = _scope.get()
     if scope is not None:
         scope.requests += 1
-        scope.looks += operation == "GetItem"
+        scope.polls += operation == "GetItem"
 
 
 def answered(answer: dict[str, Any]) -> None:

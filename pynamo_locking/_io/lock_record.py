@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, front
-from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, Success, WriteIntent
+from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import plain, row_name, shown_owner, text_of_ms
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import own_keys_of
@@ -166,7 +166,7 @@ _FACTS: Final[Codec[dict[str, Any]]] = Codec(
     members=Field(MEMBERS, whole_within(1, MOST_WAITERS), 1),
 )
 _SUCCESS: Final = Codec(
-    Success,
+    RunRecord,
     ticket=Field("ticket", _TICKET),
     owner=Field("owner", _LABEL),
     period_ms=Field("period_ms", INTEGER),
@@ -280,12 +280,12 @@ def _state(raw: Mapping[str, Any]) -> LockState:
     )
 
 
-def _success_in(stored: Mapping[str, Any]) -> Success:
+def _success_in(stored: Mapping[str, Any]) -> RunRecord:
     int(stored[KEPT]["N"])  # which requests add to a time
     return _SUCCESS.decode(stored)
 
 
-def stored_success(success: Success, kept_s: int) -> dict[str, Any]:
+def stored_success(success: RunRecord, kept_s: int) -> dict[str, Any]:
     """Return a success as it is stored, in a row that is to be kept for so long after a lease."""
     return {"M": {**_SUCCESS.encode(success), KEPT: number(kept_s)}}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pynamo_locking._core.dynamodb import INVALID
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_modes import SHARED, WHOLE, LockMode
-from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success, eviction_traces
+from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord, eviction_traces
 from pynamo_locking._io import event_stream, lock_record, protocol, responses, runtime
 from pynamo_locking._io.client import Refused, Unavailable, ask
 from pynamo_locking._io.stored_rows import Image, number
@@ -92,7 +92,7 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
     return _update(row, protocol.RELEASE, {"#me": entry_id}, want_image=want_image)
 
 
-def succeed(row: LockRow, entry: QueueEntry, success: Success, kept_s: int, *, want_image: bool) -> Image:
+def succeed(row: LockRow, entry: QueueEntry, success: RunRecord, kept_s: int, *, want_image: bool) -> Image:
     """Leave the queue, and store that the job has succeeded, in a row that is kept for so long.
 
     Refused if our entry is gone: then another party may have run the job since, or this is a second copy. Also if a

@@ -56,7 +56,7 @@ def creates_item(model: Any) -> bool:
 
 
 def enforcement_of(model: Any) -> str | None:
-    """Return which locks in other rows the writes of a model respect (`Meta.enforce`); None for none."""
+    """Return which locks in other rows the writes of a model respect (`Meta.enforce_locks`); None for none."""
     enforced: str | None = model._enforces()
     return enforced
 

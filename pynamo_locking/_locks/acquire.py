@@ -96,7 +96,7 @@ class Acquisition:
         self._caller: LocalWaiter | None = None
         if options.may_share_an_entry:
             self._caller = LocalWaiter(
-                row, self._new, self._mailbox, options.settings.block, release.remove_entry_later
+                row, self._new, self._mailbox, options.settings.max_callers_per_entry, release.remove_entry_later
             )
         self._patience = Deadline(self._deadline)
         self._resolver: Resolver | None = None
@@ -170,7 +170,7 @@ class Acquisition:
                 state, callers = local_queue.seen_ahead(caller)
                 ahead = max(1, len(state.entries)) + callers
                 lock_events.waiting(self._row, self._options, self._new.id, None, state, ahead)
-            longest = local_queue.time_to_look(caller, self._options.settings.poll_max)
+            longest = local_queue.time_to_look(caller, self._options.settings.max_poll_interval)
             pause_s = min(left, longest) if left > 0 else _CALLED_S
             yield Pause(pause_s, self._mailbox, leave=partial(local_queue.leave_local_queue, caller))
 
@@ -436,7 +436,7 @@ class Acquisition:
         position = max(1, len(ahead) - self._options.lock_mode.permits + 1)
         self._pace = self._pace.seen(position, now) if self._pace else QueueProgress(position, now)
         settings, is_rung_for = self._options.settings, False
-        if settings.bell:
+        if settings.local_wakeups:
             wakeups.listen_for_wakeups(self._mailbox, self._new.id)
             # A lock in another row may be released by a transaction, which does not show who is next.
             is_rung_for = not self._row.may_create and wakeups.are_listening(

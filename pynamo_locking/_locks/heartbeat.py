@@ -25,7 +25,7 @@ from pynamo_locking.exceptions import LockLost
 logger = logging.getLogger("pynamo_locking")
 
 
-# What the log says while the renewals of a held lock fail: see `RenewalFailed.is_news`.
+# What the log says while the renewals of a held lock fail: see `RenewalFailed.should_log`.
 
 
 #: Between two lines about one outage: the first pause, doubled each time, and the longest.

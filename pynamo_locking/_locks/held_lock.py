@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._core.lock_modes import LockMode
-    from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
+    from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.local_queue import LocalWaiter
@@ -675,7 +675,7 @@ def renew(held: HeldEntry) -> None:
         raise _unanswered(held, "renewal", error, certain) from error
 
 
-def record_success(held: HeldEntry, success: Success, kept_s: int) -> None:
+def record_success(held: HeldEntry, success: RunRecord, kept_s: int) -> None:
     """Leave the queue, and note in the same request that the job has succeeded; see `lock_requests.succeed`.
 
     Raises:
@@ -711,7 +711,7 @@ def ensure(held: HeldEntry, wanted: float) -> None:
     """Renew the lease unless so many seconds are left.
 
     Raises:
-        LockLost, OutcomeUnknown, ConfigurationError: as `Lock.ensure`.
+        LockLost, OutcomeUnknown, ConfigurationError: as `Lock.ensure_remaining`.
     """
     if wanted >= held.entry.lease:
         raise ConfigurationError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pynamodb.attributes import Attribute
     from pynamodb.models import Model
 
-    from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
+    from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._locks.held_lock import HeldEntry
 
@@ -143,7 +143,7 @@ def shown(name: str, key: Sequence[str], state: LockState) -> Shown:
     }
 
 
-def shown_success(success: Success) -> Shown:
+def shown_success(success: RunRecord) -> Shown:
     """Return what is shown of a successful run."""
     return {
         "ticket": success.ticket,

@@ -78,7 +78,7 @@ class Chunks:
     def of(self, records: Iterable[T]) -> Iterator[list[T]]:
         source = iter(records)
         while chunk := _collected(source, self._is_full):
-            self._lock.ensure(self._wanted)
+            self._lock.ensure_remaining(self._wanted)
             yield chunk
             self._lock.renew()
 
@@ -89,7 +89,7 @@ class Chunks:
         else:
             collect = partial(concurrency.call, partial(_collected, iter(records), self._is_full))
         while chunk := await collect():
-            await self._lock.aensure(self._wanted)
+            await self._lock.aensure_remaining(self._wanted)
             yield chunk
             await self._lock.arenew()
 
@@ -488,7 +488,7 @@ class LockHandle(Generic[M]):
 class Lock(Generic[M]):
     """A first come, first served lock on one item or one name, for threads and for tasks of asyncio.
 
-    Made by `Model.lock()`, `Model.locked()` and `NamedLock.lock()`. Use it in a ``with`` or ``async with`` statement,
+    Made by `Model.locked()`, `Model.locked()` and `NamedLock.locked()`. Use it in a ``with`` or ``async with`` statement,
     or call `acquire()` and `release()`, or `aacquire()` and `arelease()`, in pairs. The object can be used again after
     a release; each time it gets a new ticket. A thread or task that acquires a lock it already holds gets the same
     ticket again, and the last release leaves the queue. Threads and tasks started inside a lock write under it if they
@@ -503,7 +503,7 @@ class Lock(Generic[M]):
     one unexpired holder in DynamoDB's own document, holders in the order of their tickets, and no guarded write
     (`save`, `update`, `delete` of the locked item) applied after another process has taken over. The threads and tasks
     of a process are served in the order in which they came; each may draw its ticket up to one block later than callers
-    of other processes (`LockSettings.block`). Not guaranteed: exclusion of work outside DynamoDB. Pass the `ticket` to
+    of other processes (`LockSettings.max_callers_per_entry`). Not guaranteed: exclusion of work outside DynamoDB. Pass the `ticket` to
     such systems, and let them refuse a smaller one than they have seen.
 
     Guaranteed when a task is cancelled, however often, while it enters, waits, is granted the lock, holds or releases
@@ -720,7 +720,7 @@ class Lock(Generic[M]):
         held_lock.ensure(self._handle.entry_for("ensure"), wanted)
 
     async def aensure(self, remaining: Duration) -> None:
-        """As `ensure`, awaited, with the same argument `remaining`."""
+        """As `ensure_remaining`, awaited, with the same argument `remaining`."""
         wanted = seconds(remaining, "remaining")
         await concurrency.to_the_end(partial(held_lock.ensure, self._handle.held_entry(), wanted))
 
@@ -802,7 +802,7 @@ class Lock(Generic[M]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to copy or pickle it: two objects would share one hold, and release it twice."""
-        raise ConfigurationError(f"{self!r} cannot be copied or pickled: make another one by Model.lock().")
+        raise ConfigurationError(f"{self!r} cannot be copied or pickled: make another one by Model.locked().")
 
     def __repr__(self) -> str:
         if self._handle.entry is None or not self._handle.depth:

@@ -91,7 +91,7 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
         "waited_ms": ms_since(scope.began_s),
         "queue_depth": 0 if state is None else len(state.entries),
         "requests": scope.requests,
-        "looks": scope.looks,
+        "polls": scope.polls,
         "consumed_units": scope.units,
     }
 

@@ -75,7 +75,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
     held.
 
     Args:
-        *locks: locks made by `Model.lock()`, `Model.locked_range()` and `NamedLock.lock()`; naming the same one twice
+        *locks: locks made by `Model.locked()`, `Model.locked_range()` and `NamedLock.locked()`; naming the same one twice
             is fine.
         wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
 
@@ -108,7 +108,7 @@ def _all(locks: tuple[Lock[Any], ...], limit: float) -> Iterator[tuple[Lock[Any]
         for lock in in_order(locks):
             _take(lock, max(0.0, deadline - runtime.current.monotonic()), held)
         for lock in locks:
-            lock.ensure(0)  # its lease may have ended while the others were waited for
+            lock.ensure_remaining(0)  # its lease may have ended while the others were waited for
             lock.progress()
         yield locks
 
@@ -121,8 +121,8 @@ async def _aall(locks: tuple[Lock[Any], ...], limit: float) -> AsyncIterator[tup
             await handle_of(lock).abegin_block(max(0.0, deadline - runtime.current.monotonic()))
             held.push_async_exit(lock)
         for lock in locks:
-            if not lock.is_held:  # `ensure` may pass to another thread
-                await lock.aensure(0)
+            if not lock.is_held:  # `ensure_remaining` may pass to another thread
+                await lock.aensure_remaining(0)
             lock.progress()
         yield locks
 

@@ -111,7 +111,7 @@ class LockOptions:
     @property
     def may_share_an_entry(self) -> bool:
         """Whether other callers of this process may wait behind our entry, and we behind theirs."""
-        return self.lock_mode == WHOLE and self.wait > 0 and self.settings.block > 1
+        return self.lock_mode == WHOLE and self.wait > 0 and self.settings.max_callers_per_entry > 1
 
     def must_fit(self, first: QueueEntry, label: str) -> None:
         """Refuse to wait in a queue of another kind, by its first entry, if that is alive.

@@ -54,7 +54,7 @@ class LockAttribute(Attribute[LockState]):
     reads the item. The attribute is maintained by lock operations alone: on an instance it reads as the
     `LockState` at the time the instance was loaded, and it cannot be assigned.
 
-    A model may call the attribute ``lock``, as most do. ``Model.lock(key)`` still makes a lock then:
+    A model may call the attribute ``lock``, as most do. ``Model.locked(key)`` still makes a lock then:
     on the class, the attribute can be called with the key of an item.
 
     Args:
@@ -107,10 +107,10 @@ class LockAttribute(Attribute[LockState]):
         return state_of(value)
 
     def __call__(self, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Lock[Any]:
-        """Return ``Model.lock(hash_key, range_key, **options)``, for models whose attribute hides it."""
+        """Return ``Model.locked(hash_key, range_key, **options)``, for models whose attribute hides it."""
         model: type[Any] | None = self._model
         if model is None:
-            raise ConfigurationError("a LockAttribute makes locks only through its model: Model.lock(key).")
+            raise ConfigurationError("a LockAttribute makes locks only through its model: Model.locked(key).")
         if not hasattr(model, "locked"):
             raise ConfigurationError(
                 f"{model.__name__} has a LockAttribute, but is no LockableModel: derive it from one."
@@ -337,13 +337,13 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _enforces(cls) -> str | None:
-        """Return ``Meta.enforce``: which locks every write is checked against, also outside of them."""
+        """Return ``Meta.enforce_locks``: which locks every write is checked against, also outside of them."""
         what = getattr(getattr(cls, "Meta", None), "enforce", None)
         if what is None:
             return None
         if what not in {"ranges", "table"} or range_name_of(cls) is None or cls._lock_attribute() is not None:
             raise ConfigurationError(
-                f"Meta.enforce is 'ranges' or 'table', for a model with a range key, a Meta.lock_table and no "
+                f"Meta.enforce_locks is 'ranges' or 'table', for a model with a range key, a Meta.lock_table and no "
                 f"LockAttribute; it is {what!r}, of {cls.__name__}."
             )
         return str(what)

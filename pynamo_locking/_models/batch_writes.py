@@ -374,7 +374,7 @@ def _key_of(item: Model) -> ItemKey:
 def _checked_already(row: LockRow) -> ConfigurationError:
     """Return the error for a second action on the row of a lock: DynamoDB allows one for each item."""
     return _invalid(
-        f"a write under {row.label} in this transaction checks it already: leave out `check()` of it.",
+        f"a write under {row.label} in this transaction checks it already: leave out `add_check_to()` of it.",
         row.table,
     )
 

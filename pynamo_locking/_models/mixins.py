@@ -362,7 +362,7 @@ class LockableMixin(VersionedMixin):
 
     The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
     `NamedLock` class named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a
-    `LockSettings`. With ``Meta.enforce = "ranges"``, or ``"table"``, every write through the model is refused while
+    `LockSettings`. With ``Meta.enforce_locks = "ranges"``, or ``"table"``, every write through the model is refused while
     another party has locked a range around the item, or the table.
 
     Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
@@ -456,7 +456,7 @@ class LockableMixin(VersionedMixin):
 
         It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
         not conflict. First come, first served: small ranges that come later wait behind a large range. With
-        ``Meta.enforce`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`), except
+        ``Meta.enforce_locks`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`), except
         those of the holder; a row with an interval (`IntervalMixin`) is in the range if a part of its interval is.
         Without it only other locks of ranges meet this one. Inside, writes of items in the range are refused by
         DynamoDB once the lock is lost, and reads see everything that earlier holders wrote. Locks of single items,
@@ -495,12 +495,14 @@ class LockableMixin(VersionedMixin):
         refused like all other writes. The arguments are those of `locked`, without `permits`; there is no `item`.
 
         Raises:
-            ConfigurationError: the model has no ``Meta.enforce = "table"``: its writers would not meet the lock.
+            ConfigurationError: the model has no ``Meta.enforce_locks = "table"``: its writers would not meet the lock.
 
         Cost: 1 write to enter, 1 to leave.
         """
         if cls._enforces() != "table":
-            raise ConfigurationError(f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce = 'table'.")
+            raise ConfigurationError(
+                f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce_locks = 'table'."
+            )
         lock_mode = make_lock_mode(shared=options.pop("shared", False))
         return cls._make_lock(cls._table_target, lock_mode, **options)
 

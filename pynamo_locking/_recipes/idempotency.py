@@ -506,7 +506,7 @@ def idempotent(  # noqa: PLR0913 - options
     `final`. One that returns what cannot be serialized raises as well.
 
     Guaranteed under crashes, lost answers and pauses: of all calls with one key, one result is stored, and returned
-    until `keep` has passed. While a call is in progress, other calls wait or are refused. A call that ends after its
+    until `expires_after` has passed. While a call is in progress, other calls wait or are refused. A call that ends after its
     key was taken over raises `LockLost`, and its result is not stored. Not guaranteed: that the effects of the function
     elsewhere happen once. If its process dies after the effect and before the result is stored, the next call repeats
     the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a system that can refuse it. Changes of items

@@ -79,22 +79,22 @@ class Term:
         self._lasting().progress()
 
     def condition(self) -> Condition:
-        """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.condition`.
+        """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.held_condition`.
 
         Raises:
             LockLost: the term has ended.
         """
-        return self._lasting().condition()
+        return self._lasting().held_condition()
 
     def check(self, transaction: TransactWrite) -> None:
-        """Let a transaction fail once the term has ended, whatever this process believes: `Lock.check`.
+        """Let a transaction fail once the term has ended, whatever this process believes: `Lock.add_check_to`.
 
         Raises:
             LockLost: the term has ended.
 
         Cost: that of one more action in the transaction.
         """
-        self._lasting().check(transaction)
+        self._lasting().add_check_to(transaction)
 
     def resign(self) -> None:
         """End the term. The campaign goes on, behind the waiting candidates."""

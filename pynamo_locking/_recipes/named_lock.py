@@ -13,7 +13,7 @@ from pynamo_locking._locks.options import check_plain
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute
 from pynamo_locking._models.mixins import LockableModel
 from pynamo_locking._models.tables import OwnTable
-from pynamo_locking._recipes.leader_election import Campaign
+from pynamo_locking._recipes.leader_election import LeaderElection
 from pynamo_locking._recipes.once import Once, as_lock_of_a_job, make_period
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.lease import Duration, Heartbeat, LockSettings
     from pynamo_locking._locks.options import LockKeywords
-    from pynamo_locking._recipes.leader_election import Term
+    from pynamo_locking._recipes.leader_election import LeaderTerm
 
 
 class NamedLock(OwnTable, LockableModel):
@@ -68,14 +68,14 @@ class NamedLock(OwnTable, LockableModel):
         cls,
         name: str,
         *,
-        on_elected: Callable[[Term], object] | None = None,
+        on_elected: Callable[[LeaderTerm], object] | None = None,
         on_lost: Callable[[str], object] | None = None,
         lease: Duration | None = None,
         heartbeat: Heartbeat = "progress",
         max_hold: Duration | None = None,
         owner: str | None = None,
         settings: LockSettings | None = None,
-    ) -> Campaign:
+    ) -> LeaderElection:
         """Let this process be a candidate for the leadership of a name, for as long as a block lasts.
 
         For example::
@@ -87,18 +87,18 @@ class NamedLock(OwnTable, LockableModel):
                             term.progress()
                             ...
 
-        The leader is the process that holds the lock of that name; the other candidates wait in its queue. `Campaign`
-        says what is guaranteed, and `Term` what a leader may rely on.
+        The leader is the process that holds the lock of that name; the other candidates wait in its queue. `LeaderElection`
+        says what is guaranteed, and `LeaderTerm` what a leader may rely on.
 
         Args:
             name: what is led.
-            on_elected: a plain function, called with the `Term` when this process is elected, on a thread of its own.
+            on_elected: a plain function, called with the `LeaderTerm` when this process is elected, on a thread of its own.
                 It may do the work of the leader, or start it and return. If it raises an error, the term ends, and the
                 campaign goes on a third of a lease later; `LockLost` of the term itself is no error.
-            on_lost: a plain function, called with the reason (`Term.reason`) when a term has ended, also when the
+            on_lost: a plain function, called with the reason (`LeaderTerm.reason`) when a term has ended, also when the
                 leader resigns, and before the lock is released: stop here what `on_elected` has started.
             lease: how long a killed leader blocks its successor, in seconds or as a timedelta. 60 s unless set.
-            heartbeat: ``"progress"``, the default: a leader whose work does not call `Term.progress` for two thirds of
+            heartbeat: ``"progress"``, the default: a leader whose work does not call `LeaderTerm.progress` for two thirds of
                 a lease steps down. With True it leads for as long as its process lives.
             max_hold: the longest term, in seconds or as a timedelta. Without end unless set.
             owner: as for `locked`.
@@ -110,12 +110,12 @@ class NamedLock(OwnTable, LockableModel):
         Raises:
             ConfigurationError: for arguments that cannot work. No request has been made.
 
-        Cost: none here; see `Campaign`.
+        Cost: none here; see `LeaderElection`.
         """
         check_plain("on_elected", on_elected)
         check_plain("on_lost", on_lost)
         terms: dict[str, Any] = {"lease": lease, "heartbeat": heartbeat, "max_hold": max_hold, "owner": owner}
-        return Campaign(cls.locked(name, wait=math.inf, settings=settings, **terms), on_elected, on_lost)
+        return LeaderElection(cls.locked(name, wait=math.inf, settings=settings, **terms), on_elected, on_lost)
 
     @classmethod
     def once(
@@ -134,7 +134,7 @@ class NamedLock(OwnTable, LockableModel):
         lock that is still held: the request that releases the lock notes the success in its row. A block that raises,
         a process that dies and a lock that is lost note nothing. Then the next caller that waits runs the job; after
         the death of a process, when its lease has expired. So a job that dies after its work and before that request
-        runs again: make the work idempotent, or let `run.ticket` or `run.lock.check` refuse the late run.
+        runs again: make the work idempotent, or let `run.ticket` or `run.lock.add_check_to` refuse the late run.
 
         Periods are a grid in a time zone. Each process computes the beginning of its period from its wall clock when
         it asks, and its run is due only if that is later than the one noted. So a machine whose clock is behind skips
@@ -157,9 +157,9 @@ class NamedLock(OwnTable, LockableModel):
                 process that dies or fails; with 0 a job that runs elsewhere is not waited for.
 
         Returns:
-            A context manager, also for ``async with``, that yields a `Run`: true if the job is to be done in the block;
+            A context manager, also for ``async with``, that yields a `OnceRun`: true if the job is to be done in the block;
             or a decorator of a function that is the job, whose call returns None if it is not to be done here.
-            Otherwise `Run.answer` says why: it is done, too soon, or was running elsewhere for all of `wait`. A block
+            Otherwise `OnceRun.status` says why: it is done, too soon, or was running elsewhere for all of `wait`. A block
             that asks neither runs each time, which a warning says.
 
         Raises:

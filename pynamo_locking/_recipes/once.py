@@ -16,7 +16,7 @@ from typing_extensions import ParamSpec
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, LONGEST_LEASE_S, Duration, seconds
-from pynamo_locking._core.lock_queue import Success
+from pynamo_locking._core.lock_queue import RunRecord
 from pynamo_locking._io import concurrency, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import held_lock
@@ -41,7 +41,7 @@ _P = ParamSpec("_P")
 
 
 #: What became of the question whether a run is ours.
-Answer: TypeAlias = Literal["due", "done", "too soon", "busy"]
+Answer: TypeAlias = Literal["due", "done", "too_soon", "busy"]
 
 _DAY_S: Final = 24 * 3600
 _HOUR_S: Final = 3600
@@ -90,7 +90,7 @@ class Period:
                 begin = begin.replace(fold=1)  # by the clock as it is now
         return int(begin.timestamp()) * 1000
 
-    def answer(self, begin_ms: int, now_ms: int, last: Success | None) -> Answer:
+    def answer(self, begin_ms: int, now_ms: int, last: RunRecord | None) -> Answer:
         """Tell whether a run is due in the period that began then, by the last success.
 
         Periods are compared by their order, and not for equality: a machine whose clock is behind would run the job of
@@ -100,7 +100,7 @@ class Period:
             return "due"
         if (begin_ms <= last.period_ms) if self.zone is not None else now_ms - last.ended_ms < self.length_s * 1000:
             return "done"
-        return "too soon" if self.at_least_s > 0 and now_ms - last.began_ms < self.at_least_s * 1000 else "due"
+        return "too_soon" if self.at_least_s > 0 and now_ms - last.began_ms < self.at_least_s * 1000 else "due"
 
 
 def make_period(period: Duration, zone: str | tzinfo | None, *, since_success: bool, at_least: Duration) -> Period:
@@ -160,13 +160,13 @@ class Run(Generic[M]):
     """What `NamedLock.once` yields: true if this run is ours, and why not otherwise.
 
     Attributes:
-        lock: of the job. It is held if the run is ours: for `Lock.check`, `Lock.renew`, `Lock.lost` and `Lock.item`.
+        lock: of the job. It is held if the run is ours: for `Lock.add_check_to`, `Lock.renew`, `Lock.lost` and `Lock.item`.
         last: the last successful run before this one; None if none is known, or the run is busy.
         period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
         timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
     """
 
-    def __init__(self, lock: Lock[M], answer: Answer, last: Success | None, period_begins: datetime) -> None:
+    def __init__(self, lock: Lock[M], answer: Answer, last: RunRecord | None, period_begins: datetime) -> None:
         self.lock = lock
         self._answer: Answer = answer
         self._was_asked = False
@@ -179,7 +179,7 @@ class Run(Generic[M]):
     def answer(self) -> Answer:
         """``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
 
-        ``"too soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the lock
+        ``"too_soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the lock
         for all of `wait`.
         """
         self._was_asked = True
@@ -319,7 +319,7 @@ class Once(Generic[M]):
             self._warn(last, now_ms)
         return answer == "due"
 
-    def _warn(self, last: Success, now_ms: int) -> None:
+    def _warn(self, last: RunRecord, now_ms: int) -> None:
         skew = self._handle.options.settings.max_clock_skew
         ahead_s = (last.began_ms - now_ms) / 1000
         if ahead_s > (_SKEW_S if skew is None else skew):
@@ -342,7 +342,7 @@ class Once(Generic[M]):
         self._run.timeout = error
         return True
 
-    def _make_run(self, answer: Answer, last: Success | None) -> Run[M]:
+    def _make_run(self, answer: Answer, last: RunRecord | None) -> Run[M]:
         zone = self._period.zone or timezone.utc
         return Run(self.lock, answer, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
 
@@ -384,7 +384,7 @@ class Once(Generic[M]):
                 f"{held.row.label} was acquired in the block of once(), so no success is noted: leave it to once()."
             )
         now_ms = runtime.current.time_ms()
-        success = Success(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
+        success = RunRecord(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
         held_lock.record_success(held, success, self._period.kept_s(self._handle.options.settings.max_lease))
 
 
@@ -398,5 +398,5 @@ def as_lock_of_a_job(lock: Lock[M]) -> Lock[M]:
     options = handle.options
     if not options.lock_mode.may_write:
         raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
-    handle.options = replace(options, settings=replace(options.settings, block=1))
+    handle.options = replace(options, settings=replace(options.settings, max_callers_per_entry=1))
     return lock

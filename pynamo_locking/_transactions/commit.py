@@ -35,9 +35,9 @@ from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.transactions import (
     CannotBeStaged,
     CommitPath,
+    CommitPlan,
     IntentFacts,
     MemberFacts,
-    Plan,
     TransactionRecord,
     TransactionStatus,
     choose_path,
@@ -215,7 +215,11 @@ class MultiRequestCommit:
     """One commit of the long path; `extra` are more actions of its decision."""
 
     def __init__(
-        self, members: Sequence[TransactionItem], plan: Plan, options: TransactionOptions, extra: Sequence[RowWrite]
+        self,
+        members: Sequence[TransactionItem],
+        plan: CommitPlan,
+        options: TransactionOptions,
+        extra: Sequence[RowWrite],
     ) -> None:
         assert options.record_table is not None  # noqa: S101 - `CommitRun.plan` checks it
         self._members = members
@@ -560,7 +564,7 @@ class CommitRun:
         """Whether the transaction is known to be committed, even if the work after the decision was interrupted."""
         return self._long is not None and self._long.is_decided
 
-    def plan(self) -> Plan:
+    def plan(self) -> CommitPlan:
         """Return the path and the number of requests; refuse a commit for which no path is possible.
 
         This works out all that the commit would store, without a request.
@@ -581,7 +585,7 @@ class CommitRun:
         one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
         return replace(facts, intent=facts_of(table, one))
 
-    def _choose(self) -> Plan:
+    def _choose(self) -> CommitPlan:
         try:
             extra = self._extra_actions()
             is_long = len(self._members) + extra + self._options.record > dynamodb.MOST_ACTIONS
@@ -675,7 +679,7 @@ class CommitRun:
         record_table = self._options.record_table
         return connections if record_table is None else [*connections, record_table.connection]
 
-    def _write_long(self, plan: Plan) -> None:
+    def _write_long(self, plan: CommitPlan) -> None:
         self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))
         try:
             self._long.run()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
 
-    from pynamo_locking._core.transactions import Plan
+    from pynamo_locking._core.transactions import CommitPlan
     from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.items import Locking
@@ -361,7 +361,7 @@ class Transaction:
             raise ConfigurationError(f"{type(item).__name__} is no model of this package: see VersionedMixin.")
         return self._members.of(item, is_write=is_write, replaces=replaces)
 
-    def plan(self) -> Plan:
+    def plan(self) -> CommitPlan:
         """Return how the transaction would be committed now, and in how many requests without contention.
 
         Raises:

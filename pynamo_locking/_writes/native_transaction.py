@@ -80,7 +80,7 @@ class TransactionActions(Work):
         if held & barred:
             raise ConfigurationError(
                 "one transaction cannot write inside and outside of a range that is locked here, if all writes are "
-                "checked (Meta.enforce): lock one range that spans both."
+                "checked (Meta.enforce_locks): lock one range that spans both."
             )
         held_entries = [own for own in writer.held_entries if not self.guards_row_of(own)]
         return [

@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from pynamo_locking import ConfigurationError, InvalidInput, OutcomeUnknown
 from pynamo_locking._facade import inspection, keys, lock_target_of, plain, text_of_ms
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import LOCKS, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import EXPECTED, Exit, Problem, explain, usage
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typing_extensions import Self
 
-from pynamo_locking import ConfigurationError, InvalidInput, LockLost, LockTimeout, OutcomeUnknown
 from pynamo_locking._facade import inspection, plain, text_of_ms
 from pynamo_locking.cli import guardian, terminal
 from pynamo_locking.cli.command import LOCKS, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
 from pynamo_locking.cli.terminal import EXPECTED, Exit, Handlers, Problem, Stopped, stop, usage
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockLost, LockTimeout, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-    from pynamo_locking import Lock, NamedLock, Run
+    from pynamo_locking import Lock, NamedLock
+    from pynamo_locking.recipes import OnceRun
 
 
 # When ``run`` may start its program: as soon as the lock is ours, or once in a period.
@@ -70,7 +71,7 @@ class Turn:
 
     def __init__(self, locks: type[NamedLock], name: str, terms: dict[str, Any], period: dict[str, Any] | None) -> None:
         self.news = threading.Event()
-        self.run: Run[Any] | None = None
+        self.run: OnceRun[Any] | None = None
         terms = {**terms, "on_lost": lambda _: self.news.set()}
         if period is None and terms.get("wait") is None:
             terms["wait"] = 60
@@ -97,7 +98,7 @@ class Turn:
             self.lock.release()
             return
         if not has_succeeded:
-            self.run.does_not_count()
+            self.run.discard()
         self._once.__exit__(None, None, None)
 
     @property
@@ -108,7 +109,7 @@ class Turn:
         last, name = self.run.last, plain(self.lock.name)
         began, ended = text_of_ms(last.began_ms), text_of_ms(last.ended_ms)
         who = f"{plain(last.owner)} (ticket {last.ticket})"
-        if self.run.answer == "done":
+        if self.run.status == "done":
             return f"{name} is done for this period: {who} has succeeded at {ended}."
         return f"it is too soon for {name}: the last run that has succeeded, of {who}, began at {began}."
 
@@ -131,12 +132,12 @@ def ended(program: str, code: int) -> str:
     return f"{program} was killed by signal {code - 128}" if by_signal else f"{program} ended with exit code {code}"
 
 
-def shown(run: Run[Any] | None, *, has_run: bool, counts: bool) -> Mapping[str, Any]:
+def shown(run: OnceRun[Any] | None, *, has_run: bool, counts: bool) -> Mapping[str, Any]:
     """Return what ``--json`` shows of a run of a period; nothing without a period."""
     if run is None:
         return {}
     return {
-        "answer": run.answer,
+        "answer": run.status,
         "has_run": has_run,
         "counts": counts,
         "period_began_at": text_of_ms(int(run.period_begins.timestamp() * 1000)),

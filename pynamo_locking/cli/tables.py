@@ -12,7 +12,7 @@ from pynamodb.attributes import TTLAttribute
 from pynamodb.exceptions import TableError
 from rich.text import Text
 
-from pynamo_locking import IntervalMixin, LockableMixin, NamedLock, TransactionTable
+from pynamo_locking import LockableMixin, NamedLock, TransactionTable
 from pynamo_locking._facade import (
     NO_TABLE,
     connection_of,
@@ -28,6 +28,7 @@ from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import BOTH, Commands
 from pynamo_locking.cli.session import Session
 from pynamo_locking.cli.terminal import EXPECTED, explain, said, usage
+from pynamo_locking.intervals import IntervalMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,8 @@ from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the 
 from pynamo_locking.cli.terminal import Exit, Problem, usage
 
 if TYPE_CHECKING:
-    from pynamo_locking import SweepReport, TransactionTable
+    from pynamo_locking import TransactionTable
+    from pynamo_locking.transactions import SweepReport
 
 _ID: Final = "The transaction's id, from `tx list` or an OutcomeUnknown."
 _MODEL: Final = "A TransactionTable, or a model that names one, instead of --table."

@@ -14,7 +14,7 @@ from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the 
 from pynamo_locking.cli.terminal import usage
 
 if TYPE_CHECKING:
-    from pynamo_locking import UniqueReport
+    from pynamo_locking.unique import UniqueReport
 
 _Model = Annotated[str, typer.Argument(metavar="MODULE:MODEL", help="A model of your application with Meta.unique.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

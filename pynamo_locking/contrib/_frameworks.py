@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking import ConfigurationError, LockableMixin, LockSettings
+from pynamo_locking import LockableMixin, LockSettings
 from pynamo_locking._facade import (
     LONGEST_LEASE_S,
     believed,
@@ -24,6 +24,7 @@ from pynamo_locking._facade import (
     versions,
 )
 from pynamo_locking.exceptions import (
+    ConfigurationError,
     Conflict,
     InvalidInput,
     ItemLocked,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
-    from pynamo_locking import LockState
+    from pynamo_locking.inspection import LockState
 
 logger = logging.getLogger("pynamo_locking")
 

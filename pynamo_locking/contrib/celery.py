@@ -19,8 +19,9 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils import json
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamo_locking import ConfigurationError, Conflict, ItemLocked, LockTimeout, NamedLock
+from pynamo_locking import NamedLock
 from pynamo_locking._facade import runtime
+from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockTimeout
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -119,7 +120,7 @@ class UniqueTask(Task):
 
     @property
     def lock(self) -> Lock[TaskClaims]:
-        """The lock of the run, for its `ticket`, `lost` and `ensure`; needs ``bind=True``.
+        """The lock of the run, for its `ticket`, `lost` and `ensure_remaining`; needs ``bind=True``.
 
         Raises:
             ConfigurationError: the task does not run in a worker, or has given up its claim already.

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends
 
-from pynamo_locking import ConfigurationError, atransaction, current_transaction
+from pynamo_locking import atransaction
 from pynamo_locking.contrib._frameworks import PreconditionRequired
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.transactions import current_transaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

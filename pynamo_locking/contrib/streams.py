@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import LockingError, TransactionTable
+from pynamo_locking import TransactionTable
 from pynamo_locking._facade import (
     audited,
     inspection,
@@ -23,6 +23,7 @@ from pynamo_locking._facade import (
     recovery,
     transaction_record,
 )
+from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,9 +123,9 @@ class Auditor:
             records: as in a Lambda event, or as boto3's ``get_records`` returns them.
             table: of records that do not name their stream, as those of ``get_records``.
         """
-        return [finding for record in records for finding in self.look_at(record, table=table)]
+        return [finding for record in records for finding in self.audit_record(record, table=table)]
 
-    def look_at(self, record: Record, *, table: str | None = None) -> list[Finding]:
+    def audit_record(self, record: Record, *, table: str | None = None) -> list[Finding]:
         """Return what was found in one record; see `audit`."""
         name = table or _table_of(record)
         try:
@@ -216,7 +217,7 @@ def handler(
 
     def handle(event: Mapping[str, Any], _context: object = None) -> dict[str, Any]:
         for record in event.get("Records", ()):
-            for finding in auditor.look_at(record):
+            for finding in auditor.audit_record(record):
                 logger.warning("written by another program: %s", finding)
                 try:
                     if on_finding is not None:

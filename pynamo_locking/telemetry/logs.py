@@ -75,7 +75,7 @@ def install(
 
 
 def _level_of(event: Event, level: int) -> int:
-    if isinstance(event, events.RenewalFailed) and not event.is_news:
+    if isinstance(event, events.RenewalFailed) and not event.should_log:
         return min(level, logging.DEBUG)
     is_notable = isinstance(event, events.Renewed) and event.failed_ms is not None
     return max(level, logging.WARNING) if is_notable or isinstance(event, NOTABLE) else level

@@ -173,7 +173,7 @@ class _Telemetry:
         about = _place_of(event) if has_it else {**_place_of(event), "error.type": "LockTimeout"}
         self._instruments.wait.record(event.waited_ms / 1000, about)
         self._count_units(event)
-        facts = _facts(event, "waited_ms", "queue_depth", "requests", "looks", "consumed_units")
+        facts = _facts(event, "waited_ms", "queue_depth", "requests", "polls", "consumed_units")
         has_waited = isinstance(event, events.TimedOut) and event.wait_ms > 0  # else no turn is no error
         error = "not our turn in time" if has_waited else ""
         attributes = {**about, **_facts_of(event), **facts}

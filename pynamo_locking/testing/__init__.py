@@ -4,7 +4,15 @@ The fixtures `memory_dynamodb` and `virtual_clock` for pytest come with the pack
 """
 
 from pynamo_locking.testing.clock import ClockView, TimeSource, VirtualClock, VirtualProcess
-from pynamo_locking.testing.faults import Strikes, conflict, held, lose, lost_answers, strong_global_table, throttled
+from pynamo_locking.testing.faults import (
+    FaultCount,
+    concurrent_write,
+    held_by_other,
+    lose_lock,
+    lost_responses,
+    strong_global_table,
+    throttled,
+)
 from pynamo_locking.testing.memory import MemoryClient, MemoryDynamoDB
 
 __all__ = [

@@ -532,7 +532,7 @@ class VirtualClock:
 
         For example::
 
-            with clock.process(skew_s=-120):
+            with clock.another_process(skew_s=-120):
                 Account.locked("a-1").acquire()
 
         Args:
@@ -546,7 +546,7 @@ class VirtualClock:
 
 
 class VirtualProcess(ClockView):
-    """The clocks of one process, made by `VirtualClock.process`.
+    """The clocks of one process, made by `VirtualClock.another_process`.
 
     In its ``with`` block the running thread or task, and what the package starts for it, uses these clocks, has a
     heartbeat of its own, and is another party: it holds only the locks that it has acquired in such blocks. Several

@@ -40,7 +40,7 @@ _WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteIt
 _is_fault: Final = contextvars.ContextVar("pynamo_locking_is_fault", default=False)
 
 
-class Strikes:
+class FaultCount:
     """What a fault has done.
 
     Attributes:
@@ -60,14 +60,14 @@ class Strikes:
 
 
 @contextmanager
-def conflict(
+def concurrent_write(
     model: type[_M],
     hash_key: Any,
     range_key: Any = None,
     *,
     by: Callable[[_M], object] | None = None,
     times: int = 1,
-) -> Iterator[Strikes]:
+) -> Iterator[FaultCount]:
     """Let another writer change an item just before the block's next write of it.
 
     ::
@@ -100,7 +100,7 @@ def conflict(
     Cost: 1 read and 1 write for each time.
     """
     is_write = _writes_of(model, hash_key, range_key)
-    strikes, failures = Strikes(), list[Exception]()
+    strikes, failures = FaultCount(), list[Exception]()
 
     def write() -> None:
         try:
@@ -133,9 +133,9 @@ def conflict(
 
 
 @contextmanager
-def lost_answers(
+def lost_responses(
     model: type[Model], hash_key: Any, range_key: Any = None, *, times: int | None = None, is_applied: bool = True
-) -> Iterator[Strikes]:
+) -> Iterator[FaultCount]:
     """Let no answer arrive, from the block's next write of an item on.
 
     ::
@@ -161,7 +161,7 @@ def lost_answers(
         AssertionError: when the block ends: it did not write the item. The block's own error goes before.
     """
     is_write = _writes_of(model, hash_key, range_key)
-    strikes = Strikes()
+    strikes = FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if not strikes._hits(lambda: strikes.count > 0 or is_write(operation, kwargs), times):
@@ -178,7 +178,7 @@ def lost_answers(
 
 
 @contextmanager
-def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strikes]:
+def throttled(model: type[Model], *, times: int | None = None) -> Iterator[FaultCount]:
     """Let DynamoDB refuse the requests to a model's table for want of capacity.
 
     It is the refusal that comes after botocore's own attempts.
@@ -190,7 +190,7 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strik
     Yields:
         What has happened so far.
     """
-    table, strikes = model.Meta.table_name, Strikes()
+    table, strikes = model.Meta.table_name, FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if strikes._hits(lambda: table in _tables(kwargs), times):
@@ -202,7 +202,7 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Strik
 
 
 @contextmanager
-def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[Strikes]:
+def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[FaultCount]:
     """Let a model's table answer as a global table with strong consistency between Regions does.
 
     ::
@@ -221,7 +221,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[S
     Yields:
         How many writes have been refused so far.
     """
-    table, strikes = model.Meta.table_name, Strikes()
+    table, strikes = model.Meta.table_name, FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if table not in _tables(kwargs):
@@ -244,7 +244,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[S
 
 
 @contextmanager
-def held(lock: Lock[_M]) -> Iterator[Lock[_M]]:
+def held_by_other(lock: Lock[_M]) -> Iterator[Lock[_M]]:
     """Let another party hold a lock while the block runs.
 
     ::
@@ -253,7 +253,7 @@ def held(lock: Lock[_M]) -> Iterator[Lock[_M]]:
             assert client.post("/accounts/a-1/deposits").status_code == 423
 
     What the block itself takes waits for it, as for any holder: with a heartbeat, unless the lock says otherwise.
-    Losing the lock, by `lose` or because a lease without heartbeat has ended, is no error here.
+    Losing the lock, by `lose_lock` or because a lease without heartbeat has ended, is no error here.
 
     Args:
         lock: a lock that is not acquired, as `locked` makes it: of an item, a name or a range; shared, or permits.
@@ -273,7 +273,7 @@ def held(lock: Lock[_M]) -> Iterator[Lock[_M]]:
             context.run(lock.release)
 
 
-def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = None) -> None:
+def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = None) -> None:
     """Let the holders of a lock lose it now, as if an operator had broken it.
 
     Their entries are removed from the queue. Holders in this process hear of it at once: ``lost`` is set, ``on_lost``
@@ -281,7 +281,7 @@ def lose(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = N
     next renewal or write, as always.
 
     To lose a lock that the application acquires and releases itself, call this in the place of something that it does
-    meanwhile; or just before its write: ``conflict(Account, "a-1", by=lambda _: lose(Account, "a-1"))``.
+    meanwhile; or just before its write: ``concurrent_write(Account, "a-1", by=lambda _: lose(Account, "a-1"))``.
 
     Args:
         lock: the lock, acquired; or the model of what is locked.

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Short, so that the others go on soon when a process was killed. In seconds.
-SETTINGS: Final = LockSettings(lease=2.0, request_timeout=0.3, poll=0.01, poll_max=0.1, max_clock_skew=0.5, wait=2.0)
+SETTINGS: Final = LockSettings(
+    lease=2.0, request_timeout=0.3, poll_interval=0.01, max_poll_interval=0.1, max_clock_skew=0.5, wait=2.0
+)
 #: Of a transaction.
 LEASE_S: Final = 3.0
 WAIT_S: Final = 2.0

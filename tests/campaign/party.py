@@ -14,17 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
-from pynamo_locking import (
-    Conflict,
-    ItemLocked,
-    LockingError,
-    OutcomeUnknown,
-    TransactionConflict,
-    TransactWrite,
-    transaction,
-    transactional,
-)
+from pynamo_locking import TransactWrite, transaction, transactional
 from pynamo_locking._core import dynamodb
+from pynamo_locking.exceptions import Conflict, ItemLocked, LockingError, OutcomeUnknown, TransactionConflict
 from tests.campaign.histories import MicroOp, Scribe
 from tests.campaign.models import (
     BESIDE,
@@ -45,7 +37,7 @@ from tests.campaign.models import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pynamo_locking import Transaction
+    from pynamo_locking.transactions import Transaction
 
 #: Of all operations, those on registers.
 _REGISTERS = 0.3
@@ -207,7 +199,7 @@ class Party:
                     if key in written:
                         writes.save(item)
                     else:
-                        writes.read(item)
+                        writes.check(item)
             return done
 
         self._do(registers, self._micro(self._some(registers, 4), registers=registers, least_writes=1), act)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import LockingError, transaction
+from pynamo_locking import transaction
+from pynamo_locking.exceptions import LockingError
 from tests.campaign import check, histories
 from tests.campaign.crew import crew_of
 from tests.campaign.models import BESIDE, CELLS, HELD, MODELS, SLOTS, Beside, Cell, Generations, Held, Mixed, model_of

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
+from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 from tests.simulation import claims
 
 if TYPE_CHECKING:

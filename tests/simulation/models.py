@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable
+from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import ListAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import (
     ExpiringMixin,
-    IdempotencyTable,
-    IntervalMixin,
     LockableModel,
     LockAttribute,
     LockSettings,
     NamedLock,
     TransactionTable,
-    UniqueTable,
     VersionAttribute,
     VersionedMixin,
 )
@@ -26,14 +26,21 @@ from tests.support.models import meta
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.
 SETTINGS: Final = LockSettings(
-    wait=1000, lease=6, poll_min=4, poll=4, poll_max=4, request_timeout=1, max_clock_skew=10, block=1
+    wait=1000,
+    lease=6,
+    min_poll_interval=4,
+    poll_interval=4,
+    max_poll_interval=4,
+    request_timeout=1,
+    max_clock_skew=10,
+    max_callers_per_entry=1,
 )
 
 #: Several looks between two renewals, so that those in an old image count.
-OFTEN: Final = replace(SETTINGS, poll_min=1.5, poll=1.5, poll_max=1.5)
+OFTEN: Final = replace(SETTINGS, min_poll_interval=1.5, poll_interval=1.5, max_poll_interval=1.5)
 
 #: Looks as often as the queue moves fast.
-BY_PACE: Final = replace(SETTINGS, poll_min=0.5, poll=2)
+BY_PACE: Final = replace(SETTINGS, min_poll_interval=0.5, poll_interval=2)
 
 #: Trusts no wall clock.
 NO_HINTS: Final = replace(SETTINGS, max_clock_skew=None)
@@ -42,7 +49,7 @@ NO_HINTS: Final = replace(SETTINGS, max_clock_skew=None)
 def share_entries(block: int) -> None:
     """Let so many callers of a process share an entry, with all of these settings."""
     for settings in (SETTINGS, OFTEN, BY_PACE, NO_HINTS):
-        object.__setattr__(settings, "block", block)
+        object.__setattr__(settings, "max_callers_per_entry", block)
 
 
 _OPTIONS: Final = {
@@ -112,7 +119,7 @@ class Slot(_Versioned, LockableModel):
 class Shelf(_Versioned, LockableModel):
     """The same, and every write meets the locks of ranges, also of a writer that locks nothing."""
 
-    Meta = _meta("shelf", lock_table=Names, enforce="ranges")
+    Meta = _meta("shelf", lock_table=Names, enforce_locks="ranges")
     at: Any = NumberAttribute(range_key=True)
 
 

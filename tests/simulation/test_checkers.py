@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking import LockLost
 from pynamo_locking._core.lock_queue import EntryOwnership
+from pynamo_locking.exceptions import LockLost
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
 from tests.simulation.checkers.locks import OneHolder
 from tests.simulation.engine.faults import Fault

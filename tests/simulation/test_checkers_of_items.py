@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking import StaleVersion
+from pynamo_locking.exceptions import StaleVersion
 from tests.simulation.checkers.by_hand import NOTE, OTHER, History, judged, judging, log, refused
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
 from tests.simulation.engine.faults import Fault

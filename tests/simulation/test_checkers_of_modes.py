@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking import LockTimeout
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, LockMode, Mode
+from pynamo_locking.exceptions import LockTimeout
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
 from tests.simulation.claims import are_rivals, queued_in, wished
 from tests.simulation.engine.faults import Fault

@@ -19,23 +19,22 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking import (
-    IntervalMixin,
     LockableModel,
     LockAttribute,
-    LockingError,
     NamedLock,
-    OutcomeUnknown,
-    Transaction,
     TransactionTable,
     VersionAttribute,
     transaction,
     transactional,
 )
+from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from tests.campaign.histories import MicroOp, Scribe
 
 if TYPE_CHECKING:

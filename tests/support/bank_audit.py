@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import SweepReport, outcome, sweep, transactional
+from pynamo_locking.transactions import SweepReport
+
+from pynamo_locking import transactional
 from tests.campaign.check import check_parts
 from tests.campaign.histories import Scribe
 from tests.support import workers
@@ -44,7 +46,8 @@ from tests.support.workers import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pynamo_locking import Transaction
+    from pynamo_locking.transactions import Transaction
+
     from tests.engines.engine import Engine
     from tests.support.nursery import Crew
 
@@ -259,7 +262,7 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
             run.kills, ledger = len(crew.killed), Ledger.of(crew.folder)
         run.seconds, run.outcomes, run.resumed = time.monotonic() - start, ledger.count(), ledger.resumed()
         run.marks, run.poison = marks.seen, marks.hidden
-        run.swept = sweep(Transactions, segments=2)
+        run.swept = Transactions.sweep(segments=2)
         run.aborted_by = check_end(ledger, plain)
         check_history(Path(folder), seed, scribe)
     run.snapshots, run.conflicts, run.plain_looks = snapshots.taken, snapshots.conflicts, watches[1].count
@@ -318,7 +321,7 @@ def check_end(ledger: Ledger, plain: PlainLooks) -> Counter[str]:
 def outcome_of_key(label: str) -> bool | None:
     """Whether the key of a transfer says that it was committed; None if it has no key."""
     key = key_of(label)
-    return None if key is None else outcome(Transactions, idempotency_key=key) == "committed"
+    return None if key is None else Transactions.outcome(idempotency_key=key) == "committed"
 
 
 def _check_receipts(present: set[str]) -> None:
@@ -348,6 +351,6 @@ def _check_headers() -> Counter[str]:
             if image["state"]["S"] == "aborted":
                 reasons[image.get("by", {"S": "?"})["S"]] += 1
     assert not states.keys() - {"finished", "aborted"}, states
-    examined = sweep(Transactions).examined
+    examined = Transactions.sweep().examined
     assert examined == 0, f"a second sweep has found {examined}"
     return reasons

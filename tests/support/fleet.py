@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import botocore.session
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import base
 from pynamodb.exceptions import PynamoDBException
@@ -24,21 +25,19 @@ from pynamodb.models import Model
 
 import pynamo_locking
 from pynamo_locking import (
-    IntervalMixin,
     LockableModel,
     LockAttribute,
-    LockingError,
     LockSettings,
     NamedLock,
-    OutcomeUnknown,
     TransactionTable,
     VersionAttribute,
     transaction,
 )
+from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from tests.support import nursery
 
 #: A killed holder keeps the others waiting for so long.
-SETTINGS: Final = LockSettings(lease=1.2, request_timeout=0.2, poll=0.02, max_clock_skew=0.5, wait=30.0)
+SETTINGS: Final = LockSettings(lease=1.2, request_timeout=0.2, poll_interval=0.02, max_clock_skew=0.5, wait=30.0)
 PURSES: Final = [f"p{i}" for i in range(12)]
 BALANCE: Final = 100
 #: More actions are a long transaction, as are those with six purses.

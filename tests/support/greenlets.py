@@ -10,21 +10,20 @@ import threading
 from typing import Any, Final
 
 import gevent
+from pynamo_locking.transactions import Transaction, current_transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import (
     LockableModel,
     LockAttribute,
     LockSettings,
-    LockTimeout,
     NamedLock,
-    Transaction,
     VersionAttribute,
-    current_transaction,
     locked_all,
     transaction,
     transactional,
 )
+from pynamo_locking.exceptions import LockTimeout
 
 PATIENCE: Final = 60.0
 
@@ -32,7 +31,7 @@ PATIENCE: Final = 60.0
 class Account(LockableModel):
     class Meta:
         table_name = ""
-        lock_settings = LockSettings(poll=0.02, request_timeout=0.5, lease=4, wait=PATIENCE)
+        lock_settings = LockSettings(poll_interval=0.02, request_timeout=0.5, lease=4, wait=PATIENCE)
 
     name = UnicodeAttribute(hash_key=True)
     value = NumberAttribute(default=0)
@@ -43,7 +42,7 @@ class Account(LockableModel):
 class Names(NamedLock):
     class Meta:
         table_name = ""
-        lock_settings = LockSettings(poll=0.02, request_timeout=0.5, lease=4, wait=PATIENCE)
+        lock_settings = LockSettings(poll_interval=0.02, request_timeout=0.5, lease=4, wait=PATIENCE)
 
 
 def all_of(work: Any, times: int) -> None:

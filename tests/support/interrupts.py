@@ -52,7 +52,7 @@ def in_an_edit() -> None:
 
 
 def by_acquire_and_release() -> None:
-    lock = Locks.lock("a").acquire()
+    lock = Locks.locked("a").acquire()
     try:
         pass
     finally:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import (
     ExpiringMixin,
-    IntervalMixin,
     LockableModel,
     LockAttribute,
     NamedLock,

@@ -17,9 +17,9 @@ from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock
 M = TypeVar("M", bound=Model)
 
 #: Quick looks, and a lease that the tests can outlive on a clock of their own.
-QUICK = LockSettings(poll=0.01, poll_max=0.05, request_timeout=1.0)
+QUICK = LockSettings(poll_interval=0.01, max_poll_interval=0.05, request_timeout=1.0)
 #: The same with an entry for each caller, so that a thread stands for another process.
-APART = replace(QUICK, block=1)
+APART = replace(QUICK, max_callers_per_entry=1)
 
 
 def meta(table_name: str, **options: Any) -> Any:

@@ -14,8 +14,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import LockLost, LockSettings, NamedLock
+from pynamo_locking import LockSettings, NamedLock
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockLost
 from tests.support.nursery import Places, shared, use
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ PERIOD_S: Final = 3600
 #: How far the clocks of two machines differ at most; those that are behind most are in the period before.
 SPREAD_S: Final = 10.0
 JOB_S: Final = 0.1
-SETTINGS: Final = LockSettings(lease=2.4, request_timeout=0.4, poll=0.02, poll_max=0.2)
+SETTINGS: Final = LockSettings(lease=2.4, request_timeout=0.4, poll_interval=0.02, max_poll_interval=0.2)
 
 
 class Jobs(NamedLock):
@@ -69,7 +70,7 @@ def _machine(
                     note("killed", **facts)
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(JOB_S)
-        note("succeeded" if run else run.answer, **facts)
+        note("succeeded" if run else run.status, **facts)
     except LockLost:  # the machine that these tests run on was busy for a whole lease
         note("lost", **facts)
 

@@ -10,15 +10,8 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
-from pynamo_locking import (
-    BatchError,
-    ConfigurationError,
-    NamedLock,
-    TransactWrite,
-    VersionAttribute,
-    locked_all,
-    transaction,
-)
+from pynamo_locking import NamedLock, TransactWrite, VersionAttribute, locked_all, transaction
+from pynamo_locking.exceptions import BatchError, ConfigurationError
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Device, Locks, meta
 from tests.support.transaction_helpers import add_fillers
@@ -75,7 +68,7 @@ def take(lock: Any) -> None:
 
 def by_hand() -> None:
     """Take one and give it back by hand."""
-    lock = Locks.lock(NAME)
+    lock = Locks.locked(NAME)
     lock.acquire()
     lock.release()
 
@@ -165,13 +158,13 @@ LOCKS: Final[dict[str, Way]] = {
     "`NamedLock.locked(shared=True)`": Way(Locks, NAME, lambda: take(Locks.locked(NAME, shared=True))),
     "`NamedLock.locked(permits=2)`": Way(Locks, NAME, lambda: take(Locks.locked(NAME, permits=2))),
     "`NamedLock.locked_range`": Way(Locks, NAME, lambda: take(Locks.locked_range(NAME, 1, 2))),
-    "`NamedLock.lock().acquire()`": Way(Locks, NAME, by_hand),
+    "`NamedLock.locked().acquire()`": Way(Locks, NAME, by_hand),
     "`NamedLock.try_locked`": Way(Locks, NAME, lambda: take(Locks.try_locked(NAME))),
     "`NamedLock.locked_first`": Way(Locks, NAME, lambda: take(Locks.locked_first([NAME]))),
     "`NamedLock.once`": Way(Locks, NAME, lambda: take(Locks.once(NAME, period=3600))),
     "`NamedLock.edit`": Way(Memo, NAME, lambda: take(Memo.edit(NAME)), (Transactions,)),
     "`async with NamedLock.locked`": Way(Locks, NAME, lambda: asyncio.run(atake())),
-    "`locked_all`": Way(Locks, NAME, lambda: take(locked_all(Locks.lock("a"), Locks.lock(NAME)))),
+    "`locked_all`": Way(Locks, NAME, lambda: take(locked_all(Locks.locked("a"), Locks.locked(NAME)))),
     "`Model.locked` with `Meta.lock_table`": Way(Locks, "{items}/d", lambda: take(Device.locked("d")), (Device,)),
     "`Model.edit` with `Meta.lock_table`": Way(Locks, "{items}/d", lambda: take(Device.edit("d")), (Device,)),
     "`Model.locked_range`": Way(SlotLocks, "{items}/d", lambda: take(Slot.locked_range("d", 1, 2)), (Slot,)),

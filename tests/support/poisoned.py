@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import TransactionTable, TransactWrite, recover, sweep, transaction
+from pynamo_locking import TransactionTable, TransactWrite, transaction
 from tests.support.models import declare
 from tests.support.transaction_models import (
     Purse,
@@ -162,7 +162,7 @@ def native() -> None:
 
 def native_check() -> None:
     with TransactWrite(connection=Purse._get_connection().connection) as write:
-        write.read(Purse.get("p0"))
+        write.check(Purse.get("p0"))
         write.save(Purse("other", balance=5))
 
 
@@ -265,11 +265,11 @@ def break_lock() -> None:
 
 
 def sweep_all() -> None:
-    sweep(Transactions)
+    Transactions.sweep()
 
 
 def recover_one() -> None:
-    recover(Transactions, "T")
+    Transactions.recover("T")
 
 
 #: Those that need not.

@@ -12,15 +12,17 @@ import os
 from dataclasses import dataclass, field
 
 import snapshot_restore_py
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import ConfigurationError, LockLost, LockSettings, Transaction
+from pynamo_locking import LockSettings
 from pynamo_locking._io import client, runtime
 from pynamo_locking._io.concurrency import TO_THREADS, run_steps
 from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 from tests.support.nursery import die_with
 from tests.support.workers import Versioned, until
 
-SETTINGS = LockSettings(lease=2, heartbeat=False, poll=0.02, request_timeout=0.3, max_clock_skew=0.1)
+SETTINGS = LockSettings(lease=2, heartbeat=False, poll_interval=0.02, request_timeout=0.3, max_clock_skew=0.1)
 
 
 def restore() -> int:
@@ -67,13 +69,13 @@ class Function:
     """What was initialised when the snapshot was taken: it holds a lock, waits for another, and has a transaction."""
 
     def __init__(self, _count: int) -> None:
-        self.lock = Versioned.lock("held", settings=SETTINGS)
+        self.lock = Versioned.locked("held", settings=SETTINGS)
         self.lock.acquire()
         self.item = self.lock.item
         self.transaction = Transaction()
         self.transaction.get(Versioned, "read")
-        options = Versioned.lock("waited", settings=SETTINGS, wait=30)._handle.options
-        self.steps = Acquisition(Versioned.lock("waited")._handle.target.row, options).steps()
+        options = Versioned.locked("waited", settings=SETTINGS, wait=30)._handle.options
+        self.steps = Acquisition(Versioned.locked("waited")._handle.target.row, options).steps()
         until(lambda: next(self.steps) is not TO_THREADS and len(Versioned.lock_state("waited").entries) == 2)
         self.inherited = Versioned.lock_state("waited").entries[1].id
 

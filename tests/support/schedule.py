@@ -16,18 +16,11 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamo_locking import (
-    IntervalMixin,
-    LockableModel,
-    LockSettings,
-    LockTimeout,
-    NamedLock,
-    OverlapError,
-    TransactionConflict,
-    VersionAttribute,
-)
+from pynamo_locking import LockableModel, LockSettings, NamedLock, VersionAttribute
+from pynamo_locking.exceptions import LockTimeout, OverlapError, TransactionConflict
 from tests.support.faults import count_requests
 from tests.support.models import declare, meta
 from tests.support.nursery import at_once, places_of
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-SETTINGS: Final = LockSettings(poll=0.01, poll_max=0.1, request_timeout=5)
+SETTINGS: Final = LockSettings(poll_interval=0.01, max_poll_interval=0.1, request_timeout=5)
 
 #: How long a booking is at most.
 LONGEST: Final = 10

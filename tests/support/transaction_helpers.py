@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from pynamodb.connection import Connection
 
-from pynamo_locking import Conflict, StaleVersion
+from pynamo_locking.exceptions import Conflict, StaleVersion
 from tests.support.transaction_models import Purse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
-
-    from pynamo_locking import Transaction
+    from pynamo_locking.transactions import Transaction
 
 
 def add_fillers(tx: Transaction, path: str, name: str = "filler") -> None:

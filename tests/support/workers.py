@@ -33,8 +33,9 @@ import botocore.session
 import snapshot_restore_py
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, LockLost, LockSettings, NamedLock, TransactWrite
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite
 from pynamo_locking._locks import local_queue
+from pynamo_locking.exceptions import LockLost
 from tests.engines import descriptions
 from tests.support import nursery
 from tests.support.faults import count_requests
@@ -43,7 +44,10 @@ from tests.support.models import declare, meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking import Lock, QueueEntry, Term
+    from pynamo_locking.inspection import QueueEntry
+    from pynamo_locking.recipes import LeaderTerm
+
+    from pynamo_locking import Lock
     from tests.engines.engine import Engine
 
 T = TypeVar("T")
@@ -51,7 +55,7 @@ T = TypeVar("T")
 PATIENCE: Final = 60.0
 """Seconds after which a test gives up; never the time that something should take."""
 
-SETTINGS: Final = LockSettings(poll=0.02, request_timeout=5)
+SETTINGS: Final = LockSettings(poll_interval=0.02, request_timeout=5)
 
 
 class Plain(LockableModel):
@@ -93,7 +97,7 @@ class Beside(LockableModel):
 class Enforced(LockableModel):
     """Every write meets the locks of ranges, which are in another table; a version."""
 
-    Meta = meta("workers-enforced", lock_table=Locks, enforce="ranges")
+    Meta = meta("workers-enforced", lock_table=Locks, enforce_locks="ranges")
 
     key = UnicodeAttribute(hash_key=True)
     at = NumberAttribute(range_key=True)
@@ -338,7 +342,7 @@ class Actions:
         self._made: Any = None
         self._line = _Line()
         self._campaign: Any = None
-        self._terms: list[Term] = []
+        self._terms: list[LeaderTerm] = []
         self._reasons: list[str] = []
         self._hangs = threading.Event()
 
@@ -388,7 +392,7 @@ class Actions:
     def campaign(self, model: Any, key: str, **options: Any) -> None:
         """Be a candidate; the work of the leader goes on until `hang`."""
 
-        def work(term: Term) -> None:
+        def work(term: LeaderTerm) -> None:
             self._terms.append(term)
             while True:
                 if not self._hangs.is_set():
@@ -420,7 +424,7 @@ class Actions:
         """Write the number of a term into an item, in a transaction that checks the term; return the number."""
         led = self._terms[term]
         with TransactWrite(connection=model._get_connection().connection) as transaction:
-            led.check(transaction)
+            led.add_check_to(transaction)
             transaction.update(model(key), actions=[model.value.set(led.ticket)])
         return led.ticket
 
@@ -451,7 +455,7 @@ class Actions:
 
     def make_lock(self, model: Any, key: str) -> None:
         """Make a lock to be used by `ports` later."""
-        self._made = model.lock(key)
+        self._made = model.locked(key)
 
     def ports(self) -> set[int]:
         """Take that lock, write its item, and return the local ports of all requests."""
@@ -473,7 +477,7 @@ class Actions:
     def crowd(self, model: Any, key: str, count: int, *, settings: LockSettings) -> None:
         """Start so many threads that wait for the lock for ever, each with an entry of its own."""
         for _ in range(count):
-            lock = model.locked(key, wait=float("inf"), settings=replace(settings, block=1))
+            lock = model.locked(key, wait=float("inf"), settings=replace(settings, max_callers_per_entry=1))
             threading.Thread(target=lock.acquire, daemon=True).start()
 
     def line_up(self, model: Any, key: str, count: int, *, stops_at: int = -1, times: int = 1, **options: Any) -> None:

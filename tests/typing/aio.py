@@ -11,6 +11,11 @@ from threading import Event
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI  # noqa: TC002 - written as users write it
+from pynamo_locking.inspection import LockState
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
+from pynamo_locking.transactions import AsyncTransaction, SweepReport, Transaction
+from pynamo_locking.unique import UniqueReport
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.condition import Condition
 from starlette.applications import Starlette  # noqa: TC002
@@ -19,26 +24,17 @@ from starlette.responses import Response
 from typing_extensions import assert_type
 
 from pynamo_locking import (
-    AsyncTransaction,
-    IdempotencyTable,
-    IdempotentCall,
-    IntervalMixin,
     Lock,
     LockableMixin,
     LockableModel,
     LockAttribute,
     LockSettings,
-    LockState,
     NamedLock,
-    SweepReport,
-    Transaction,
     TransactionTable,
     TransactWrite,
-    UniqueReport,
     VersionAttribute,
     atransaction,
     atransactional,
-    idempotent,
     locked_all,
 )
 from pynamo_locking.contrib import fastapi, starlette
@@ -71,9 +67,9 @@ async def locked(transaction: TransactWrite) -> None:
         assert_type(lock.is_held, bool)
         assert_type(lock.remaining, float)
         assert_type(lock.lost, Event)
-        assert_type(lock.condition(), Condition)
-        lock.check(transaction)
-        await lock.aensure(timedelta(seconds=5))
+        assert_type(lock.held_condition(), Condition)
+        lock.add_check_to(transaction)
+        await lock.aensure_remaining(timedelta(seconds=5))
         async for chunk in lock.achunks([1, 2], every=10, remaining=5):
             assert_type(chunk, list[int])
         await lock.arenew()

@@ -13,6 +13,12 @@ from datetime import datetime, timedelta, timezone
 from threading import Event
 from typing import Any, Literal
 
+from pynamo_locking.batches import BatchResult, GuardedBatch
+from pynamo_locking.inspection import LockState, QueueEntry
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
+from pynamo_locking.transactions import CommitPlan, SweepReport, Transaction, current_transaction
+from pynamo_locking.unique import UniqueProblem, UniqueReport, UniqueTable
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError
 from pynamodb.expressions.condition import Condition
@@ -21,57 +27,41 @@ from pynamodb.pagination import ResultIterator
 from typing_extensions import assert_type
 
 from pynamo_locking import (
-    BatchError,
-    BatchResult,
-    ConfigurationError,
-    Conflict,
     ExpiringMixin,
-    GuardedBatch,
-    IdempotencyTable,
-    IdempotentCall,
-    IntervalMixin,
-    ItemLocked,
-    ItemNotFound,
     Lock,
     LockableMixin,
     LockableModel,
     LockAttribute,
-    LockingError,
-    LockLost,
     LockSettings,
-    LockState,
-    LockTimeout,
     NamedLock,
-    NotUnique,
-    OutcomeUnknown,
-    PayloadMismatch,
-    Plan,
-    QueueEntry,
-    StaleVersion,
-    SweepReport,
-    Transaction,
-    TransactionAborted,
-    TransactionConflict,
     TransactionTable,
     TransactWrite,
     TTLAttribute,
-    UniqueProblem,
-    UniqueReport,
-    UniqueTable,
     VersionAttribute,
     VersionedMixin,
-    current_transaction,
-    idempotent,
     locked_all,
-    outcome,
-    recover,
-    sweep,
     testing,
     transaction,
     transactional,
 )
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
-from pynamo_locking.contrib.streams import Auditor, Finding, handler
+from pynamo_locking.contrib.streams import Auditor, Finding, lambda_handler
+from pynamo_locking.exceptions import (
+    BatchError,
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    ItemNotFound,
+    LockingError,
+    LockLost,
+    LockTimeout,
+    NotUnique,
+    OutcomeUnknown,
+    PayloadMismatch,
+    StaleVersion,
+    TransactionAborted,
+    TransactionConflict,
+)
 
 
 class Account(LockableModel):
@@ -168,19 +158,19 @@ def locked() -> None:
         assert_type(lock.remaining, float)
         assert_type(lock.lost, Event)
         lock.progress()
-        lock.ensure(5)
-        lock.ensure(timedelta(seconds=5))
+        lock.ensure_remaining(5)
+        lock.ensure_remaining(timedelta(seconds=5))
         assert_type(lock.chunks([1, 2], 10), Iterator[list[int]])
         for chunk in lock.chunks(iter("ab"), every=10, remaining=timedelta(seconds=5)):
             assert_type(chunk, list[str])
         lock.renew()
-        assert_type(lock.condition(), Condition)
+        assert_type(lock.held_condition(), Condition)
         account = lock.item
         account.balance -= 10
         assert_type(account.balance, float)
         assert_type(account.save(), dict[str, Any])
         account.save(Account.balance > 0, add_version_condition=False)
-        account.update([Account.balance.set(0)], condition=lock.condition(), add_version_condition=False)
+        account.update([Account.balance.set(0)], condition=lock.held_condition(), add_version_condition=False)
         account.delete(add_version_condition=False)
         account.refresh(consistent_read=True)
 
@@ -209,10 +199,10 @@ def by_hand() -> None:
 def made_by_the_attribute() -> None:
     # `lock` is an attribute on the class, and callable; what it makes is a Lock of any model.
     assert_type(Account.lock, LockAttribute)
-    assert_type(Account.lock("a-1"), Lock[Any])
+    assert_type(Account.locked("a-1"), Lock[Any])
     condition: Condition = Account.lock.exists()
     Account("a-1").save(condition)
-    assert_type(Locks.lock("nightly", wait=0), Lock[Any])
+    assert_type(Locks.locked("nightly", wait=0), Lock[Any])
 
 
 def edited() -> None:
@@ -237,7 +227,9 @@ def named() -> None:
 
 
 def several() -> None:
-    with locked_all(Account.locked("a-1"), Locks.locked("x"), Account.lock("a-2"), wait=timedelta(seconds=3)) as locks:
+    with locked_all(
+        Account.locked("a-1"), Locks.locked("x"), Account.locked("a-2"), wait=timedelta(seconds=3)
+    ) as locks:
         assert_type(locks, tuple[Lock[Any], ...])
 
 
@@ -270,7 +262,7 @@ def transactions() -> None:
         transaction.update(account, [Account.balance.add(1)], add_version_condition=False)
         transaction.delete(account, add_version_condition=False)
         transaction.condition_check(Existing, "k", condition=Existing.key.exists())
-        lock.check(transaction)
+        lock.add_check_to(transaction)
     with TransactWrite("token") as transaction:
         transaction.save(Existing("k"))
 
@@ -283,7 +275,7 @@ def batches() -> None:
 def read_sets() -> None:
     office = Office.get("o")
     with TransactWrite() as transaction:
-        transaction.read(office)
+        transaction.check(office)
         transaction.save(Office("p"))
 
 
@@ -357,8 +349,8 @@ def settings() -> LockSettings:
         heartbeat=True,
         max_clock_skew=5,
         max_waiters=10,
-        poll=0.05,
-        poll_max=1,
+        poll_interval=0.05,
+        max_poll_interval=1,
         request_timeout=0.5,
         max_lease=3600,
         max_hold=timedelta(hours=1),
@@ -461,10 +453,10 @@ def use_transactions(account: Account) -> None:
         TransactWrite().move(Stay("r", 1, end=2), 2, 3)
         tx.savepoint().rollback()
         tx.after_commit(lambda: None)
-        assert_type(tx.suspend(keep=timedelta(hours=1)), str)
+        assert_type(tx.suspend(expires_after=timedelta(hours=1)), str)
         tx.resume("b1f0", [Account])
         tx.resume("b1f0", Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        assert_type(tx.plan(), Plan)
+        assert_type(tx.plan(), CommitPlan)
         assert_type(tx.plan().requests, int)
 
     @transactional(attempts=3, idempotency_key="k")
@@ -473,12 +465,12 @@ def use_transactions(account: Account) -> None:
 
     assert_type(move("a-1", amount=10), bool)
     assert_type(current_transaction(), "Transaction | None")
-    assert_type(outcome(Transactions, "id"), "str | None")
-    assert_type(recover(Transactions, "id", force=True), "str | None")
-    assert_type(outcome(Transactions, idempotency_key="k"), "str | None")
+    assert_type(Transactions.outcome("id"), "str | None")
+    assert_type(Transactions.recover("id", force=True), "str | None")
+    assert_type(Transactions.outcome(idempotency_key="k"), "str | None")
     with transaction(record=True):
         pass
-    assert_type(sweep(Transactions, segments=2, dry_run=True, older_than=timedelta(hours=1)), SweepReport)
+    assert_type(Transactions.sweep(segments=2, dry_run=True, older_than=timedelta(hours=1)), SweepReport)
     assert_type(Transactions.outcome("id"), "str | None")
     assert_type(Transactions.recover("id", force=True), "str | None")
     assert_type(Transactions.sweep(segments=2, dry_run=True), SweepReport)
@@ -486,15 +478,15 @@ def use_transactions(account: Account) -> None:
     try:
         move("a-1", 10)
     except TransactionAborted as error:
-        assert_type(error.by, str)
+        assert_type(error.reason, str)
 
 
 def options() -> None:
     """Those of `locked` are known wherever they are handed on: a slip is an error before the program runs."""
     Account.edit("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.edit("k", wait="long")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    Mixed.lock("k", 1, wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    Account.lock("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Mixed.locked("k", 1, wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Account.locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.try_locked("k", wayt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Account.locked_first(["k"], leese=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     with Account.edit("k", wait=3, lease=timedelta(minutes=1), heartbeat="progress", max_hold=90) as account:
@@ -561,7 +553,7 @@ class Declined(Exception):  # noqa: N818
     pass
 
 
-@idempotent(Calls, key="order_id", payload=lambda order_id, amount: [amount], keep=timedelta(days=2), wait=0)
+@idempotent(Calls, key="order_id", payload=lambda order_id, amount: [amount], expires_after=timedelta(days=2), wait=0)
 def charge(order_id: str, amount: int) -> dict[str, int]:
     return {order_id: amount}
 
@@ -575,7 +567,9 @@ assert_type(bare("o-1"), str)
 
 
 @transactional()
-@idempotent(Calls, key="order_id", name="ship", final=(Declined,), serializer=json, lease=30, heartbeat=False)
+@idempotent(
+    Calls, key="order_id", key_prefix="ship", store_errors=(Declined,), serializer=json, lease=30, heartbeat=False
+)
 def ship(tx: Transaction, order_id: str) -> str:
     return order_id
 
@@ -597,19 +591,19 @@ def called(lambda_context: Any) -> None:
 
 
 def faults() -> None:
-    with testing.conflict(Account, "a-1", by=lambda other: assert_type(other, Account), times=2) as strikes:
+    with testing.concurrent_write(Account, "a-1", by=lambda other: assert_type(other, Account), times=2) as strikes:
         assert_type(strikes.count, int)
-    with testing.conflict(Account, "a-1", by=Account.delete), testing.throttled(Account, times=1):
+    with testing.concurrent_write(Account, "a-1", by=Account.delete), testing.throttled(Account, times=1):
         pass
-    with testing.lost_answers(Account, "a-1", 3, times=1, is_applied=False) as lost:
-        assert_type(lost, testing.Strikes)
+    with testing.lost_responses(Account, "a-1", 3, times=1, is_applied=False) as lost:
+        assert_type(lost, testing.FaultCount)
     with testing.strong_global_table(Account, conflicts=2) as met:
         assert_type(met.count, int)
-    with testing.held(Account.locked("a-1", wait=0)) as lock:
+    with testing.held_by_other(Account.locked("a-1", wait=0)) as lock:
         assert_type(lock.item, Account)
-        testing.lose(lock)
-    testing.lose(Locks, "x")
-    testing.held(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        testing.lose_lock(lock)
+    testing.lose_lock(Locks, "x")
+    testing.held_by_other(Account)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def streams_of_dynamodb(event: dict[str, Any]) -> None:
@@ -617,7 +611,7 @@ def streams_of_dynamodb(event: dict[str, Any]) -> None:
     for finding in auditor.audit(event["Records"], table="accounts"):
         assert_type(finding, Finding)
         assert_type(finding.kind, str)
-    assert_type(handler(auditor, on_finding=print)(event, None), dict[str, Any])
+    assert_type(lambda_handler(auditor, on_finding=print)(event, None), dict[str, Any])
 
 
 def tasks_of_celery(task: UniqueTask, claims: type[TaskClaims]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pynamo_locking.recipes import LeaderElection, LeaderTerm
 from pynamodb.connection import Connection
 from pynamodb.expressions.condition import Condition
 from typing_extensions import assert_type
 
-from pynamo_locking import Campaign, NamedLock, Term, TransactWrite
+from pynamo_locking import NamedLock, TransactWrite
 
 
 class Locks(NamedLock):
@@ -16,18 +17,18 @@ class Locks(NamedLock):
         table_name = "locks"
 
 
-def work(term: Term) -> None:
+def work(term: LeaderTerm) -> None:
     term.progress()
-    assert_type(term.condition(), Condition)
+    assert_type(term.held_condition(), Condition)
     with TransactWrite(connection=Connection()) as transaction:
-        term.check(transaction)
+        term.add_check_to(transaction)
     assert_type(term.ended.wait(1), bool)
     term.resign()
 
 
 def lead() -> tuple[int, str] | None:
     with Locks.lead("scheduler", on_elected=work, on_lost=print, lease=30, max_hold=timedelta(hours=1)) as campaign:
-        assert_type(campaign, Campaign)
+        assert_type(campaign, LeaderElection)
         assert_type(campaign.is_leader, bool)
         assert_type(campaign.term, "Term | None")
         while term := campaign.elected(timeout=timedelta(seconds=1)):
@@ -40,7 +41,7 @@ def lead() -> tuple[int, str] | None:
 
 async def alead() -> None:
     async with Locks.lead("scheduler", heartbeat=True, owner="me") as campaign:
-        assert_type(campaign, Campaign)
+        assert_type(campaign, LeaderElection)
         assert_type(await campaign.aelected(), "Term | None")
 
 

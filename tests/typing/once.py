@@ -9,9 +9,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from pynamo_locking.recipes import OnceRun, RunRecord
 from typing_extensions import assert_type
 
-from pynamo_locking import Lock, NamedLock, Run, Success
+from pynamo_locking import Lock, NamedLock
 
 
 class Locks(NamedLock):
@@ -21,19 +22,19 @@ class Locks(NamedLock):
 
 def jobs() -> None:
     with Locks.once("nightly-report", period=timedelta(days=1), zone="Europe/Zurich", at_least=600) as run:
-        assert_type(run, Run[Locks])
+        assert_type(run, OnceRun[Locks])
         assert_type(bool(run), bool)
-        assert_type(run.answer, Literal["due", "done", "too soon", "busy"])
+        assert_type(run.status, Literal["due", "done", "too_soon", "busy"])
         if run:
             assert_type(run.lock, Lock[Locks])
             assert_type(run.ticket, int)
             assert_type(run.period_begins, datetime)
-            run.does_not_count()
+            run.discard()
         elif run.last is not None:
-            assert_type(run.last, Success)
+            assert_type(run.last, RunRecord)
             assert_type((run.last.ticket, run.last.owner), tuple[int, str])
             assert_type((run.last.period_ms, run.last.began_ms, run.last.ended_ms), tuple[int, int, int])
-    assert_type(Locks.lock_state("nightly-report").success, Success | None)
+    assert_type(Locks.lock_state("nightly-report").success, RunRecord | None)
     with Locks.once("import", period=3600, since_success=True, wait=0, lease=20, on_lost=print):
         pass
     with Locks.once("import", period=3600, zone=timezone.utc), Locks.once("b", period=60, zone=ZoneInfo("UTC")):
@@ -48,7 +49,7 @@ def weekly(recipient: str) -> int:
 async def tasks() -> None:
     assert_type(weekly("a@b"), int | None)
     async with Locks.once("nightly-report", period=timedelta(days=1)) as run:
-        assert_type(run, Run[Locks])
+        assert_type(run, OnceRun[Locks])
 
 
 def mistakes() -> None:

@@ -8,6 +8,7 @@ import pickle
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
+from pynamo_locking.batches import BatchResult
 from pynamodb.attributes import ListAttribute, MapAttribute, UnicodeAttribute
 from pynamodb.exceptions import (
     CancellationReason,
@@ -22,9 +23,8 @@ from pynamodb.exceptions import (
 from pynamodb.models import Model
 from urllib3.exceptions import ProtocolError
 
-from pynamo_locking import (
+from pynamo_locking.exceptions import (
     BatchError,
-    BatchResult,
     ConfigurationError,
     Conflict,
     InvalidInput,
@@ -36,8 +36,8 @@ from pynamo_locking import (
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
+    also,
 )
-from pynamo_locking.exceptions import also
 from tests.support.models import meta
 from tests.unit.helpers import Account, entry, queue
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, Transaction, VersionAttribute, transactional
+from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, transactional
 
 
 class Account(LockableModel):

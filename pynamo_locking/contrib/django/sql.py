@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from pynamo_locking import ConfigurationError, LockingError, LockLost, locked_all
+from pynamo_locking import locked_all
 from pynamo_locking._facade import handle_of
 from pynamo_locking.contrib._frameworks import logger
+from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ def locked_atomic(
 
     ::
 
-        with locked_atomic(Stock.lock("book")) as [lock]:
+        with locked_atomic(Stock.locked("book")) as [lock]:
             Order.objects.create(...)
             lock.item.save()
 
@@ -65,7 +66,7 @@ def locked_atomic(
                     yield held
                     for lock in (*held, *inside):
                         # Not `_options.lease`: an outer block may have acquired it, with another lease.
-                        lock.ensure(handle_of(lock).held_entry().entry.lease / 2)
+                        lock.ensure_remaining(handle_of(lock).held_entry().entry.lease / 2)
                 is_committed = True
             finally:
                 release_all(inside)

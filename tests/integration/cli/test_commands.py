@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import LockableModel, LockLost, NamedLock, Transaction, TransactionTable, outcome
+from pynamo_locking import LockableModel, NamedLock, TransactionTable
 from pynamo_locking._locks import local_queue
 from pynamo_locking.cli import locks
+from pynamo_locking.exceptions import LockLost
 from pynamo_locking.testing import VirtualClock
 from tests.support import one_table_models
 from tests.support.deeds import dying_at
@@ -653,7 +655,7 @@ def half_done(memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPat
             assert not survive(tx.commit)
         ids.append(tx.id)
         clock.jump(1)
-    assert [outcome(Transactions, each) for each in ids] == ["pending", "committed"]
+    assert [Transactions.outcome(each) for each in ids] == ["pending", "committed"]
     return ids[0], ids[1]
 
 
@@ -704,7 +706,7 @@ def test_recover(memory, shell, half_done):
     assert shell.answer("tx", "recover", half_done[0], "--force", "--yes", *model)["state"] == "aborted"
     assert shell.answer("tx", "show", half_done[0], *model)["aborted_by"] == "asked"
     assert shell.run("tx", "recover", half_done[1], *model)[1] == f"{half_done[1]} is finished.\n"
-    assert outcome(Transactions, half_done[1]) == "finished"
+    assert Transactions.outcome(half_done[1]) == "finished"
 
 
 def test_a_transaction_that_is_not_known(memory, shell):
@@ -722,9 +724,9 @@ def test_sweep(memory, shell, half_done):
     found = {"table": name_of(Transactions), **nothing, "examined": 2, "finished": 1, "aborted": 1}
 
     assert shell.answer("tx", "sweep", "--dry-run", *table) == {**found, "dry_run": True}
-    assert outcome(Transactions, half_done[1]) == "committed"
+    assert Transactions.outcome(half_done[1]) == "committed"
     assert shell.answer("tx", "sweep", *table) == {**found, "dry_run": False}
-    assert outcome(Transactions, half_done[1]) == "finished"
+    assert Transactions.outcome(half_done[1]) == "finished"
     assert shell.answer("tx", "sweep", *table) == {**found, **nothing, "examined": 0, "dry_run": False}
     assert shell.run("tx", "sweep", *table)[1] == "0 examined: 0 finished, 0 aborted, 0 alive, 0 failed\n"
 
@@ -733,7 +735,7 @@ def test_a_sweep_of_old_transactions(memory, shell, half_done):
     """The young ones are left alone."""
     answer = shell.answer("tx", "sweep", "--older-than", "3600", "--table", name_of(Transactions))
     assert answer["examined"] == 0
-    assert outcome(Transactions, half_done[1]) == "committed"
+    assert Transactions.outcome(half_done[1]) == "committed"
 
 
 def test_a_sweep_that_could_not_complete_all(memory, shell, half_done, monkeypatch):

@@ -24,12 +24,13 @@ from pynamodb.attributes import BinaryAttribute
 from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
-from pynamo_locking import NamedLock, OutcomeUnknown
+from pynamo_locking import NamedLock
 from pynamo_locking._io import runtime
 from pynamo_locking.cli import guardian, locks, main, tables
 from pynamo_locking.cli import terminal as terminal_module
 from pynamo_locking.cli.run import Child, Signals
 from pynamo_locking.cli.terminal import Ending, Stopped
+from pynamo_locking.exceptions import OutcomeUnknown
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Account, Locks, declare
 from tests.support.shell import MODELS, Shell, changed, denied, described, name_of, prepared

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from pynamo_locking import LockLost, LockSettings
+from pynamo_locking import LockSettings
 from pynamo_locking.cli import guardian
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.run import Child, Signals, Turn
 from pynamo_locking.cli.terminal import Problem
+from pynamo_locking.exceptions import LockLost
 from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Locks
 from tests.support.parties import shifted_clock
@@ -506,7 +507,7 @@ def test_a_program_that_takes_too_long(ear, memory):
     """With a longest hold the program is ended while the lease still runs, and the next party can have the lock."""
     memory.bind(Locks)
     news = threading.Event()
-    lock = Locks.lock("job", lease=100, max_hold=150, heartbeat=False, on_lost=lambda _: news.set())
+    lock = Locks.locked("job", lease=100, max_hold=150, heartbeat=False, on_lost=lambda _: news.set())
 
     def start_program() -> Child:
         child = child_of(POLITE, ear, 1, lock.remaining, news)

@@ -24,7 +24,8 @@ from tests.support.workers import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking import Success
+    from pynamo_locking.recipes import RunRecord
+
     from tests.engines.engine import Engine
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
@@ -39,7 +40,7 @@ def run(memory: Engine, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]
     return running(memory, capfd)
 
 
-def last() -> Success:
+def last() -> RunRecord:
     """The last success, which there is."""
     found = Locks.lock_state("job").success
     assert found is not None

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from celery import Celery, Task
+from pynamo_locking.recipes import IdempotencyTable
 
-from pynamo_locking import IdempotencyTable
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from tests.support.faults import count_requests
 from tests.support.models import declare
@@ -74,7 +74,7 @@ for model, meta in zip([Locks, Claims, Calls], json.loads(os.environ["META"]), s
     for name, value in meta.items():
         setattr(model.Meta, name, value)
 Locks.Meta.lock_settings = Claims.Meta.lock_settings = LockSettings(
-    lease=2, request_timeout=0.3, poll=0.02, max_clock_skew=0.5
+    lease=2, request_timeout=0.3, poll_interval=0.02, max_clock_skew=0.5
 )
 import_prices.retry_kwargs = {"countdown": 0.2, "max_retries": None}
 nightly_report.default_retry_delay = 0.2

@@ -27,18 +27,10 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    ExpiringMixin,
-    LockableModel,
-    LockLost,
-    LockSettings,
-    OutcomeUnknown,
-    StaleVersion,
-    TTLAttribute,
-)
+from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttribute
 from pynamo_locking.contrib.django.http import etag, if_match
-from pynamo_locking.contrib.django.sql import hold, locked_atomic
+from pynamo_locking.contrib.django.sql import lock_in_transaction, locked_atomic
+from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from tests.support import faults
 from tests.support.models import declare, meta
 
@@ -195,7 +187,7 @@ def test_if_match_with_a_request_that_is_wrapped(ours, client):
 def test_a_product_that_is_locked(client, shop, elsewhere, monkeypatch):
     """423 for a write and for who waits in vain, with the ticket and without the owner."""
     monkeypatch.setattr(shop.Stock.Meta, "lock_settings", LockSettings(wait=0))
-    url, lock = f"/products/{PRODUCT}", shop.Stock.lock(PRODUCT, owner="host-17")
+    url, lock = f"/products/{PRODUCT}", shop.Stock.locked(PRODUCT, owner="host-17")
     tag = client.get(url).headers["ETag"]
     elsewhere(lock.acquire)
     refused = client.put(url, {"received": 9}, content_type="application/json", headers={"If-Match": tag})
@@ -223,7 +215,7 @@ LOCKS: Final = []
 def leave(_request, what):
     from shop.stock import Stock
 
-    LOCKS.append(Stock.lock(PRODUCT).acquire())
+    LOCKS.append(Stock.locked(PRODUCT).acquire())
     if what == "error":
         raise ZeroDivisionError
     return HttpResponse("done")
@@ -233,10 +225,10 @@ def hold_and_end(_request, what):
     from shop.models import Order
     from shop.stock import Stock
 
-    lock = Stock.lock(PRODUCT)
+    lock = Stock.locked(PRODUCT)
     LOCKS.append(lock)
     with contextlib.suppress(ZeroDivisionError), transaction.atomic():
-        hold(lock)
+        lock_in_transaction(lock)
         Order.objects.create(product=PRODUCT, quantity=1)
         if what == "back":
             raise ZeroDivisionError
@@ -247,7 +239,7 @@ def order_and_fail(_request):
     from shop.models import Order
     from shop.stock import Stock
 
-    LOCKS.append(hold(Stock.lock(PRODUCT)))
+    LOCKS.append(lock_in_transaction(Stock.locked(PRODUCT)))
     Order.objects.create(product=PRODUCT, quantity=1)
     raise StaleVersion("")
 
@@ -262,7 +254,7 @@ def hold_and_roll_back(_request):
     with contextlib.suppress(ZeroDivisionError), transaction.atomic():
         VIEW_IS_THERE.set()
         assert CLIENT_IS_GONE.wait(60)
-        LOCKS.append(hold(Stock.lock(PRODUCT)))
+        LOCKS.append(lock_in_transaction(Stock.locked(PRODUCT)))
         raise ZeroDivisionError
 
 
@@ -285,7 +277,7 @@ inner.async_capable, inner.sync_capable = True, False
 async def leave_later(_request, what):
     from shop.stock import Stock
 
-    LOCKS.append(Stock.lock(PRODUCT).acquire())
+    LOCKS.append(Stock.locked(PRODUCT).acquire())
     return HttpResponse(what)
 
 
@@ -425,7 +417,7 @@ def test_the_lock_is_around_the_transaction(client, shop, monkeypatch, end):
         seen.append(len(entries(shop.Stock)))
 
     def sell():
-        with locked_atomic(shop.Stock.lock(PRODUCT)) as [lock]:
+        with locked_atomic(shop.Stock.locked(PRODUCT)) as [lock]:
             assert (lock.is_held, connection.in_atomic_block) == (True, True)
             shop.Order.objects.create(product=PRODUCT, quantity=1)
             if end == "rollback":
@@ -441,7 +433,7 @@ def test_the_lock_is_around_the_transaction(client, shop, monkeypatch, end):
 
 def test_a_lock_that_a_block_further_out_has_taken(client, shop):
     """With a lease of its own, which is what can be asked of it before the commit."""
-    with shop.Stock.locked(PRODUCT, lease=10) as outer, locked_atomic(shop.Stock.lock(PRODUCT)) as [lock]:
+    with shop.Stock.locked(PRODUCT, lease=10) as outer, locked_atomic(shop.Stock.locked(PRODUCT)) as [lock]:
         assert lock.ticket == outer.ticket
     assert entries(shop.Stock) == ()
 
@@ -449,9 +441,9 @@ def test_a_lock_that_a_block_further_out_has_taken(client, shop):
 def test_a_lost_lock_keeps_sql_from_committing(client, shop):
     """It is looked at right before the commit, also if it was taken by `hold`."""
     for taken_by in ("block", "hold"):
-        locks = [shop.Stock.lock(PRODUCT)] if taken_by == "block" else []
+        locks = [shop.Stock.locked(PRODUCT)] if taken_by == "block" else []
         with pytest.raises(LockLost), locked_atomic(*locks):
-            lock = locks[0] if locks else hold(shop.Stock.lock(PRODUCT))
+            lock = locks[0] if locks else lock_in_transaction(shop.Stock.locked(PRODUCT))
             shop.Order.objects.create(product=PRODUCT, quantity=1)
             shop.Stock.break_lock(PRODUCT, ticket=lock.ticket)
             with pytest.raises(LockLost):
@@ -469,7 +461,7 @@ def test_a_lock_that_is_lost_while_sql_commits(client, shop, monkeypatch, caplog
         commit()
 
     monkeypatch.setattr(connection, "commit", commit_slowly)
-    with locked_atomic(shop.Stock.lock(PRODUCT)):
+    with locked_atomic(shop.Stock.locked(PRODUCT)):
         shop.Order.objects.create(product=PRODUCT, quantity=1)
     assert shop.Order.objects.count() == 1
     assert "while SQL committed" in caplog.text
@@ -477,15 +469,15 @@ def test_a_lock_that_is_lost_while_sql_commits(client, shop, monkeypatch, caplog
 
 def test_outside_of_the_block(client, shop):
     """Each helper says where it belongs, before it takes anything."""
-    lock = shop.Stock.lock(PRODUCT)
+    lock = shop.Stock.locked(PRODUCT)
     with transaction.atomic(), pytest.raises(ConfigurationError, match="commit after the locks are released"):
         locked_atomic(lock).__enter__()
     with transaction.atomic(), pytest.raises(ConfigurationError, match="needs LocksMiddleware or a locked_atomic"):
-        hold(lock)
+        lock_in_transaction(lock)
     with locked_atomic(), pytest.raises(ConfigurationError, match="inside of atomic"):
         connection.in_atomic_block, was = False, connection.in_atomic_block
         try:
-            hold(lock)
+            lock_in_transaction(lock)
         finally:
             connection.in_atomic_block = was
     assert entries(shop.Stock) == ()
@@ -495,7 +487,7 @@ def test_a_savepoint_that_rolls_back(client, shop):
     """Takes the hook for the commit with it: what was taken in it is kept to the end of the block."""
     with locked_atomic():
         with contextlib.suppress(ZeroDivisionError), transaction.atomic():
-            lock = hold(shop.Stock.lock(PRODUCT))
+            lock = lock_in_transaction(shop.Stock.locked(PRODUCT))
             raise ZeroDivisionError
         transaction.on_commit(lambda: seen.append(lock.is_held))
         seen = [lock.is_held]
@@ -507,8 +499,8 @@ def test_in_a_test_case(client, shop):
 
     class Case(TestCase):
         def test_it(self):
-            with locked_atomic(shop.Stock.lock(PRODUCT)) as [lock]:
-                hold(shop.Stock.lock(PRODUCT))
+            with locked_atomic(shop.Stock.locked(PRODUCT)) as [lock]:
+                lock_in_transaction(shop.Stock.locked(PRODUCT))
                 assert (lock.is_held, len(connection.atomic_blocks)) == (True, 3)
             assert entries(shop.Stock) == ()
 
@@ -529,7 +521,7 @@ def run(*arguments):
 def test_the_commands_for_locks(client, shop, elsewhere, monkeypatch, caplog):
     """list, show and break, as for Flask."""
     assert json.loads(run("locks", "list", "--json")) == []
-    lock = shop.Stock.lock(PRODUCT, owner="clerk", heartbeat=False)
+    lock = shop.Stock.locked(PRODUCT, owner="clerk", heartbeat=False)
     elsewhere(lock.acquire)
     [row] = json.loads(run("locks", "list", "--json"))
     assert (row["model"], row["key"], row["ticket"], row["owner"]) == ("Stock", PRODUCT, lock.ticket, "clerk")

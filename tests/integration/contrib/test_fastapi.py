@@ -10,21 +10,14 @@ import httpx
 import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, WebSocket
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from pynamo_locking import (
-    AsyncTransaction,
-    ConfigurationError,
-    LockLost,
-    LockSettings,
-    OutcomeUnknown,
-    StaleVersion,
-    Transaction,
-    current_transaction,
-)
+from pynamo_locking import LockSettings
 from pynamo_locking.contrib import fastapi
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
+from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from tests.support import faults
 from tests.support.parties import held_elsewhere
 
@@ -197,7 +190,7 @@ def test_an_account_that_another_party_has_locked(client, monkeypatch):
     """423 with the holder's ticket: for a write, and for a request that waits in vain."""
     monkeypatch.setattr(Account.Meta, "lock_settings", LockSettings(wait=0))
     tag = opened(client)
-    with held_elsewhere(Account.lock("a-1", owner="host-17")) as lock:
+    with held_elsewhere(Account.locked("a-1", owner="host-17")) as lock:
         refused = client.put("/accounts/a-1", json={"owner": "Eve"}, headers={"If-Match": tag})
         in_vain = client.post("/accounts/a-1/deposits", json={"amount": 5})
         ticket = lock.ticket

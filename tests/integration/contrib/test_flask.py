@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from flask import Flask, abort
 
-from pynamo_locking import ConfigurationError, LockLost, LockSettings, OutcomeUnknown, StaleVersion
+from pynamo_locking import LockSettings
 from pynamo_locking.contrib.flask import PynamoLocking, conditional, etag, if_match
+from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from tests.support import faults
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def test_an_account_that_is_locked(client, elsewhere, monkeypatch):
     """423 with the holder's ticket: for a write, and for who waits in vain. No client is told who holds it."""
     monkeypatch.setattr(Account.Meta, "lock_settings", LockSettings(wait=0))
     tag = opened(client)
-    lock = Account.lock("a-1", owner="host-17")
+    lock = Account.locked("a-1", owner="host-17")
     elsewhere(lock.acquire)
     refused = client.put("/accounts/a-1", json={"owner": "Eve"}, headers={"If-Match": tag})
     in_vain = client.post("/accounts/a-1/deposits", json={"amount": 5})
@@ -292,9 +293,9 @@ def leaver(app):
 
     @leaver.get("/<how>")
     def leave(how):
-        locks.append(Account.lock("a-1").acquire())
+        locks.append(Account.locked("a-1").acquire())
         if how == "twice":
-            Account.lock("a-1").acquire()
+            Account.locked("a-1").acquire()
         if how == "saved":
             locks[-1].item.balance += 1
         if how == "error":
@@ -324,7 +325,7 @@ def test_a_lock_that_a_command_leaves(client, leaver):
     """Is released at the end of its application context."""
     opened(client)
     with leaver.app_context():
-        Account.lock("a-1").acquire()
+        Account.locked("a-1").acquire()
     assert Account.lock_state("a-1").entries == ()
 
 
@@ -348,7 +349,7 @@ def test_requests_in_an_application_context_of_the_test(client, app):
         with Account.locked("a-1") as lock:
             client.get("/accounts/a-1")
             assert lock.is_held
-        Account.lock("a-1").acquire()
+        Account.locked("a-1").acquire()
     assert Account.lock_state("a-1").entries == ()
 
 
@@ -380,7 +381,7 @@ def test_the_command_line(client, elsewhere, run, caplog):
     opened(client)
     opened(client, "a-2")
     assert json.loads(run("list", "--json").output) == []
-    lock = Account.lock("a-1", owner="clerk", heartbeat=False)
+    lock = Account.locked("a-1", owner="clerk", heartbeat=False)
     elsewhere(lock.acquire)
     listed = json.loads(run("list", "--json").output)
     assert [(row["model"], row["key"], row["ticket"], row["state"], row["owner"]) for row in listed] == [

@@ -11,12 +11,14 @@ import flask
 import httpx
 import pytest
 from fastapi import FastAPI
+from pynamo_locking.recipes import IdempotencyTable, idempotent
+from pynamo_locking.transactions import Transaction
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from pynamo_locking import IdempotencyTable, InvalidInput, Transaction, idempotent, outcome
 from pynamo_locking.contrib.flask import PynamoLocking
 from pynamo_locking.contrib.starlette import PynamoLocking as PynamoLockingOfStarlette
+from pynamo_locking.exceptions import InvalidInput
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import Account, Document, Locks, declare
@@ -42,7 +44,7 @@ VALUES: Final[dict[str, Any]] = {
     "an empty idempotency key": lambda: Transaction(idempotency_key=""),
     "a long idempotency key": lambda: Transaction(idempotency_key=LONG),
     "a lone surrogate in it": lambda: Transaction(idempotency_key=LONE),
-    "a long idempotency key to ask for": lambda: outcome(Transactions, idempotency_key=LONG),
+    "a long idempotency key to ask for": lambda: Transactions.outcome(idempotency_key=LONG),
     "an empty key of a call": lambda: pay(""),
     "a long key of a call": lambda: pay(LONG),
     "a lone surrogate in the key of a call": lambda: pay(LONE),

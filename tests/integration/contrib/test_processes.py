@@ -32,7 +32,7 @@ EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
 SHOP: Final = EXAMPLES / "django_shop"
 WORKERS: Final = 3
 CLIENTS: Final = 6
-SETTINGS: Final = {"wait": 60, "lease": 3, "request_timeout": 0.5, "poll": 0.02}
+SETTINGS: Final = {"wait": 60, "lease": 3, "request_timeout": 0.5, "poll_interval": 0.02}
 
 GUNICORN: Final = ("gunicorn", "--bind", "fd://{fd}", "--timeout", "120", "--workers")
 PRELOADED: Final = (*GUNICORN, str(WORKERS), "--preload")
@@ -45,7 +45,7 @@ import os
 from flask_bank import Account, create_app
 
 app = create_app()
-lock = Account.lock("leader").acquire()
+lock = Account.locked("leader").acquire()
 
 @app.get("/leader")
 def leader():
@@ -102,7 +102,7 @@ from shop.stock import Stock
 
 call_command("migrate", run_syncdb=True, verbosity=0)
 connections.close_all()  # SQLite's connections do not survive a fork
-lock = Stock.lock("leader").acquire()
+lock = Stock.locked("leader").acquire()
 
 def app(environ, start_response):
     def sign(status, headers, *rest):

@@ -12,8 +12,9 @@ import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, LockableModel, LockAttribute, LockLost, NamedLock
+from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking.contrib import _frameworks
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 from tests.support import faults
 from tests.support.models import declare, meta
 

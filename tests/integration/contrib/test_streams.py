@@ -7,21 +7,17 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import (
-    Conflict,
     ExpiringMixin,
-    IdempotencyTable,
     LockableModel,
     LockAttribute,
-    LockLost,
     NamedLock,
-    OverlapError,
     TransactWrite,
     TTLAttribute,
     VersionAttribute,
-    idempotent,
     locked_all,
     transaction,
 )
@@ -29,7 +25,8 @@ from pynamo_locking._core.lock_queue import WriteIntent
 from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
 from pynamo_locking._io import lock_record, transaction_record
 from pynamo_locking._io.stored_rows import number
-from pynamo_locking.contrib.streams import Auditor, handler
+from pynamo_locking.contrib.streams import Auditor, lambda_handler
+from pynamo_locking.exceptions import Conflict, LockLost, OverlapError
 from tests.engines.engine import running
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import declare, meta
@@ -118,7 +115,7 @@ def use_locks() -> None:
         purse.balance += 1
     with Purse.locked("l") as lock:
         lock.downgrade()
-    broken = Purse.lock("l", heartbeat=False)
+    broken = Purse.locked("l", heartbeat=False)
     broken.acquire()
     Purse.break_lock("l", ticket=broken.ticket)
     with pytest.raises(LockLost):
@@ -416,7 +413,7 @@ def test_headers_are_watched(memory_stream: Stream) -> None:
     records = memory_stream.new_records()
     by_ttl = {**records[-1], "userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
     auditor = Auditor([Purse])
-    assert [[finding.kind for finding in auditor.look_at(record)] for record in records] == [
+    assert [[finding.kind for finding in auditor.audit_record(record)] for record in records] == [
         ["header_changed"],
         [],
         ["header_changed"],
@@ -424,7 +421,7 @@ def test_headers_are_watched(memory_stream: Stream) -> None:
         [],
         ["header_lost"],
     ]
-    assert auditor.look_at(by_ttl) == []
+    assert auditor.audit_record(by_ttl) == []
 
 
 def test_what_ttl_removes_with_a_mark_is_no_finding(memory_stream: Stream) -> None:
@@ -433,7 +430,10 @@ def test_what_ttl_removes_with_a_mark_is_no_finding(memory_stream: Stream) -> No
     case = prepared(memory_stream, "p", "item with a mark deleted")
     old = case.image()
     told = [
-        [finding.kind for finding in Auditor([Purse]).look_at(record_of(case.table, [*case.key], old, None, **how))]
+        [
+            finding.kind
+            for finding in Auditor([Purse]).audit_record(record_of(case.table, [*case.key], old, None, **how))
+        ]
         for how in ({"is_by_ttl": True}, {"is_by_ttl": False})
     ]
     assert told == [[], ["mark_lost"]], "a removal by DynamoDB's TTL is no write of another program"
@@ -467,7 +467,7 @@ def test_the_handler_goes_on_after_a_record_that_it_cannot_read(memory_stream: S
     """It tells of it, and of those that follow; records of other tables are left out."""
     memory_stream.bind(Purse, Transactions)
     told: list[str] = []
-    handle = handler(Auditor([Purse]), on_finding=lambda finding: told.append(finding.kind))
+    handle = lambda_handler(Auditor([Purse]), on_finding=lambda finding: told.append(finding.kind))
     keys_only = changed(3, Purse.Meta.table_name)
     keys_only["dynamodb"]["StreamViewType"] = "KEYS_ONLY"
     odd_key = changed(3, Purse.Meta.table_name)
@@ -488,7 +488,7 @@ def test_the_handler_lets_lambda_send_again_what_could_not_be_told(memory_stream
 
     records = [changed(1, Purse.Meta.table_name), changed(2, Purse.Meta.table_name), changed(3, Purse.Meta.table_name)]
     records[0]["dynamodb"]["NewImage"] = records[0]["dynamodb"]["OldImage"]
-    answer = handler(Auditor([Purse]), on_finding=fail)({"Records": records})
+    answer = lambda_handler(Auditor([Purse]), on_finding=fail)({"Records": records})
     assert answer == {"batchItemFailures": [{"itemIdentifier": records[1]["dynamodb"]["SequenceNumber"]}]}
-    assert handler(Auditor([Purse]))({"Records": records}) == {"batchItemFailures": []}
-    assert handler(Auditor([Purse]))({}) == {"batchItemFailures": []}
+    assert lambda_handler(Auditor([Purse]))({"Records": records}) == {"batchItemFailures": []}
+    assert lambda_handler(Auditor([Purse]))({}) == {"batchItemFailures": []}

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from pynamodb.exceptions import PutError, UpdateError
 
-from pynamo_locking import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
+from pynamo_locking.exceptions import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
 from tests.integration.intervals.conftest import tap
 from tests.support.faults import count_requests, delayed, lost_responses
 from tests.support.interval_models import Lease, Slot, slots, stored_slots

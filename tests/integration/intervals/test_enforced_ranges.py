@@ -8,27 +8,22 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DeleteError, PutError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
+from pynamo_locking import ExpiringMixin, LockableModel, TransactWrite, TTLAttribute, VersionAttribute, transaction
+from pynamo_locking._writes import send
+from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
-    ExpiringMixin,
-    IntervalMixin,
     ItemLocked,
-    LockableModel,
     LockLost,
     LockTimeout,
     StaleVersion,
     TransactionConflict,
-    TransactWrite,
-    TTLAttribute,
-    VersionAttribute,
-    transaction,
 )
-from pynamo_locking._writes import send
 from tests.support.faults import count_requests, lost_responses
 from tests.support.interval_models import SlotLocks
 from tests.support.models import declare, meta
@@ -44,7 +39,7 @@ class Plan(IntervalMixin, LockableModel):
     """Every write meets the locks of ranges."""
 
     Meta = meta(
-        "plans", lock_table=SlotLocks, transaction_table=Transactions, interval=("begin", "end"), enforce="ranges"
+        "plans", lock_table=SlotLocks, transaction_table=Transactions, interval=("begin", "end"), enforce_locks="ranges"
     )
 
     device = UnicodeAttribute(hash_key=True)
@@ -65,7 +60,7 @@ Stay = declare(
     version=True,
     lock_table=SlotLocks,
     interval=("begin", "end"),
-    enforce="ranges",
+    enforce_locks="ranges",
 )
 
 #: They expire, and may have no end.
@@ -81,12 +76,12 @@ Passing = declare(
     version=True,
     lock_table=SlotLocks,
     interval=("begin", "end"),
-    enforce="ranges",
+    enforce_locks="ranges",
 )
 
 
 #: Every write meets the locks of ranges and of the table; no versions.
-Seat = declare("Seat", hash_key="hall", range_key="number", texts="guest", lock_table=SlotLocks, enforce="table")
+Seat = declare("Seat", hash_key="hall", range_key="number", texts="guest", lock_table=SlotLocks, enforce_locks="table")
 
 
 def stored() -> list[tuple[int, int, str | None]]:
@@ -537,7 +532,7 @@ Guest = declare(
     numbers="visits",
     expires=TTLAttribute(null=True),
     lock_table=SlotLocks,
-    enforce="ranges",
+    enforce_locks="ranges",
 )
 
 
@@ -550,12 +545,12 @@ def test_an_expired_item_counts_as_absent(memory):
     assert Guest.get("A", 1).visits == 1
 
 
-Wrong = declare("Wrong", hash_key="pk", range_key="sk", lock_table=SlotLocks, enforce="always")
-Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=SlotLocks, enforce="ranges")
+Wrong = declare("Wrong", hash_key="pk", range_key="sk", lock_table=SlotLocks, enforce_locks="always")
+Inside = declare("Inside", hash_key="pk", range_key="sk", lock=True, lock_table=SlotLocks, enforce_locks="ranges")
 
 
 @pytest.mark.parametrize("model", [Wrong, Inside])
 def test_a_model_that_cannot_enforce_is_refused(model):
     for call in (model("a", 1).save, Plan.locked_table):
-        with pytest.raises(ConfigurationError, match=r"Meta\.enforce"):
+        with pytest.raises(ConfigurationError, match=r"Meta\.enforce_locks"):
             call()

@@ -8,24 +8,21 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 
-from pynamo_locking import (
+from pynamo_locking import TransactWrite, atransaction, transaction, transactional
+from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
     LockTimeout,
     OverlapError,
     StaleVersion,
-    Transaction,
     TransactionConflict,
-    TransactWrite,
-    atransaction,
-    transaction,
-    transactional,
+    also,
 )
-from pynamo_locking._io import runtime
-from pynamo_locking.exceptions import also
 from tests.integration.intervals.conftest import show_until_it_is_settled
 from tests.support.interval_models import (
     Booking,

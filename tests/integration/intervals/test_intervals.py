@@ -7,23 +7,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
-from pynamo_locking import (
-    BatchError,
-    ConfigurationError,
-    Conflict,
-    IntervalMixin,
-    InvalidInput,
-    OverlapError,
-    StaleVersion,
-    TransactWrite,
-    VersionAttribute,
-    transaction,
-)
+from pynamo_locking import TransactWrite, VersionAttribute, transaction
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, InvalidInput, OverlapError, StaleVersion
 from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import meta
 from tests.support.transaction_helpers import units

@@ -6,19 +6,18 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.exceptions import UpdateError
 
-from pynamo_locking import (
+from pynamo_locking import LockableModel, VersionAttribute
+from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
-    IntervalMixin,
     InvalidInput,
-    LockableModel,
     LockTimeout,
     OverlapError,
     StaleVersion,
-    VersionAttribute,
 )
 from tests.support.faults import count_requests
 from tests.support.interval_models import SlotLocks, unapplied

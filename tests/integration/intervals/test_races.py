@@ -12,7 +12,8 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from pynamodb.connection import Connection
 
-from pynamo_locking import (
+from pynamo_locking._intervals.disjoint_writes import MOST_TOUCHED
+from pynamo_locking.exceptions import (
     ConfigurationError,
     LockTimeout,
     OutcomeUnknown,
@@ -20,7 +21,6 @@ from pynamo_locking import (
     StaleVersion,
     TransactionConflict,
 )
-from pynamo_locking._intervals.disjoint_writes import MOST_TOUCHED
 from tests.integration.intervals.conftest import show_until_it_is_settled, tap
 from tests.support.interval_models import (
     Booking,
@@ -165,7 +165,7 @@ def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, monkeypatch):
 def test_a_turn_that_does_not_come_in_time(in_memory, monkeypatch):
     before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
     with (
-        held_elsewhere(SlotLocks.lock(f"turn#{Slot.Meta.table_name}/d")),
+        held_elsewhere(SlotLocks.locked(f"turn#{Slot.Meta.table_name}/d")),
         pytest.raises(TransactionConflict, match="until the time to wait was over; nothing was written"),
     ):
         Slot.insert_disjoint(slots((10, 20)), wait=0.2)

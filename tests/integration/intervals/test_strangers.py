@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking import ConfigurationError, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, StaleVersion
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.parties import shifted_clock
 

@@ -16,13 +16,9 @@ from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, IncludeProject
 from pynamodb.models import Model
 
 from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
     ExpiringMixin,
-    ItemNotFound,
     LockableModel,
     NamedLock,
-    StaleVersion,
     TransactWrite,
     TTLAttribute,
     VersionAttribute,
@@ -30,6 +26,7 @@ from pynamo_locking import (
 )
 from pynamo_locking._io import runtime
 from pynamo_locking._items import expiry
+from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemNotFound, StaleVersion
 from tests.support.faults import count_requests, lost_requests
 from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock

@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import (
-    Conflict,
-    ExpiringMixin,
-    StaleVersion,
-    TransactWrite,
-    TTLAttribute,
-    VersionedMixin,
-    transaction,
-)
+from pynamo_locking import ExpiringMixin, TransactWrite, TTLAttribute, VersionedMixin, transaction
 from pynamo_locking._items import expiry
 from pynamo_locking._writes.send import RowWrite
 from pynamo_locking._writes.write import plan_check, plan_save, plan_update
+from pynamo_locking.exceptions import Conflict, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.models import declare
@@ -30,7 +23,8 @@ from tests.support.transaction_models import Purse, Session, Transactions, exist
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking import Transaction
+    from pynamo_locking.transactions import Transaction
+
     from pynamo_locking._writes.write import Write
 
 SOON = timedelta(seconds=10)
@@ -222,7 +216,7 @@ def test_a_native_transaction_is_repeated_as_it_was(clock):
     assert Token.get("a").version == 2
 
 
-# TransactWrite.read
+# TransactWrite.check
 
 
 @MODELS
@@ -231,12 +225,12 @@ def test_reading_an_expired_item_as_absent(engine, model):
     engine.bind(Token, Session)
     model("a", expires_at=-SOON).save()
     with transact() as together:
-        together.read(model("a"))
+        together.check(model("a"))
         together.save(Token("done"))
     assert Token.get("done")
     model("b", expires_at=LATER).save()
     with pytest.raises(StaleVersion), transact() as together:
-        together.read(model("b"))
+        together.check(model("b"))
         together.save(Token("not done"))
     assert Token.count("not done") == 0
 
@@ -249,12 +243,12 @@ def test_reading_an_instance_that_has_expired(engine, model):
     model("b", expires_at=LATER).save()
     model("c").save()
     with pytest.raises(StaleVersion) as caught, transact() as together:
-        together.read(model.get("a", include_expired=True))
+        together.check(model.get("a", include_expired=True))
         together.save(Token("not done"))
     assert caught.value.actual is None
     with transact() as together:
-        together.read(model.get("b"))
-        together.read(model.get("c"))
+        together.check(model.get("b"))
+        together.check(model.get("c"))
         together.save(Token("done"))
     assert Token.count("not done") == 0
     assert Token.count("done") == 1

@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 
-from pynamo_locking import LockAttribute, LockTimeout
+from pynamo_locking import LockAttribute
+from pynamo_locking.exceptions import LockTimeout
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
 
@@ -48,7 +49,7 @@ def test_every_kind_of_key(engine, kind, embedded):
                 names.add(lock.name)
                 assert model.lock_state(*key).holders[0].ticket == lock.ticket
                 with pytest.raises(LockTimeout):
-                    in_thread(model.lock(*key, wait=0).acquire)
+                    in_thread(model.locked(*key, wait=0).acquire)
             assert model.get(*key).text == repr(key)
         assert len(names) == len(keys)
 
@@ -57,7 +58,7 @@ def test_spellings_of_one_number_are_one_lock(engine):
     """DynamoDB takes 1, 1.0 and 1e0 for one key, and so does the lock."""
     one, _ = models("number", embedded=False)
     engine.bind(Locks, one)
-    with held_elsewhere(one.lock(1)):
+    with held_elsewhere(one.locked(1)):
         for same in (1, 1.0, 1e0):
             with pytest.raises(LockTimeout):
                 one.locked(same, wait=0).acquire()

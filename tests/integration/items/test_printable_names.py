@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from pynamo_locking import ItemLocked, LockTimeout
 from pynamo_locking._core import row_keys
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._io import lock_record
 from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
+from pynamo_locking.exceptions import ItemLocked, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.support.parties import held_elsewhere
 from tests.support.workers import Locks, Plain
@@ -30,9 +30,9 @@ def test_errors_name_owners_on_one_line(memory):
     """Of a timeout and of a refused write; the attribute of the error has the label as it is."""
     memory.bind(Plain)
     Plain("a").save()
-    with held_elsewhere(Plain.lock("a", owner=EVIL)):
+    with held_elsewhere(Plain.locked("a", owner=EVIL)):
         with pytest.raises(LockTimeout) as late:
-            Plain.lock("a", wait=0).acquire()
+            Plain.locked("a", wait=0).acquire()
         with pytest.raises(ItemLocked) as refused:
             Plain("a").save()
     for error in (late.value, refused.value):
@@ -47,9 +47,9 @@ def test_the_log_has_names_on_one_line(memory, caplog):
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
         dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
         held_lock.all_held.discard(dead._handle.entry)
-        with held_elsewhere(Locks.lock(EVIL, wait=1000)):
+        with held_elsewhere(Locks.locked(EVIL, wait=1000)):
             pass
-        lock = Locks.lock(EVIL)
+        lock = Locks.locked(EVIL)
     messages = [record.getMessage() for record in caplog.records]
     assert any(
         message.startswith(f"evicting from the lock {SHOWN}, as") and f"ticket {dead.ticket} of {SHOWN} (" in message

@@ -8,7 +8,8 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, LockableModel, VersionAttribute, VersionedMixin
+from pynamo_locking import LockableModel, VersionAttribute, VersionedMixin
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.faults import count_requests
 from tests.support.models import declare
 from tests.support.versioned_models import item_of

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockSettings, LockTimeout, locked_all
+from pynamo_locking import LockSettings, locked_all
 from pynamo_locking._io import client, concurrency
 from pynamo_locking._locks import held_lock
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockTimeout
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 #: Who waits is woken by a release, never by a look of its own.
 DEAF: Final = LockSettings(
-    lease=100, wait=PATIENCE, poll_min=1000, poll=1000, poll_max=1000, max_waiters=300, request_timeout=10
+    lease=100,
+    wait=PATIENCE,
+    min_poll_interval=1000,
+    poll_interval=1000,
+    max_poll_interval=1000,
+    max_waiters=300,
+    request_timeout=10,
 )
 
 
@@ -129,7 +136,7 @@ async def test_who_holds_a_lock_goes_before_those_who_want_it(memory, monkeypatc
         assert go_on.wait(PATIENCE)
         return dispatch(*args)
 
-    apart = replace(DEAF, block=1)
+    apart = replace(DEAF, max_callers_per_entry=1)
 
     async def work() -> None:
         async with Plain.locked("a", settings=apart):
@@ -155,7 +162,7 @@ async def test_two_hundred_tasks_on_fifty_locks(cheap):
 
     async def work(number: int) -> None:
         one, other = keys[number % 50], keys[(number * 7 + 1) % 50]
-        settings = LockSettings(poll=0.05, wait=PATIENCE, request_timeout=10)
+        settings = LockSettings(poll_interval=0.05, wait=PATIENCE, request_timeout=10)
         async with locked_all(Plain.locked(one, settings=settings), Plain.locked(other, settings=settings)) as pair:
             for lock in {one: pair[0], other: pair[1]}.values():
                 item = await lock.aitem()
@@ -210,13 +217,13 @@ async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap):
     async with lock:
         [holder] = Plain.lock_state("a").holders
         assert (holder.ticket, holder.owner) == (lock.ticket, "me")
-        Plain("a", value=3).save(lock.condition())
+        Plain("a", value=3).save(lock.held_condition())
         with count_requests() as requests:
-            await lock.aensure(1)
+            await lock.aensure_remaining(1)
             await lock.arenew()
         assert requests.by_operation == {"UpdateItem": 1}
         with pytest.raises(ConfigurationError):
-            await lock.aensure(50)
+            await lock.aensure_remaining(50)
         await lock.adowngrade()
         assert Plain.lock_state("a").holders[0].mode == "shared"
     with pytest.raises(ConfigurationError):
@@ -467,7 +474,7 @@ async def again():
     assert queue("b") == 0
 
 async def main():
-    async with Locks.locked("a", settings=LockSettings(block=1)) as lock:
+    async with Locks.locked("a", settings=LockSettings(max_callers_per_entry=1)) as lock:
         waiting = [asyncio.create_task(wait()) for _ in range(3)]  # one in the queue, two in line behind it
         while queue("a") < 2:
             await asyncio.sleep(0)
@@ -499,7 +506,7 @@ print("well")
 
 async def test_a_lock_is_released_as_it_was_acquired(memory):
     """The other form is refused, and the error names what to write; the lock stays held."""
-    by_thread = Plain.lock("a")
+    by_thread = Plain.locked("a")
 
     async with Plain.locked("a") as lock:
         for method in (lock.release, lambda: in_thread(lock.release)):
@@ -525,7 +532,7 @@ async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
     async with Beside.locked("a", lease=50) as lock:
         for method, call in {
             "renew": lock.renew,
-            "ensure": lambda: lock.ensure(1),
+            "ensure": lambda: lock.ensure_remaining(1),
             "downgrade": lock.downgrade,
             "item": lambda: lock.item,
         }.items():
@@ -533,7 +540,7 @@ async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
                 call()
             assert requests.total == 0
         await asyncio.to_thread(lock.renew)
-        await asyncio.to_thread(lock.ensure, 1)
+        await asyncio.to_thread(lock.ensure_remaining, 1)
         assert (await asyncio.to_thread(lambda: lock.item)) is lock.item
         await asyncio.to_thread(lock.downgrade)
         assert Beside.lock_state("a").holders[0].mode == "shared"
@@ -541,7 +548,7 @@ async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
 
 async def test_one_block_for_threads_and_tasks(memory):
     """What `edit`, `try_locked` and `locked_all` return serves `with` and `async with`, and can be used again."""
-    edit, tried, both = Plain.edit("a"), Plain.try_locked("a"), locked_all(Plain.lock("a"), Plain.lock("b"))
+    edit, tried, both = Plain.edit("a"), Plain.try_locked("a"), locked_all(Plain.locked("a"), Plain.locked("b"))
 
     for _ in range(2):
         async with edit as item:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 #: Who waits is woken by a release, and looks by itself only where two releases at once crossed on their way to it.
-DEAF: Final = LockSettings(lease=100, wait=50, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10)
+DEAF: Final = LockSettings(
+    lease=100, wait=50, min_poll_interval=1000, poll_interval=1000, max_poll_interval=1000, request_timeout=10
+)
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -136,7 +138,7 @@ def test_cancelled_at_each_place(memory, work, how):
 @pytest.fixture(params=[1, 32], ids=["apart", "shared"])
 def deaf(request, monkeypatch):
     """The settings, with an entry for each caller, or one for all."""
-    settings = replace(DEAF, block=request.param)
+    settings = replace(DEAF, max_callers_per_entry=request.param)
     monkeypatch.setitem(globals(), "DEAF", settings)
     return settings
 
@@ -314,7 +316,7 @@ async def test_a_child_process_leaves_the_entries_of_its_parent(memory, monkeypa
     """What the child of a fork collects is not taken out of the queue: it belongs to tasks of the parent."""
 
     async with Plain.locked("a", settings=DEAF):
-        apart = replace(DEAF, block=1)
+        apart = replace(DEAF, max_callers_per_entry=1)
         waiting = Acquisition(Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options)
         taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
         assert taking.advance(None) is TO_THREADS

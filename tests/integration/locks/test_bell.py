@@ -21,9 +21,17 @@ if TYPE_CHECKING:
 
 
 #: No caller that waits for a look of its own gets through in time.
-LAZY = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, poll_min=5e4, poll=5e4, poll_max=5e4, request_timeout=10)
+LAZY = LockSettings(
+    wait=1e6,
+    lease=1e6,
+    max_lease=1e6,
+    min_poll_interval=5e4,
+    poll_interval=5e4,
+    max_poll_interval=5e4,
+    request_timeout=10,
+)
 #: A caller that looks often gets through.
-EAGER = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, poll_min=0.01, poll=0.02, request_timeout=10)
+EAGER = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, min_poll_interval=0.01, poll_interval=0.02, request_timeout=10)
 
 
 @pytest.fixture
@@ -47,7 +55,7 @@ def test_processes_hand_over_by_bells_alone(dynoxide, folder):
     Beside("a").save()
     with crew(dynoxide, 2, Locks, Plain, Beside) as (second, third):
         for model in (Plain, Beside):
-            lock = model.lock("a", settings=LAZY).acquire()
+            lock = model.locked("a", settings=LAZY).acquire()
             second.start("edit", model, ["a"])
             until_queued(model, "a", 2)
             wait_lazily(third, folder, model, "a", 3)
@@ -55,7 +63,7 @@ def test_processes_hand_over_by_bells_alone(dynoxide, folder):
             assert second.result()[0].ticket < third.result().ticket
             third.call("leave", "a")
 
-        lock = Plain.lock("a", settings=LAZY).acquire()
+        lock = Plain.locked("a", settings=LAZY).acquire()
         for place, reader in ((2, second), (3, third)):
             wait_lazily(reader, folder, Plain, "a", place, shared=True)
         lock.release()
@@ -77,7 +85,7 @@ def test_processes_hand_over_by_bells_alone(dynoxide, folder):
 
 def waiter(model: Any, settings: LockSettings, *, is_task: bool) -> int:
     """Take the lock of "a" in a thread or a task, and give it back."""
-    lock = model.lock("a", settings=settings)
+    lock = model.locked("a", settings=settings)
 
     async def wait() -> int:
         async with lock:
@@ -95,7 +103,7 @@ def test_a_forged_bell_costs_a_read(dynoxide, folder, is_task):
     dynoxide.bind(Plain)
     Plain("a").save()
     with count_requests() as counted, ThreadPoolExecutor(1) as pool:
-        with Plain.locked("a", settings=replace(LAZY, block=1)) as lock:
+        with Plain.locked("a", settings=replace(LAZY, max_callers_per_entry=1)) as lock:
             ticket = pool.submit(waiter, Plain, LAZY, is_task=is_task)
             until(lambda: names(folder), "a socket")
             [socket], entry = list(folder.iterdir()), Plain.lock_state("a").entries[1]
@@ -117,7 +125,9 @@ def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide, folder, model):
     """While its process and those of all that are ahead listen; else, or for a lock in another row, by the pace."""
     dynoxide.bind(Locks, Plain, Beside)
     model("a").save()
-    waiting = model.lock("a", settings=LockSettings(lease=100, wait=100, poll_min=0.001, poll=1, request_timeout=10))
+    waiting = model.locked(
+        "a", settings=LockSettings(lease=100, wait=100, min_poll_interval=0.001, poll_interval=1, request_timeout=10)
+    )
     with crew(dynoxide, 1, Locks, model) as [holder]:
         holder.call("enter", model, "a", settings=LAZY)
         steps = Acquisition(waiting._handle.target.row, waiting._handle.options).steps()
@@ -141,7 +151,7 @@ def test_without_bells_the_waiter_polls(dynoxide, folder):
                 folder.chmod(0o755)
             holder.call("enter", Plain, "a", settings=LAZY)
             with ThreadPoolExecutor(1) as pool:
-                ticket = pool.submit(waiter, Plain, replace(EAGER, bell=because != "off"), is_task=False)
+                ticket = pool.submit(waiter, Plain, replace(EAGER, local_wakeups=because != "off"), is_task=False)
                 until_queued(Plain, "a", 2)
                 if because == "lost":
                     until(lambda: names(folder), "a socket")

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import pytest
 
-from pynamo_locking import CorruptRow, LockingError, LockLost, LockSettings, LockTimeout
+from pynamo_locking import LockSettings
 from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.lock_modes import LockMode
 from pynamo_locking._io import lock_record, wakeups
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.options import make_options
+from pynamo_locking.exceptions import CorruptRow, LockingError, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks
 from tests.support.poisoned import document, entry, mark, native, place, put, save, update
@@ -161,7 +162,7 @@ def test_who_leaves_a_broken_lock_was_not_refused(memory):
     """The last save of a lock is applied, and then the waiters of the process are told: they see what is broken."""
     memory.bind(Purse, Transactions)
     Purse("p0", balance=1).save()
-    row = Purse.lock("p0")._handle.target.row
+    row = Purse.locked("p0")._handle.target.row
     with Purse.edit("p0") as purse:
         mailbox = Acquisition(row, make_options(Purse, **NOTHING, settings=None))._mailbox
         wakeups.open_mailbox(row, mailbox)
@@ -218,7 +219,7 @@ def test_times_that_no_calendar_has(clock, facts):
     [shown] = inspection.listed(Purse)
     assert shown["holders"][0]["entered_at"] is None or "e" not in facts
     with pytest.raises(LockTimeout, match=r"held by o \(ticket 1\) for \d+ s"):
-        Purse.lock("p0", wait=1).acquire()
+        Purse.locked("p0", wait=1).acquire()
     with Purse.locked("p0", wait=30):
         assert 4 < clock.elapsed < 12
 

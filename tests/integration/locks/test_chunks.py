@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking import ConfigurationError, LockLost
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.models import Locks
@@ -109,7 +109,7 @@ def test_a_list_has_a_whole_number_of_records(clock, every):
 
 def test_a_lock_that_is_not_held_has_no_chunks(clock):
     """It is refused by the call, not by the first list."""
-    lock = Locks.lock("import")
+    lock = Locks.locked("import")
     for method in (lock.chunks, lock.achunks):
         with pytest.raises(ConfigurationError, match="is not held by this Lock object"):
             method([1], 1)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import ItemNotFound, LockLost, LockSettings, LockTimeout
+from pynamo_locking import LockSettings
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import QueueEntry
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
+from pynamo_locking.exceptions import ItemNotFound, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import with_item
 from tests.support.faults import count_requests, lost_requests, lost_responses
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
 
 #: No caller that waits for a look of its own gets through in time.
-LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
+LAZY = LockSettings(
+    lease=100, wait=100, min_poll_interval=50, poll_interval=50, max_poll_interval=50, request_timeout=10
+)
 #: The same, with an entry for each caller.
-ALONE = LockSettings(lease=100, wait=100, poll_min=0.01, poll=0.02, request_timeout=10, block=1)
+ALONE = LockSettings(
+    lease=100, wait=100, min_poll_interval=0.01, poll_interval=0.02, request_timeout=10, max_callers_per_entry=1
+)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +75,7 @@ def model(request, dynoxide):
 
 def test_in_order_of_arrival(model):
     """All tickets are of one draw, and each turn is one write; a transaction returns no item, so the next one reads."""
-    lock = model.lock("a", settings=LAZY).acquire()
+    lock = model.locked("a", settings=LAZY).acquire()
     with lined_up(model, "a", *[edit(model)] * 4) as futures, count_requests() as counted:
         lock.release()
         served = [future.result() for future in futures]
@@ -88,12 +93,12 @@ def test_in_order_of_arrival(model):
     ],
 )
 def test_the_order_between_processes(plain_item_in_memory, block, order):
-    """The callers of a and b come by turns. One entry serves `block` callers, then it is the turn of the next entry.
+    """The callers of a and b come by turns. One entry serves `max_callers_per_entry` callers, then it is the turn of the next entry.
 
     So before a caller with j others of its process in line are served, of each other process that has come later, at
     most (j // block + 1) * block callers.
     """
-    settings, served, threads = LockSettings(block=block), list[str](), list[threading.Thread]()
+    settings, served, threads = LockSettings(max_callers_per_entry=block), list[str](), list[threading.Thread]()
     came = ["b0", "a1", "b1", "a2", "b2", "a3", "b3", "a4", "b4", "a5", "b5"]
 
     def take(name: str) -> None:
@@ -108,7 +113,7 @@ def test_the_order_between_processes(plain_item_in_memory, block, order):
         return lined_up + len(Plain.lock_state("a").waiters)
 
     with VirtualClock(auto_jump=False) as clock:
-        processes = {name: clock.process() for name in "ab"}
+        processes = {name: clock.another_process() for name in "ab"}
         with processes["a"], Plain.locked("a", settings=settings):
             for name in came:
                 threads.append(threading.Thread(target=take, args=(name,)))
@@ -127,8 +132,8 @@ def test_a_task_that_never_comes_costs_a_quarter_of_a_lease(plain_item_in_memory
     """Its loop was closed after an interrupt, and no entry is left: the next caller does not wait for a whole lease."""
     settings, loop = LockSettings(lease=100), asyncio.new_event_loop()
     with VirtualClock() as clock:
-        lock = Plain.lock("a", settings=settings).acquire()
-        task = loop.create_task(Plain.lock("a", settings=settings).aacquire())
+        lock = Plain.locked("a", settings=settings).acquire()
+        task = loop.create_task(Plain.locked("a", settings=settings).aacquire())
         loop.run_until_complete(asyncio.sleep(0))
         until_in_line(Plain, "a", 1)
         loop.close()
@@ -163,7 +168,7 @@ async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
 def test_callers_in_line_sleep(plain_item_in_memory, monkeypatch):
     """One of them looks whether the leader still acts, another one when that caller has left."""
     looked, is_leading = list[str](), local_queue.is_leading
-    quick = LockSettings(lease=100, wait=100, poll=0.01, poll_max=0.01, request_timeout=10)
+    quick = LockSettings(lease=100, wait=100, poll_interval=0.01, max_poll_interval=0.01, request_timeout=10)
 
     def looks(caller: local_queue.LocalWaiter) -> bool:
         looked.append(caller.new.owner)
@@ -174,7 +179,7 @@ def test_callers_in_line_sleep(plain_item_in_memory, monkeypatch):
         until(lambda: len(looked) > 9, "ten looks")
         return set(looked[5:])  # the first ones may be of callers that have just been woken
 
-    lock = Plain.lock("a", settings=quick).acquire()
+    lock = Plain.locked("a", settings=quick).acquire()
     monkeypatch.setattr(local_queue, "is_leading", looks)
     works = [edit(Plain, quick, owner=f"w{i}", wait=0.5 if i == 0 else 100) for i in range(5)]
     with lined_up(Plain, "a", *works) as futures:
@@ -186,7 +191,7 @@ def test_callers_in_line_sleep(plain_item_in_memory, monkeypatch):
 
 
 def test_the_entry_says_for_how_many_it_stands(model):
-    lock = model.lock("a", settings=LAZY).acquire()
+    lock = model.locked("a", settings=LAZY).acquire()
     assert model.lock_state("a").entries[0].members == 1
     inner, go_on = threading.Event(), threading.Event()
 
@@ -206,8 +211,16 @@ def test_the_entry_says_for_how_many_it_stands(model):
 
 
 def test_a_block_has_a_largest_size(plain_item):
-    small = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10, block=2)
-    lock = Plain.lock("a", settings=small).acquire()
+    small = LockSettings(
+        lease=100,
+        wait=100,
+        min_poll_interval=50,
+        poll_interval=50,
+        max_poll_interval=50,
+        request_timeout=10,
+        max_callers_per_entry=2,
+    )
+    lock = Plain.locked("a", settings=small).acquire()
     with lined_up(Plain, "a", *[edit(Plain, small)] * 3) as futures:
         others = ThreadPoolExecutor(1)
         other = others.submit(edit(Plain, ALONE))  # of another process, say
@@ -221,7 +234,7 @@ def test_a_block_has_a_largest_size(plain_item):
 
 
 def test_a_caller_whose_time_is_over_leaves_the_line(model):
-    lock = model.lock("a", settings=LAZY).acquire()
+    lock = model.locked("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
         with count_requests() as counted:
             held = rf"other callers of this process were first; 1 ahead; held by .* \(ticket {lock.ticket}\)"
@@ -234,7 +247,7 @@ def test_a_caller_whose_time_is_over_leaves_the_line(model):
 
 def test_a_leader_whose_time_is_over_hands_its_place_over(model):
     """The callers behind it keep the place in the queue that it drew for them."""
-    other = model.lock("a", settings=ALONE).acquire()
+    other = model.locked("a", settings=ALONE).acquire()
     gate = threading.Event()
     real = local_queue.tickets_to_reserve
 
@@ -262,8 +275,8 @@ def test_a_leader_whose_time_is_over_hands_its_place_over(model):
 
 def test_a_holder_that_has_shared_hands_nothing_over(model):
     """Else the next caller would come ahead of readers that have been let in meanwhile."""
-    lock = model.lock("a", settings=LAZY).acquire()
-    second, go_on = model.lock("a", settings=LAZY), threading.Event()
+    lock = model.locked("a", settings=LAZY).acquire()
+    second, go_on = model.locked("a", settings=LAZY), threading.Event()
 
     def downgraded() -> None:
         with second:
@@ -285,7 +298,7 @@ def test_a_holder_that_has_shared_hands_nothing_over(model):
 @pytest.mark.parametrize("notices", [False, True])
 def test_a_lock_that_is_broken_in_this_process_holds_up_none_of_its_callers(model, notices):
     """They enter the queue anew at once, whether or not the holder has noticed; it neither saves nor hands over."""
-    lock = model.lock("a", settings=LAZY, heartbeat=False).acquire()
+    lock = model.locked("a", settings=LAZY, heartbeat=False).acquire()
     with lined_up(model, "a", edit(model, wait=20), edit(model, wait=20)) as futures:
         model.break_lock("a", ticket=lock.ticket)
         if notices:
@@ -308,7 +321,7 @@ def test_an_item_deleted_in_the_block(plain_item):
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_hand_over_without_an_answer(model, lost, times):
     """Each caller gets its turn once, whatever became of the write that hands over."""
-    lock = model.lock("a", settings=LAZY).acquire()
+    lock = model.locked("a", settings=LAZY).acquire()
     operation = "TransactWriteItems" if model is Beside else "UpdateItem"
     with lined_up(model, "a", *[edit(model)] * 3) as futures, lost(operation, times):
         lock.release()
@@ -318,7 +331,7 @@ def test_a_hand_over_without_an_answer(model, lost, times):
 
 
 def test_threads_and_tasks_are_in_one_line(plain_item):
-    lock = Plain.lock("a", settings=LAZY).acquire()
+    lock = Plain.locked("a", settings=LAZY).acquire()
 
     async def task() -> int:
         async with Plain.edit("a", settings=LAZY) as item:
@@ -351,7 +364,7 @@ async def test_a_task_that_is_cancelled_leaves_the_line(plain_item):
 @pytest.mark.parametrize("how", ["cancelled", "over"])
 async def test_tasks_leave_the_line_in_their_loop(plain_item_in_memory, monkeypatch, how):
     """Cancelled or timed out, they make no request and start no thread, however many there are."""
-    lock, started, start = Plain.lock("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
+    lock, started, start = Plain.locked("a", settings=ALONE).acquire(), list[str](), runtime.Runtime.spawn
 
     def spawn(world: runtime.Runtime, target: Callable[[], None], name: str) -> None:
         started.append(name)
@@ -384,7 +397,7 @@ def local_waiters(
     count: int, *, lease: float = 60, remove: Callable[[Any, str], None] = lambda *_: None
 ) -> list[local_queue.LocalWaiter]:
     """Enqueue callers that act only by what a test calls for them."""
-    row, new = Plain.lock("a")._handle.target.row, lock_requests.NewEntry("of a test", "a test", lease)
+    row, new = Plain.locked("a")._handle.target.row, lock_requests.NewEntry("of a test", "a test", lease)
     waiters = [local_queue.LocalWaiter(row, new, Mailbox(), 32, remove) for _ in range(count)]
     for waiter in waiters:
         local_queue.enqueue_locally(waiter)
@@ -394,7 +407,7 @@ def local_waiters(
 #: What a test lets a caller hand over.
 HELD = QueueEntry("held", 1, "first", WHOLE, 60_000, 0, 0, 0, 0)
 #: Looks whether the caller that leads is still there.
-QUICK = LockSettings(lease=100, wait=100, poll=0.02, poll_max=0.05, request_timeout=10)
+QUICK = LockSettings(lease=100, wait=100, poll_interval=0.02, max_poll_interval=0.05, request_timeout=10)
 
 
 def test_who_can_leave_the_line(plain_item_in_memory):
@@ -431,13 +444,13 @@ def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(plain_item):
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
 def test_the_size_of_a_block_is_checked(block):
     with pytest.raises(Exception, match="block must be a whole number from 1 to 400"):
-        LockSettings(block=block)
+        LockSettings(max_callers_per_entry=block)
 
 
 def test_a_holder_that_hangs_does_not_hold_up_its_process(model):
     """Its lease has ended, so the callers behind it enter by themselves, as other processes would."""
-    short = LockSettings(lease=0.7, heartbeat=False, poll=0.02, poll_max=0.05, request_timeout=0.1)
-    lock = model.lock("a", settings=short).acquire()
+    short = LockSettings(lease=0.7, heartbeat=False, poll_interval=0.02, max_poll_interval=0.05, request_timeout=0.1)
+    lock = model.locked("a", settings=short).acquire()
     with lined_up(model, "a", edit(model, short, lease=60, wait=60), edit(model, short, lease=60, wait=60)) as futures:
         assert [future.result()[1] for future in futures] == [1, 2]
     with pytest.raises(LockLost):
@@ -465,7 +478,7 @@ def test_a_task_that_is_cancelled_while_the_lock_is_handed_to_it(plain_item, mon
         assert task.cancelled()
         go_on.set()
 
-    lock = Plain.lock("a", settings=LAZY).acquire()
+    lock = Plain.locked("a", settings=LAZY).acquire()
     with lined_up(Plain, "a", lambda: asyncio.run(play()), edit(Plain)) as futures:
         monkeypatch.setattr(lock_requests, "hand_over", late)
         lock.release()
@@ -487,7 +500,9 @@ def test_a_leader_and_the_caller_after_it_are_gone(plain_item):
 
 
 #: A lease that ends while a test waits.
-SHORT = LockSettings(lease=0.6, wait=8, poll=0.02, poll_max=0.05, request_timeout=0.1, block=32)
+SHORT = LockSettings(
+    lease=0.6, wait=8, poll_interval=0.02, max_poll_interval=0.05, request_timeout=0.1, max_callers_per_entry=32
+)
 
 
 def test_a_leader_that_stands_still_does_not_hold_up_its_process(plain_item):
@@ -500,7 +515,7 @@ def test_a_leader_that_stands_still_does_not_hold_up_its_process(plain_item):
 
 def test_a_task_that_leads_in_a_loop_that_is_blocked(plain_item):
     """The thread of its loop waits for the same lock: the entry of the task is evicted, and it enters again later."""
-    first = Plain.lock("a", settings=ALONE).acquire()
+    first = Plain.locked("a", settings=ALONE).acquire()
 
     def release_without(ticket: int) -> None:
         until(lambda: ticket not in [entry.ticket for entry in Plain.lock_state("a").entries], "an eviction")
@@ -555,7 +570,7 @@ def test_an_interrupt_while_the_next_caller_is_about_to_lead(plain_item, monkeyp
 @pytest.mark.parametrize("model", [Plain, Beside], indirect=True)
 def test_an_edit_that_deletes_its_item(model):
     """The callers in line hear that there is no item, one after the other, and nothing stays in the queue."""
-    lock = model.lock("a", settings=LAZY).acquire()
+    lock = model.locked("a", settings=LAZY).acquire()
 
     def delete() -> None:
         with model.edit("a", settings=LAZY) as item:
@@ -585,7 +600,7 @@ def test_threads_beside_tasks_of_a_loop_that_stands_still(plain_item_in_memory, 
         while len(in_line(Plain, "a")) == count:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
 
-    holder, futures = Plain.lock("a", settings=SHORT).acquire(), list[Future[tuple[int, int]]]()
+    holder, futures = Plain.locked("a", settings=SHORT).acquire(), list[Future[tuple[int, int]]]()
     with ThreadPoolExecutor(4) as pool:
         for i, each in enumerate(order, start=1):
             if each == "a":

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import ItemLocked, LockSettings, LockTimeout
+from pynamo_locking import LockSettings
+from pynamo_locking.exceptions import ItemLocked, LockTimeout
 from tests.support.faults import count_requests
 from tests.support.workers import Plain, Taken, crew, until_next_beat, until_over, until_queued
 
@@ -22,8 +23,8 @@ LEASE = 4.8
 #: The silence after which an entry is dead: the lease and the margin for clocks that run unevenly.
 SILENCE = LEASE * 1.05
 SKEW = 0.1
-WITH_HINT = LockSettings(lease=LEASE, request_timeout=0.4, poll=0.02, max_clock_skew=SKEW)
-WITHOUT_HINT = LockSettings(lease=LEASE, request_timeout=0.4, poll=0.02, max_clock_skew=None)
+WITH_HINT = LockSettings(lease=LEASE, request_timeout=0.4, poll_interval=0.02, max_clock_skew=SKEW)
+WITHOUT_HINT = LockSettings(lease=LEASE, request_timeout=0.4, poll_interval=0.02, max_clock_skew=None)
 #: An upper bound for what takes about one lease, on a machine that does other things as well.
 FEW_LEASES = 6
 
@@ -105,7 +106,7 @@ def test_newcomer_without_the_hint_watches_a_lease(engine, report):
     """Without the hint, a newcomer watches a whole lease, however long ago the holder died."""
     dead = died(engine, WITHOUT_HINT, for_long=2 * SKEW)
     with pytest.raises(LockTimeout):
-        Plain.lock("a", wait=0, settings=WITHOUT_HINT).acquire()
+        Plain.locked("a", wait=0, settings=WITHOUT_HINT).acquire()
     started = time.monotonic()
     with Plain.locked("a", settings=WITHOUT_HINT) as lock:
         watched = time.monotonic() - started

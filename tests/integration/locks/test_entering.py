@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from pynamo_locking import ConfigurationError, LockSettings, LockTimeout
+from pynamo_locking import LockSettings
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import client, lock_record, lock_requests, runtime
 from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking.exceptions import ConfigurationError, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.support import faults
 from tests.support.faults import count_requests, lost_responses
@@ -40,7 +41,7 @@ def account(engine):
     engine.bind(Account, Locks, Device)
     Account("a", balance=100).save()
     Device("d", total=100).save()
-    for lock in (Account.lock("a"), Device.lock("d")):
+    for lock in (Account.locked("a"), Device.locked("d")):
         with lock:
             pass
     return Account
@@ -61,7 +62,7 @@ def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, he
 
     def renew_too_late(row, entry, *arguments, **options):
         if not others:
-            others.append(account.lock("a", heartbeat=False))
+            others.append(account.locked("a", heartbeat=False))
             if way == "broken":
                 assert account.break_lock("a", ticket=entry.ticket)
             in_thread(others[0].acquire)
@@ -72,15 +73,15 @@ def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, he
         monkeypatch.setattr(lock_requests, "enter", enter_slowly)
         monkeypatch.setattr(lock_requests, "renew", renew_too_late)
         with pytest.raises(LockTimeout):
-            account.lock("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
+            account.locked("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [others[0].ticket]
 
 
 @pytest.mark.parametrize("after", ["a place is free", "a late copy has entered"])
 def test_a_newcomer_looks_before_it_tries_again_to_enter(account, after):
     """A refused write costs as much as a write of the whole item, so while the queue is full it only looks."""
-    late = account.lock("a", settings=LockSettings(max_waiters=1, block=1), wait=60)
-    with held_elsewhere(account.lock("a")) as holder, count_requests() as counted:
+    late = account.locked("a", settings=LockSettings(max_waiters=1, max_callers_per_entry=1), wait=60)
+    with held_elsewhere(account.locked("a")) as holder, count_requests() as counted:
         row, attempt = holder._handle.target.row, Acquisition(late._handle.target.row, late._handle.options)
         lock_requests.enter(row, lock_requests.NewEntry("waiter", "waiter", 60.0), 2)
         before, steps = counted.by_operation["UpdateItem"], attempt.steps()
@@ -99,7 +100,7 @@ def test_a_newcomer_looks_before_it_tries_again_to_enter(account, after):
 
 def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
     """The first request to enter is on its way, the next one is refused since the queue is full; then it arrives."""
-    other, kept = account.lock("a", heartbeat=False), []
+    other, kept = account.locked("a", heartbeat=False), []
 
     def tap(endpoint, request, operation, forward):
         if ":entry" not in faults._body(request).get("ExpressionAttributeValues", {}) or len(kept) > 1:
@@ -114,7 +115,7 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
         return answer
 
     with faults.tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
-        account.lock("a", wait=0).acquire()
+        account.locked("a", wait=0).acquire()
     assert account.lock_state("a").entries == ()
 
 
@@ -139,7 +140,7 @@ def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, 
 
 
 #: Each thread enters the queue for itself.
-_EACH = replace(QUICK, block=1)
+_EACH = replace(QUICK, max_callers_per_entry=1)
 
 
 def _fill(engine, entries):
@@ -151,7 +152,7 @@ def _fill(engine, entries):
     engine.bind(Account)
     account = Account("full", balance=100)
     account.save()
-    with held_elsewhere(Account.lock("full", settings=_EACH)):  # the label of a thread is longer
+    with held_elsewhere(Account.locked("full", settings=_EACH)):  # the label of a thread is longer
         locked = size()
     empty = size()
     account.update([Account.note.set("n" * int(LARGEST_ITEM - empty - len("note") - entries * (locked - empty)))])
@@ -160,9 +161,9 @@ def _fill(engine, entries):
 def test_a_waiter_whose_entry_has_no_room_waits_outside_the_queue(concurrent_engine):
     """At the deadline the error says why it was not in the queue; when the holder has left there is room again."""
     _fill(concurrent_engine, entries=1.9)
-    with held_elsewhere(Account.lock("full", settings=_EACH)) as holder:
+    with held_elsewhere(Account.locked("full", settings=_EACH)) as holder:
         with pytest.raises(LockTimeout, match=r"1 ahead; held by .* no further entry of the queue fits") as timeout:
-            Account.lock("full", wait=0.05, settings=_EACH).acquire()
+            Account.locked("full", wait=0.05, settings=_EACH).acquire()
         assert timeout.value.queue is not None
         assert [entry.ticket for entry in timeout.value.queue.entries] == [holder.ticket]
     with Account.locked("full", settings=_EACH):
@@ -172,7 +173,7 @@ def test_a_waiter_whose_entry_has_no_room_waits_outside_the_queue(concurrent_eng
 def test_an_item_without_room_for_any_entry_is_refused_at_once(concurrent_engine):
     _fill(concurrent_engine, entries=0.5)
     with pytest.raises(ConfigurationError, match="so close to DynamoDB's limit of 400 KB"):
-        Account.lock("full", settings=_EACH).acquire()
+        Account.locked("full", settings=_EACH).acquire()
 
 
 @pytest.mark.parametrize("others", [0, 2], ids=["alone", "behind others"])
@@ -188,7 +189,7 @@ def test_what_has_entered_can_be_renewed(memory, others):
             account.update([Account.note.set(note)])
         with ExitStack() as ahead:
             for _ in range(others):
-                ahead.enter_context(held_elsewhere(Account.lock("full", settings=_EACH, shared=True)))
+                ahead.enter_context(held_elsewhere(Account.locked("full", settings=_EACH, shared=True)))
             with Account.locked("full", settings=_EACH, wait=5, shared=bool(others)) as held:
                 size = item_size(Account._get_connection().get_item("full")["Item"])
                 clock.jump(1e6)
@@ -214,7 +215,7 @@ def test_what_has_entered_can_be_renewed(memory, others):
 def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine, monkeypatch):
     """An empty queue alone does not show that the item is too large."""
     _fill(concurrent_engine, entries=1.9)
-    look, holder = lock_requests.read, Account.lock("full", settings=_EACH)
+    look, holder = lock_requests.read, Account.locked("full", settings=_EACH)
     in_thread(holder.acquire)
     ticket = holder.ticket
 

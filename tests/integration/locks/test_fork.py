@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking import LockLost, LockSettings
+from pynamo_locking import LockSettings
 from pynamo_locking._locks import local_queue
+from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Plain, Versioned, crew, until_next_beat, until_queued
 
 pytestmark = pytest.mark.waits
 
-SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
+SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll_interval=0.02)
 
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 
@@ -89,7 +90,7 @@ def test_child_takes_locks_of_its_own(real_engine, model):
 def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap):
     """It was counted as taken twice then: the second time could not be had any more, and the first was no loss."""
     bind(cheap, Plain, "a")
-    lock = Plain.lock("a").acquire()
+    lock = Plain.locked("a").acquire()
     lock._handle.entry.leave_to_parent()  # type: ignore[union-attr]
     local_queue._forget_after_fork()
     Plain.break_lock("a", ticket=lock.ticket)  # the parent has left

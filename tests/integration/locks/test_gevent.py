@@ -18,7 +18,8 @@ import gevent
 from gevent import monkey
 {before}
 from pynamodb.attributes import UnicodeAttribute
-from pynamo_locking import ConfigurationError, LockableModel, LockAttribute
+from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import MemoryDynamoDB
 {after}
 

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from typing_extensions import Self
 
 import pynamo_locking
-from pynamo_locking import LockSettings, Transaction, TransactionAborted, locked_all, sweep, transaction
+from pynamo_locking import LockSettings, locked_all, transaction
 from pynamo_locking._io import client, wakeups
 from pynamo_locking._locks import heartbeat, local_queue, release
+from pynamo_locking.exceptions import TransactionAborted
 from pynamo_locking.testing import VirtualClock
 from tests.support import parties, workers
 from tests.support.interrupts import (
@@ -157,7 +159,7 @@ def in_an_edit_inside_a_lock() -> None:
 
 
 def in_two_locks() -> None:
-    with locked_all(Locks.lock("a"), workers.Plain.lock("a")):
+    with locked_all(Locks.locked("a"), workers.Plain.locked("a")):
         pass
 
 
@@ -272,11 +274,11 @@ def test_a_second_interrupt_does_not_stop_the_removal(models, monkeypatch):
     def wait(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with parties.held_elsewhere(workers.Plain.lock("a")), monkeypatch.context() as patch:
+    with parties.held_elsewhere(workers.Plain.locked("a")), monkeypatch.context() as patch:
         patch.setattr(release, "_remove", interrupted)
         patch.setattr(wakeups.Mailbox, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
-            workers.Plain.lock("a").acquire()
+            workers.Plain.locked("a").acquire()
         until(lambda: not release._unfinished, "the thread that removes the entry")
         assert len(workers.Plain.lock_state("a").entries) == 1
     none_left((workers.Plain, "a"))("the second interrupt")
@@ -297,7 +299,7 @@ def test_an_interrupted_transaction_is_all_or_none(memory, monkeypatch, is_long)
                 tx.update(tx.get(Purse, name), [Purse.balance.add(1)])
 
     def check(where: str) -> None:
-        sweep(Transactions)
+        Transactions.sweep()
         assert marked_rows(Purse) == [], where
         assert len({stored(Purse, name)["balance"]["N"] for name in names}) == 1, where
 
@@ -318,9 +320,9 @@ class Locks(NamedLock):
 ENDING: Final = """
 
 for name in ("of the main thread", "another"):
-    Locks.lock(name).acquire()
+    Locks.locked(name).acquire()
 for name in map(str, range(20)):
-    broken = Locks.lock(name).acquire()
+    broken = Locks.locked(name).acquire()
     Locks.break_lock(name, ticket=broken.ticket)
 taken = threading.Event()
 
@@ -352,7 +354,7 @@ def noted(self, own):
     return due
 
 HeartbeatThread._renew = noted
-Locks.lock("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=0.1)).acquire()
+Locks.locked("a", on_lost=print, settings=LockSettings(lease=0.6, request_timeout=0.1)).acquire()
 """
 UNANSWERED: Final = """
 import logging
@@ -362,7 +364,7 @@ def start(thread):
     raise RuntimeError("can't start new thread")
 
 logging.disable()
-lock = Locks.lock("a").acquire()
+lock = Locks.locked("a").acquire()
 threading.Thread.start = start
 with throttled(Locks):
     lock.release()
@@ -400,7 +402,9 @@ def test_the_end_of_a_process_inside_a_lock(dynoxide):
 
 
 #: The callers of this process share an entry, and none of them has to wait for the end of a lease.
-IN_LINE = LockSettings(lease=60, wait=30, poll=0.02, poll_max=0.05, request_timeout=1, block=32)
+IN_LINE = LockSettings(
+    lease=60, wait=30, poll_interval=0.02, max_poll_interval=0.05, request_timeout=1, max_callers_per_entry=32
+)
 
 
 class Line:

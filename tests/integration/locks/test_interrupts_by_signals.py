@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import locked_all, sweep, transaction
+from pynamo_locking import locked_all, transaction
 from pynamo_locking._core.dynamodb import MOST_ACTIONS
 from tests.support.interrupts import (
     by_acquire_and_release,
@@ -244,10 +244,10 @@ def test_interrupted_transactions(dynoxide, handler, monkeypatch, *, count, most
     def check(where: str) -> None:
         at_work = ("batch", "asyncio")
         until(lambda: not any(name in each.name for each in threading.enumerate() for name in at_work), "threads")
-        report = sweep(Transactions)
+        report = Transactions.sweep()
         swept.update({name: number + getattr(report, name) for name, number in swept.items()})
         assert (report.failed, report.pending) == ({}, 0), where
-        assert sweep(Transactions).examined == 0, where
+        assert Transactions.sweep().examined == 0, where
         assert marked_rows(Purse) == [], where
         balances = {(row["purse_id"]["S"] in even, int(row["balance"]["N"])) for row in rows_of(Purse)}
         assert len(balances) == 2, where

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking import LockingError, LockLost
 from pynamo_locking._io import lock_requests, runtime, wakeups
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.heartbeat import heartbeat_thread
+from pynamo_locking.exceptions import LockingError, LockLost
 
 pytestmark = pytest.mark.core
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.core
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), LockingError("expired token")])
 def test_who_failed_to_release_does_not_go_on_renewing(account, error):
     """Whatever interrupts a release, the heartbeat of that entry ends, and its lease with it."""
-    lock = account.lock("a").acquire()
+    lock = account.locked("a").acquire()
 
     def fail(*arguments, **options):
         raise error
@@ -69,15 +69,15 @@ def test_an_interrupt_around_the_way_to_a_lock_leaves_nothing_behind(account, na
             return next(first, original)(*arguments)
 
         patch.setattr(wakeups, name, interrupted_once)
-        account.lock("a").acquire()
+        account.locked("a").acquire()
     assert account.lock_state("a").entries == ()
-    assert not wakeups.has_waiters(account.lock("a")._handle.target.row)
+    assert not wakeups.has_waiters(account.locked("a")._handle.target.row)
 
 
 @pytest.mark.parametrize(("module", "name"), [(held_lock, "remove_from_context"), (wakeups, "has_waiters")])
 def test_an_interrupt_of_a_release_ends_the_heartbeat(account, module, name):
     """Ctrl-C before its request was sent: the entry would have been renewed for as long as the process lives."""
-    lock = account.lock("a").acquire()
+    lock = account.locked("a").acquire()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, name, _interrupted(getattr(module, name)))
         lock.release()

@@ -11,9 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from pynamo_locking import ConfigurationError, ItemNotFound, LockLost, LockSettings, LockTimeout, locked_all
+from pynamo_locking import LockSettings, locked_all
 from pynamo_locking._io import lock_requests, runtime
 from pynamo_locking._writes.send import ItemWork
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, LockTimeout
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -83,8 +84,8 @@ def test_tickets_of_an_item_that_is_made_anew_begin_at_its_microsecond(account, 
 
 def test_waiters_are_served_in_the_order_of_their_entries(account):
     """First come, first served, whichever waiter looks first after a release."""
-    locks = [account.lock("a", settings=APART) for _ in range(5)]
-    holder = account.lock("a", settings=APART)
+    locks = [account.locked("a", settings=APART) for _ in range(5)]
+    holder = account.locked("a", settings=APART)
     assert granted_in_turn(account, "a", holder, *enumerate(locks)) == [0, 1, 2, 3, 4]
     tickets = [lock.ticket for lock in locks]
     assert tickets == sorted(tickets)
@@ -93,7 +94,7 @@ def test_waiters_are_served_in_the_order_of_their_entries(account):
 
 def test_no_wait_fails_at_once_and_leaves_nothing(account):
     """`wait=0` names who holds the lock, and enters no queue."""
-    with held_elsewhere(account.lock("a", owner="somebody")) as other:
+    with held_elsewhere(account.locked("a", owner="somebody")) as other:
         with pytest.raises(LockTimeout, match="1 ahead; held by somebody") as caught:
             account.locked("a", wait=0).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
@@ -103,7 +104,7 @@ def test_no_wait_fails_at_once_and_leaves_nothing(account):
 
 def test_a_bounded_wait_ends_and_leaves_nothing(account):
     """After `wait` seconds the entry is gone again."""
-    with held_elsewhere(account.lock("a")) as other:
+    with held_elsewhere(account.locked("a")) as other:
         with pytest.raises(LockTimeout, match="1 ahead"):
             account.locked("a", wait=timedelta(milliseconds=60)).acquire()
         assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
@@ -111,8 +112,8 @@ def test_a_bounded_wait_ends_and_leaves_nothing(account):
 
 def test_an_infinite_wait_ends_with_the_turn(account):
     """`math.inf` waits until it is our turn."""
-    waiter = account.lock("a", wait=math.inf)
-    assert granted_in_turn(account, "a", account.lock("a", settings=APART), ("waiter", waiter)) == ["waiter"]
+    waiter = account.locked("a", wait=math.inf)
+    assert granted_in_turn(account, "a", account.locked("a", settings=APART), ("waiter", waiter)) == ["waiter"]
 
 
 def test_an_exception_in_the_block_gives_the_lock_back(account):
@@ -136,7 +137,7 @@ def test_the_same_context_enters_again_with_the_same_ticket(account):
 
 def test_one_lock_object_counts_its_takes(account):
     """acquire() twice needs release() twice, and the object can be used again."""
-    lock = account.lock("a")
+    lock = account.locked("a")
     lock.acquire().acquire()
     lock.release()
     assert lock.is_held
@@ -169,7 +170,7 @@ def test_a_lock_object_is_for_one_context(account):
 def test_a_dead_entry_is_skipped_at_once_by_its_hint(account):
     """No caller waits for a process that died long ago, not even with `wait=0`."""
     with shifted_clock() as clock:
-        dead = abandoned(account.lock("a", lease=6))
+        dead = abandoned(account.locked("a", lease=6))
         clock.shift += 6 + 10.1
         with account.locked("a", wait=0) as lock:
             assert lock.ticket > dead.ticket
@@ -181,7 +182,7 @@ def test_a_dead_entry_is_skipped_at_once_by_its_hint(account):
 def test_a_hint_within_the_clock_skew_proves_nothing(account):
     """An entry whose end lies less than the clock skew back is not evicted by its hint."""
     with shifted_clock() as clock:
-        abandoned(account.lock("a", lease=6))
+        abandoned(account.locked("a", lease=6))
         clock.shift += 6 + 9.5
         with pytest.raises(LockTimeout):
             account.locked("a", wait=0).acquire()
@@ -190,11 +191,11 @@ def test_a_hint_within_the_clock_skew_proves_nothing(account):
 @pytest.mark.waits
 def test_without_the_hint_a_whole_lease_is_watched(account):
     """With `max_clock_skew=None` only an unchanged beat counts, from our own first look."""
-    settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1)
+    settings = LockSettings(max_clock_skew=None, poll_interval=0.01, max_poll_interval=0.01, request_timeout=1)
     with shifted_clock() as clock:
-        dead = abandoned(account.lock("a", lease=6, settings=settings))
+        dead = abandoned(account.locked("a", lease=6, settings=settings))
         clock.shift += 3600
-        waiter = account.lock("a", wait=1000, lease=30, settings=settings)
+        waiter = account.locked("a", wait=1000, lease=30, settings=settings)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(waiter.acquire)
             until_waiting(account, "a")
@@ -206,12 +207,14 @@ def test_without_the_hint_a_whole_lease_is_watched(account):
 
 def test_a_renewed_entry_is_not_evicted(account):
     """Each beat that a waiter sees starts the lease anew for it."""
-    settings = LockSettings(max_clock_skew=None, poll=0.01, poll_max=0.01, request_timeout=1, block=1)
+    settings = LockSettings(
+        max_clock_skew=None, poll_interval=0.01, max_poll_interval=0.01, request_timeout=1, max_callers_per_entry=1
+    )
     looks = threading.Semaphore(0)
     with shifted_clock() as clock:
-        holder = account.lock("a", lease=6, heartbeat=False, settings=settings)
+        holder = account.locked("a", lease=6, heartbeat=False, settings=settings)
         holder.acquire()
-        waiter = account.lock("a", wait=1000, lease=6000, settings=settings)
+        waiter = account.locked("a", wait=1000, lease=6000, settings=settings)
         with ThreadPoolExecutor(1) as pool, _counted_looks(looks):
             pool.submit(waiter.acquire)
             for _ in range(4):
@@ -240,19 +243,19 @@ def _counted_looks(looks):
 
 
 def test_renew_and_ensure_prolong_the_lease(account):
-    """Without a heartbeat, the caller renews; `ensure` renews only when too little is left."""
+    """Without a heartbeat, the caller renews; `ensure_remaining` renews only when too little is left."""
     with shifted_clock() as clock, account.locked("a", lease=12, heartbeat=False) as lock:
         clock.shift += 8
         assert 3 < lock.remaining <= 4
-        lock.ensure(2)
+        lock.ensure_remaining(2)
         assert lock.remaining <= 4
-        lock.ensure(5)
+        lock.ensure_remaining(5)
         assert lock.remaining > 11
         clock.shift += 8
         lock.renew()
         assert lock.remaining > 11
         with pytest.raises(ConfigurationError, match="can never hold"):
-            lock.ensure(12)
+            lock.ensure_remaining(12)
 
 
 @pytest.mark.parametrize("operation", ["enter", "renew"])
@@ -277,12 +280,12 @@ def test_the_lease_counts_from_before_the_write(account, operation):
 
 def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
     """Time spent outside of a full queue is not taken off the lease."""
-    settings = LockSettings(max_waiters=1, max_clock_skew=None, block=1)
+    settings = LockSettings(max_waiters=1, max_clock_skew=None, max_callers_per_entry=1)
     original, refused = lock_requests.enter, threading.Event()
     with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
-        holder = abandoned(account.lock("a", lease=9000, settings=settings))
+        holder = abandoned(account.locked("a", lease=9000, settings=settings))
         waiter = original(holder._handle.target.row, lock_requests.NewEntry("waiter", "waiter", 9000.0), 2)
-        late = account.lock("a", settings=settings, wait=9000, lease=10_000, heartbeat=False)
+        late = account.locked("a", settings=settings, wait=9000, lease=10_000, heartbeat=False)
 
         def enter(*arguments):
             try:
@@ -331,7 +334,7 @@ def test_a_loss_never_hides_the_exception_of_the_block(account):
 
 def test_the_heartbeat_finds_the_loss(account):
     """With a heartbeat the holder does not have to ask: the event is set by the next beat."""
-    settings = LockSettings(request_timeout=0.2, poll=0.01)
+    settings = LockSettings(request_timeout=0.2, poll_interval=0.01)
     with pytest.raises(LockLost), account.locked("a", lease=1.2, settings=settings) as lock:
         account.break_lock("a", ticket=lock.ticket)
         assert lock.lost.wait(60)
@@ -340,7 +343,7 @@ def test_the_heartbeat_finds_the_loss(account):
 def test_the_heartbeat_ends_with_the_table(account):
     """A table that is deleted takes its locks along; no heartbeat renews them for ever."""
     settings = LockSettings(request_timeout=0.2)
-    lock = account.lock("a", lease=1.2, settings=settings).acquire()
+    lock = account.locked("a", lease=1.2, settings=settings).acquire()
     account.delete_table()
     assert lock.lost.wait(60)
     with pytest.raises(LockLost) as caught:
@@ -351,7 +354,7 @@ def test_the_heartbeat_ends_with_the_table(account):
 @pytest.mark.waits
 def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
     """Renewals go on until the block ends."""
-    settings = LockSettings(request_timeout=0.2, poll=0.01)
+    settings = LockSettings(request_timeout=0.2, poll_interval=0.01)
     with account.locked("a", lease=1.2, settings=settings) as lock:
         while account.lock_state("a").holders[0].heartbeats < 4:
             assert not lock.lost.is_set()
@@ -390,9 +393,11 @@ def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
 @pytest.mark.waits
 def test_a_waiter_renews_its_entry(account):
     """Waiting longer than the lease keeps the place in the queue, however rare the looks are."""
-    settings = LockSettings(request_timeout=0.2, poll_min=60, poll=60, poll_max=60, max_clock_skew=0)
-    waiter = account.lock("a", lease=1.2, settings=settings)
-    with ThreadPoolExecutor(1) as pool, held_elsewhere(account.lock("a", settings=APART)):
+    settings = LockSettings(
+        request_timeout=0.2, min_poll_interval=60, poll_interval=60, max_poll_interval=60, max_clock_skew=0
+    )
+    waiter = account.locked("a", lease=1.2, settings=settings)
+    with ThreadPoolExecutor(1) as pool, held_elsewhere(account.locked("a", settings=APART)):
         pool.submit(waiter.acquire)
         while (waiting := until_waiting(account, "a")[0]).heartbeats < 4:
             pass
@@ -402,8 +407,8 @@ def test_a_waiter_renews_its_entry(account):
 
 def test_a_waiter_that_was_evicted_enters_again(account):
     """A waiter that lost its place goes to the end of the queue instead of failing."""
-    waiter = account.lock("a", wait=60)
-    with ThreadPoolExecutor(1) as pool, held_elsewhere(account.lock("a", settings=APART)):
+    waiter = account.locked("a", wait=60)
+    with ThreadPoolExecutor(1) as pool, held_elsewhere(account.locked("a", settings=APART)):
         pool.submit(waiter.acquire)
         before = until_waiting(account, "a")[0].ticket
         assert account.break_lock("a", ticket=before)
@@ -427,14 +432,14 @@ def test_a_waiter_learns_that_the_item_was_deleted(account):
 
 def test_a_full_queue_keeps_newcomers_outside(account):
     """Beyond `max_waiters` no caller enters; one that cannot wait is told, and the queue stays as it was."""
-    settings = LockSettings(max_waiters=2, poll=0.01, block=1)
+    settings = LockSettings(max_waiters=2, poll_interval=0.01, max_callers_per_entry=1)
 
     def take_and_release():
         with account.locked("a", settings=settings):
             pass
 
     with ThreadPoolExecutor(3) as pool:
-        with held_elsewhere(account.lock("a", settings=settings)):
+        with held_elsewhere(account.locked("a", settings=settings)):
             waiters = [pool.submit(take_and_release) for _ in range(2)]
             until_waiting(account, "a", 2)
             with pytest.raises(LockTimeout, match="3 ahead"):
@@ -455,7 +460,7 @@ def test_named_locks_need_no_item(engine):
         first = lock.ticket
         with pytest.raises(LockTimeout):
             in_thread(lambda: Locks.locked("nightly", wait=0).acquire())
-        with Locks.lock("other", wait=0):
+        with Locks.locked("other", wait=0):
             pass
     with Locks.locked("nightly") as lock:
         assert lock.ticket == first + 1
@@ -532,12 +537,14 @@ def test_several_locks_are_all_or_none(engine):
     engine.bind(Locks, Account, Device)
     Account("a").save()
     Account("b").save()
-    with locked_all(Account.lock("b"), Locks.lock("x"), Device.lock("d"), Account.lock("a"), Account.lock("a")) as all_:
+    with locked_all(
+        Account.locked("b"), Locks.locked("x"), Device.locked("d"), Account.locked("a"), Account.locked("a")
+    ) as all_:
         assert [lock.is_held for lock in all_] == [True] * 5
         assert all_[0].item.account_id == "b"
     assert not any(lock.is_held for lock in all_)
-    with held_elsewhere(Account.lock("b")):
-        with pytest.raises(LockTimeout), locked_all(Account.lock("a"), Account.lock("b"), wait=0.05):
+    with held_elsewhere(Account.locked("b")):
+        with pytest.raises(LockTimeout), locked_all(Account.locked("a"), Account.locked("b"), wait=0.05):
             pass
         assert Account.lock_state("a").entries == ()
         assert len(Account.lock_state("b").entries) == 1
@@ -551,7 +558,7 @@ def test_opposite_orders_do_not_deadlock(engine):
 
     def work(names):
         for _ in range(5):
-            with locked_all(*(Account.lock(name) for name in names), wait=60) as locks:
+            with locked_all(*(Account.locked(name) for name in names), wait=60) as locks:
                 for lock in locks:
                     lock.item.balance += 1
                     lock.item.save()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import ConfigurationError, LockLost, LockSettings, events, locked_all
+from pynamo_locking import LockSettings, events, locked_all
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import local_queue
-from pynamo_locking.testing import VirtualClock, lose
+from pynamo_locking.exceptions import ConfigurationError, LockLost
+from pynamo_locking.testing import VirtualClock, lose_lock
 from tests.support.faults import count_requests, is_save, lost_requests
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
@@ -51,7 +52,7 @@ def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, l
     def on_lost(reason: str) -> None:
         heard.append((reason, clock.elapsed))
 
-    lock = Locks.lock("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
+    lock = Locks.locked("job", lease=LEASE, settings=APART, on_lost=on_lost, **terms).acquire()
     runtime.current.spawn(wait, "waiter")
     yield lock, heard, granted
     assert is_over.wait(60)
@@ -72,7 +73,7 @@ def test_a_lock_is_held_for_so_long_at_most(clock, caplog):
         clock.sleep(2)
         assert not lock.is_held
         assert lock.lost.is_set()
-        for refused in (lock.renew, lock.progress, lambda: lock.ensure(1)):
+        for refused in (lock.renew, lock.progress, lambda: lock.ensure_remaining(1)):
             with pytest.raises(LockLost, match="was held for max_hold") as lost:
                 refused()
             assert lost.value.reason == "max_hold"
@@ -136,7 +137,7 @@ def test_a_lock_inside_a_lock_ends_with_it(clock):
 
 def test_the_next_caller_of_this_process(clock):
     """Who waits in the same process gets its turn after the lease, as others do."""
-    holder, found = Locks.lock("job", lease=LEASE, max_hold=20).acquire(), list[tuple[int, float]]()
+    holder, found = Locks.locked("job", lease=LEASE, max_hold=20).acquire(), list[tuple[int, float]]()
 
     def wait() -> None:
         with Locks.locked("job", lease=LEASE, wait=math.inf) as lock:
@@ -246,7 +247,7 @@ def test_no_last_write_follows_a_loss(clock, monkeypatch):
 
 
 def test_a_renewal_by_the_work_is_a_sign_too(clock):
-    """`renew`, `ensure` and `chunks` renew the lease; the work needs no other sign."""
+    """`renew`, `ensure_remaining` and `chunks` renew the lease; the work needs no other sign."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
         for _ in lock.chunks(range(10), every=1):
             clock.sleep(LEASE * 0.6)
@@ -330,7 +331,7 @@ async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(mem
     async with Locks.locked("b"):
         entering = asyncio.create_task(enter())
         await asyncio.to_thread(until_queued, Locks, "a", 1)
-        await asyncio.to_thread(lose, Locks, "a")
+        await asyncio.to_thread(lose_lock, Locks, "a")
     with pytest.raises(LockLost):
         await entering
     assert not Locks.lock_state("a").entries

@@ -8,9 +8,10 @@ from unittest.mock import AsyncMock
 import pytest
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import ConfigurationError, LockLost, TransactWrite
+from pynamo_locking import TransactWrite
 from pynamo_locking._io import lock_requests
 from pynamo_locking._locks.release import evict_dead
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.models import APART, Locks
 from tests.support.parties import in_thread
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.core
 
 def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
     """A holder that was evicted as one of several entries learns it: its edit is not reported as saved."""
-    ahead = account.lock("a", heartbeat=False, settings=APART).acquire()
+    ahead = account.locked("a", heartbeat=False, settings=APART).acquire()
     edit = account.edit("a", wait=60, heartbeat=False)
     thread_lock = edit.lock
     old_images = []
@@ -71,7 +72,7 @@ def test_a_refresh_starts_afresh_after_a_loss(account):
 
 def test_breaking_tells_what_it_did(account):
     """An answer that got lost does not turn a removed entry into one that was not there."""
-    lock = account.lock("a", heartbeat=False).acquire()
+    lock = account.locked("a", heartbeat=False).acquire()
     with lost_responses("UpdateItem", where=lambda body: "#e0" in body.get("UpdateExpression", "")):
         assert account.break_lock("a", ticket=lock.ticket) is True
     assert account.break_lock("a", ticket=lock.ticket) is False
@@ -106,7 +107,7 @@ def test_every_listener_hears_of_the_loss(account):
 def test_on_lost_can_be_called(account, on_lost):
     """A thread calls it: a coroutine function would never run, and the holder would not hear of the loss."""
     with pytest.raises(ConfigurationError, match="plain function"):
-        account.lock("a", on_lost=on_lost)
+        account.locked("a", on_lost=on_lost)
     with pytest.raises(ConfigurationError, match="plain function"):
         Locks.locked_range("a", 0, 1, on_lost=on_lost)
 

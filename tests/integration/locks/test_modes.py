@@ -10,18 +10,16 @@ from decimal import Decimal
 import pytest
 from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
-from pynamo_locking import (
+from pynamo_locking import TransactWrite, locked_all, transaction
+from pynamo_locking._io import client, lock_requests
+from pynamo_locking.exceptions import (
     ConfigurationError,
     InvalidInput,
     ItemLocked,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
-    TransactWrite,
-    locked_all,
-    transaction,
 )
-from pynamo_locking._io import client, lock_requests
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks, declare
@@ -117,15 +115,15 @@ def is_free(lock):
 def test_readers_hold_together_and_writers_alone(account_anywhere):
     """Any number of readers, none beside a writer, and the item as it was when each came."""
     with (
-        held_elsewhere(account_anywhere.lock("a", shared=True)),
+        held_elsewhere(account_anywhere.locked("a", shared=True)),
         account_anywhere.locked("a", shared=True, wait=0) as lock,
     ):
         assert lock.item.balance == 100
         assert [holder.mode for holder in account_anywhere.lock_state("a").holders] == ["shared", "shared"]
-        assert not is_free(account_anywhere.lock("a"))
-        assert is_free(account_anywhere.lock("a", shared=True))
-    with held_elsewhere(account_anywhere.lock("a")):
-        assert not is_free(account_anywhere.lock("a", shared=True))
+        assert not is_free(account_anywhere.locked("a"))
+        assert is_free(account_anywhere.locked("a", shared=True))
+    with held_elsewhere(account_anywhere.locked("a")):
+        assert not is_free(account_anywhere.locked("a", shared=True))
     assert account_anywhere.lock_state("a").entries == ()
 
 
@@ -141,14 +139,14 @@ def test_no_writes_under_a_shared_lock(account):
             with pytest.raises(ConfigurationError, match="acquire it exclusively"):
                 write()
         with transact(Account) as together:
-            lock.check(together)
+            lock.add_check_to(together)
             together.save(account("b", balance=1))
     assert (account.get("a").balance, account.get("b").balance) == (100, 1)
 
 
 def test_no_writes_from_outside_while_readers_hold_the_lock(account):
     """A reader is protected like a holder."""
-    with held_elsewhere(account.lock("a", shared=True)), pytest.raises(ItemLocked):
+    with held_elsewhere(account.locked("a", shared=True)), pytest.raises(ItemLocked):
         account.get("a").update([Account.balance.add(1)])
 
 
@@ -169,7 +167,7 @@ def test_a_transaction_inside_a_shared_lock(memory):
 def test_no_upgrade(account):
     """Two readers who both want to write would wait for each other: refused at once, and the lock is kept."""
     with account.locked("a", shared=True) as lock:
-        for other in (account.lock("a"), account.lock("a", permits=2)):
+        for other in (account.locked("a"), account.locked("a", permits=2)):
             with pytest.raises(ConfigurationError, match="not upgraded"):
                 other.acquire()
         assert lock.is_held
@@ -203,7 +201,7 @@ def test_downgrade(account_anywhere):
         lock.downgrade()
         assert entered.wait(60)
         assert lock.is_held
-        assert not is_free(account_anywhere.lock("a"))
+        assert not is_free(account_anywhere.locked("a"))
         with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             lock.item.save()
         done.set()
@@ -249,7 +247,7 @@ def test_a_downgrade_that_is_not_answered(account):
 
 def test_a_downgrade_of_what_is_lost(account):
     """Who was evicted is told."""
-    lock = account.lock("a", heartbeat=False).acquire()
+    lock = account.locked("a", heartbeat=False).acquire()
     assert account.break_lock("a", ticket=lock.ticket)
     with pytest.raises(LockLost):
         lock.downgrade()
@@ -259,14 +257,14 @@ def test_a_downgrade_of_what_is_lost(account):
 
 def test_a_reader_waits_behind_a_waiting_writer(account):
     """First come, first served, so that readers do not starve it."""
-    holder, writer, reader = account.lock("a", shared=True), account.lock("a"), account.lock("a", shared=True)
+    holder, writer, reader = account.locked("a", shared=True), account.locked("a"), account.locked("a", shared=True)
     assert granted_in_turn(account, "a", holder, ("writer", writer), ("reader", reader)) == ["writer", "reader"]
 
 
 def test_dead_readers_are_evicted_all_at_once(account_anywhere):
     """And all of them are told, as they held it."""
     with shifted_clock() as clock:
-        readers = [abandoned(account_anywhere.lock("a", shared=True, heartbeat=False)) for _ in range(3)]
+        readers = [abandoned(account_anywhere.locked("a", shared=True, heartbeat=False)) for _ in range(3)]
         clock.shift += 200
         with account_anywhere.locked("a", wait=5) as lock:
             state = account_anywhere.lock_state("a")
@@ -277,8 +275,8 @@ def test_dead_readers_are_evicted_all_at_once(account_anywhere):
 def test_readers_that_are_evicted_out_of_order(account):
     """Of two whose traces share a place the younger one's stays: it must not be told that it left by itself."""
     with shifted_clock() as clock:
-        old = abandoned(account.lock("a", shared=True, heartbeat=False, lease=500))
-        others = [abandoned(account.lock("a", shared=True, heartbeat=False)) for _ in range(8)]
+        old = abandoned(account.locked("a", shared=True, heartbeat=False, lease=500))
+        others = [abandoned(account.locked("a", shared=True, heartbeat=False)) for _ in range(8)]
         clock.shift += 200
         with pytest.raises(LockTimeout):
             account.locked("a", wait=0.05).acquire()  # evicts the dead, and finds the oldest alive
@@ -294,9 +292,9 @@ def test_readers_that_are_evicted_out_of_order(account):
 def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
     """A party that did not know of the later trace looks again."""
     with shifted_clock() as clock:
-        first = abandoned(account.lock("a", shared=True, heartbeat=False))
+        first = abandoned(account.locked("a", shared=True, heartbeat=False))
         image = account.lock_state("a")
-        others = [abandoned(account.lock("a", shared=True, heartbeat=False)) for _ in range(8)]
+        others = [abandoned(account.locked("a", shared=True, heartbeat=False)) for _ in range(8)]
         assert account.break_lock("a", ticket=others[-1].ticket)
         row = first._handle.target.row
         with pytest.raises(client.Refused):
@@ -312,20 +310,20 @@ def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
 
 def test_a_semaphore_has_so_many_holders(locks_anywhere):
     """And the next one waits for any of them."""
-    with held_elsewhere(locks_anywhere.lock("s", permits=2)), locks_anywhere.locked("s", permits=2) as mine:
+    with held_elsewhere(locks_anywhere.locked("s", permits=2)), locks_anywhere.locked("s", permits=2) as mine:
         assert len(locks_anywhere.lock_state("s").holders) == 2
-        assert not is_free(locks_anywhere.lock("s", permits=2))
+        assert not is_free(locks_anywhere.locked("s", permits=2))
         with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             mine.item.save()
         with pytest.raises(ConfigurationError, match="semaphore"):
             mine.downgrade()
-    assert is_free(locks_anywhere.lock("s", permits=2))
+    assert is_free(locks_anywhere.locked("s", permits=2))
 
 
 def test_contenders_must_agree_on_the_permits(locks):
     """Both numbers are named, nothing is left behind, and once all have left another number will do."""
-    with held_elsewhere(locks.lock("s", permits=3)):
-        for other in (locks.lock("s", permits=2), locks.lock("s"), locks.lock("s", shared=True)):
+    with held_elsewhere(locks.locked("s", permits=3)):
+        for other in (locks.locked("s", permits=2), locks.locked("s"), locks.locked("s", shared=True)):
             for wait in (0, 5):
                 with pytest.raises(ConfigurationError, match=r"permits=[12] .* permits=3"):
                     other.acquire(wait=wait)
@@ -337,7 +335,7 @@ def test_contenders_must_agree_on_the_permits(locks):
 def test_who_died_long_ago_does_not_decide_on_the_permits(locks):
     """Otherwise a crash would forbid another number for ever."""
     with shifted_clock() as clock:
-        abandoned(locks.lock("s", permits=3, heartbeat=False))
+        abandoned(locks.locked("s", permits=3, heartbeat=False))
         clock.shift += 200
         with locks.locked("s", permits=1, wait=5):
             assert len(locks.lock_state("s").entries) == 1
@@ -389,8 +387,8 @@ def test_ranges_conflict_where_they_overlap(locks, bounds, is_free_then):
     """Adjacent ones do not, and open ends reach to the end; `locked` is the whole."""
     with held_elsewhere(locks.locked_range("x", 10, 20)):
         assert is_free(locks.locked_range("x", *bounds)) is is_free_then
-        assert not is_free(locks.lock("x"))
-    assert is_free(locks.lock("x"))
+        assert not is_free(locks.locked("x"))
+    assert is_free(locks.locked("x"))
 
 
 @pytest.mark.parametrize(
@@ -558,8 +556,8 @@ def test_several_ranges_at_once(locks):
         assert not is_free(locks.locked_range("x", 12, 13))
         assert is_free(locks.locked_range("x", 30, None))
     assert locks.lock_state("x").entries == ()
-    with locked_all(wide, locks.locked_range("x", 20, 30, shared=True), locks.lock("y")):
-        assert not is_free(locks.lock("y"))
+    with locked_all(wide, locks.locked_range("x", 20, 30, shared=True), locks.locked("y")):
+        assert not is_free(locks.locked("y"))
     with held_elsewhere(apart), pytest.raises(LockTimeout), locked_all(inner, apart, wait=0):
         pass
     assert locks.lock_state("x").entries == ()
@@ -591,7 +589,7 @@ def test_ranges_of_times_and_bytes(engine):
         assert not is_free(Booking.locked_range("d", hour(2), None))
         assert is_free(Booking.locked_range("d", hour(3), None))
         assert is_free(Booking.locked_range("e", hour(1), hour(3)))
-        assert is_free(Booking.lock("d", hour(1)))
+        assert is_free(Booking.locked("d", hour(1)))
         assert len(Booking.lock_state("d").holders) == 1
     with held_elsewhere(Chunk.locked_range("f", b"\x00", b"\x80")):
         assert not is_free(Chunk.locked_range("f", b"\x7f", b"\xff"))
@@ -631,7 +629,7 @@ def test_try_locked(account):
     """The lock, held, or None; other errors stay errors, and those of the block come through."""
     with account.try_locked("a") as lock:
         assert lock.item.balance == 100
-    with held_elsewhere(account.lock("a")), account.try_locked("a") as lock:
+    with held_elsewhere(account.locked("a")), account.try_locked("a") as lock:
         assert lock is None
     with pytest.raises(account.DoesNotExist), account.try_locked("nobody"):
         pass
@@ -648,16 +646,16 @@ def test_locked_first(account):
         assert lock.item.account_id == "a"
         with account.locked_first(["gone"]) as none:
             assert none is None
-    with held_elsewhere(account.lock("a")), account.locked_first(keys) as lock:
+    with held_elsewhere(account.locked("a")), account.locked_first(keys) as lock:
         assert lock.item.account_id == "b"
-    with held_elsewhere(account.lock("a")), held_elsewhere(account.lock("b")), account.locked_first(keys) as lock:
+    with held_elsewhere(account.locked("a")), held_elsewhere(account.locked("b")), account.locked_first(keys) as lock:
         assert lock is None
 
 
 def test_locked_first_of_pairs(reading):
     """Hash and range key of each."""
     with (
-        held_elsewhere(reading.lock("d", 0)),
+        held_elsewhere(reading.locked("d", 0)),
         reading.locked_first([("d", 0), ("d", 1)], shared=True) as lock,
     ):
         assert lock.item.number == 1

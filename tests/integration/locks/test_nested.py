@@ -12,19 +12,10 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import DoesNotExist, PutError
 
-from pynamo_locking import (
-    ConfigurationError,
-    ItemNotFound,
-    LockLost,
-    NamedLock,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    locked_all,
-    transaction,
-)
+from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
 from pynamo_locking._io import lock_requests
 from pynamo_locking._locks import heartbeat
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, OutcomeUnknown, StaleVersion
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
@@ -335,7 +326,7 @@ def test_what_was_deleted_through_another_copy_is_not_in_an_inner_block(kind):
 
 def test_a_lock_that_is_taken_again_reads_again(kind):
     """What a lock has handed out belongs to that time it was held."""
-    lock = kind.lock("a")
+    lock = kind.locked("a")
     with lock:
         first = lock.item
     in_thread(lambda: write_through_another_copy(kind, "save"))
@@ -406,7 +397,7 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind):
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
         with lost_requests("UpdateItem", 100), pytest.raises(OutcomeUnknown):
-            kind.lock("a").acquire()
+            kind.locked("a").acquire()
         outer.renew()
 
     assert kind.lock_state("a").entries == ()

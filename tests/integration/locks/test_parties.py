@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pynamo_locking import ConfigurationError, LockTimeout
+from pynamo_locking.exceptions import ConfigurationError, LockTimeout
 from tests.integration.locks.conftest import until_waiting
 from tests.support.models import APART
 from tests.support.parties import in_thread
@@ -52,9 +52,9 @@ async def test_tasks_of_one_thread_exclude_each_other(account):
 
 def test_a_lock_object_is_taken_by_one_thread_at_a_time(account):
     """A second thread is refused also while the first one still waits."""
-    lock = account.lock("a")
+    lock = account.locked("a")
     with ThreadPoolExecutor(1) as pool:
-        holder = account.lock("a", settings=APART).acquire()
+        holder = account.locked("a", settings=APART).acquire()
         pool.submit(lock.acquire)
         until_waiting(account, "a")
         with pytest.raises(ConfigurationError, match="in use"):

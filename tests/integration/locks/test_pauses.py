@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from pynamo_locking import LockLost, LockSettings
+from pynamo_locking import LockSettings
+from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_next_beat, until_over, until_queued
 
 pytestmark = pytest.mark.waits
 
 LEASE = 1.5
-SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02)
+SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll_interval=0.02)
 #: The same, for callers of a process that share an entry.
-SHARED = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02, block=32)
+SHARED = LockSettings(lease=LEASE, request_timeout=0.25, poll_interval=0.02, max_callers_per_entry=32)
 
 all_models = pytest.mark.parametrize("model", [Plain, Versioned, Beside])
 
@@ -127,7 +128,7 @@ def test_waiter_that_was_passed(real_engine, model):
 
 def test_holder_that_wakes_up_before_its_lease_is_over(real_engine):
     """A pause that is shorter than the lease does not cost the holder the lock."""
-    settings = LockSettings(lease=30, poll=0.02)
+    settings = LockSettings(lease=30, poll_interval=0.02)
     with crew(real_engine, 2, *bind(real_engine, Plain, "a")) as [paused, waiter]:
         taken = paused.call("enter", Plain, "a", settings=settings)
         paused.pause()

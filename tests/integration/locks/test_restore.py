@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking import LockLost, LockSettings
+from pynamo_locking import LockSettings
+from pynamo_locking.exceptions import LockLost
 from tests.support.restoring import Function, Report, restore, restore_untold
 from tests.support.workers import Versioned, crew, until, until_next_beat
 
@@ -63,7 +64,7 @@ def test_what_happens_if_nothing_tells_them(dynoxide):
 
 def test_threads_of_the_snapshot_go_on(dynoxide):
     """They hear that the lock is lost; its entry is not renewed any more, and locks that are taken anew are."""
-    settings = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02)
+    settings = LockSettings(lease=1.5, request_timeout=0.25, poll_interval=0.02)
     dynoxide.bind(Versioned)
     for key in ("a", "b"):
         Versioned(key).save()

@@ -7,16 +7,9 @@ import contextlib
 import pytest
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockLost,
-    NamedLock,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    transaction,
-)
+from pynamo_locking import NamedLock, TransactWrite, transaction
 from pynamo_locking._locks.held_lock import HeldEntry
+from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Document, declare
 
@@ -172,12 +165,12 @@ def test_the_check_of_a_lock_under_which_the_transaction_writes(seats):
     with Seat.locked("h", 1) as lock:
         with transact() as transaction, pytest.raises(ConfigurationError, match="checks it already"):
             transaction.save(lock.item)
-            lock.check(transaction)
+            lock.add_check_to(transaction)
         with transact() as transaction, pytest.raises(ConfigurationError, match="checks it already"):
-            lock.check(transaction)
+            lock.add_check_to(transaction)
             transaction.save(lock.item)
     with Seat.locked("h", 1) as lock, transact() as transaction:
-        lock.check(transaction)
+        lock.add_check_to(transaction)
         transaction.save(Seat("h", 2, value=5))
     assert Seat.get("h", 2).value == 5
 
@@ -251,7 +244,7 @@ def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
 def test_a_lock_costs_the_same_however_many_are_held(memory, step):
     """To take or release one of 300, a thread looks at a few of the others: some of a 256th of them, by their names."""
     memory.bind(Names)
-    locks = [Names.lock(f"one of many {i}", heartbeat=False) for i in range(300)]
+    locks = [Names.locked(f"one of many {i}", heartbeat=False) for i in range(300)]
     taking = [looked_at_by(lock.acquire) for lock in locks]
     releasing = [looked_at_by(lock.release) for lock in locks[::step]]
 

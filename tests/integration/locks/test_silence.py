@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import LockLost, locked_all
+from pynamo_locking import locked_all
 from pynamo_locking._locks import heartbeat
+from pynamo_locking.exceptions import LockLost
 from tests.support.faults import count_requests
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import in_thread, shifted_clock
@@ -42,7 +43,7 @@ def stand_still(world: ShiftedRuntime) -> None:
 
 def succeed(model: Any, key: str) -> None:
     """Let another party evict the silent holder."""
-    in_thread(model.lock(key, wait=0, heartbeat=False, settings=APART).acquire)
+    in_thread(model.locked(key, wait=0, heartbeat=False, settings=APART).acquire)
 
 
 async def _aprogress(lock: Lock[Any]) -> None:
@@ -62,14 +63,14 @@ def _chunks(lock: Lock[Any]) -> None:
 #: What tells of a hold, or extends it.
 WAYS: dict[str, Any] = {
     "progress": lambda lock: lock.progress(),
-    "ensure": lambda lock: lock.ensure(0),
+    "ensure": lambda lock: lock.ensure_remaining(0),
     "chunks": _chunks,
     "renew": lambda lock: lock.renew(),
     "acquire": lambda lock: lock.acquire(),
 }
 AWAITED: dict[str, Any] = {
     "progress": _aprogress,
-    "ensure": lambda lock: lock.aensure(0),
+    "ensure": lambda lock: lock.aensure_remaining(0),
     "chunks": _achunks,
     "renew": lambda lock: lock.arenew(),
     "acquire": lambda lock: lock.aacquire(),
@@ -109,7 +110,7 @@ def test_a_holder_that_nobody_has_succeeded(world, heartbeat):
         assert (lost.value.reason, lost.value.ticket, counted.total) == ("expired", lock.ticket, 0)
         assert not lock.lost.is_set()
         with count_requests() as counted:
-            lock.ensure(0)
+            lock.ensure_remaining(0)
         assert counted.total == 1
         lock.progress()
         assert lock.is_held
@@ -187,7 +188,7 @@ def test_a_job_that_stood_still_has_not_succeeded(world, heartbeat):
 @pytest.mark.parametrize("is_succeeded", [False, True])
 def test_the_first_of_several_locks_expires_while_the_second_is_waited_for(world, monkeypatch, is_succeeded):
     """It is renewed before the block begins, or the block is not entered."""
-    first, second = (Locks.lock(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
+    first, second = (Locks.locked(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
 
     def enter(options: Any) -> Any:
         stand_still(world)
@@ -205,7 +206,7 @@ def test_the_first_of_several_locks_expires_while_the_second_is_waited_for(world
 
 
 async def test_the_first_of_several_locks_of_a_task_expires(world, monkeypatch):
-    first, second = (Locks.lock(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
+    first, second = (Locks.locked(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
 
     async def enter(options: Any) -> Any:
         stand_still(world)

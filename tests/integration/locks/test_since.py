@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pynamo_locking import LockTimeout, events
+from pynamo_locking import events
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
@@ -35,7 +36,7 @@ def test_seed_000_created_at_of_a_queued_lock_row(engine):
     with shifted_clock() as clock, Locks.locked("job", heartbeat=False, settings=APART) as lock:
         began_ms = runtime.current.time_ms()
         clock.shift += 300
-        with held_elsewhere(Locks.lock("beside", heartbeat=False)):
+        with held_elsewhere(Locks.locked("beside", heartbeat=False)):
             pass  # another lock has a queue of its own
         (holder,) = Locks.lock_state("job").holders
         assert 299 <= holder.queued_for <= 330
@@ -68,7 +69,7 @@ def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterat
 
 def test_a_waiter_becomes_the_holder(clock):
     """What it has held is exact from its first renewal under the lock on; before, at most a third of the lease more."""
-    first, began = Account.lock("a", owner="first", settings=APART).acquire(), clock.elapsed
+    first, began = Account.locked("a", owner="first", settings=APART).acquire(), clock.elapsed
     clock.sleep(100)
     with waiting(clock, APART):
         until_entries(clock, 2)
@@ -101,7 +102,7 @@ def until_entries(clock: VirtualClock, count: int) -> None:
 
 def test_an_entry_of_a_block_counts_from_its_hand_over(clock):
     """The next caller of the process holds the lock from the write on that stores its entry."""
-    first = Account.lock("a", owner="first").acquire()
+    first = Account.locked("a", owner="first").acquire()
     with waiting(clock):
         clock.sleep(50)
         first.release()
@@ -113,10 +114,10 @@ def test_an_entry_of_a_block_counts_from_its_hand_over(clock):
 
 def test_a_timeout_says_for_how_long(clock):
     """In words, and in its queue."""
-    with held_elsewhere(Account.lock("a", owner="first", settings=APART)):
+    with held_elsewhere(Account.locked("a", owner="first", settings=APART)):
         clock.sleep(42)
         with pytest.raises(LockTimeout, match=r"held by first \(ticket \d+\) for 4[23] s\. Nothing is held") as caught:
-            Account.lock("a", wait=0).acquire()
+            Account.locked("a", wait=0).acquire()
     assert caught.value.queue is not None
     assert caught.value.queue.holders[0].held_for == pytest.approx(42, abs=1)
 
@@ -160,7 +161,7 @@ def test_a_caller_of_the_same_process_is_told_for_how_long_it_is_held(clock, hea
     ):
         clock.sleep(50)
         with pytest.raises(LockTimeout, match=r"held by first \(ticket \d+\) for 55 s") as timeout:
-            in_thread(Account.lock("a", wait=5).acquire)
+            in_thread(Account.locked("a", wait=5).acquire)
     assert [getattr(event, "holder_held_ms", None) for event in told] == [
         pytest.approx(50_000, abs=100),
         pytest.approx(55_000, abs=100),

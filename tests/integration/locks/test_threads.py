@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import LockSettings, LockTimeout
+from pynamo_locking import LockSettings
 from pynamo_locking._io import lock_requests
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import heartbeat
+from pynamo_locking.exceptions import LockTimeout
 from tests.support.faults import count_requests
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, crew, until, until_in_line, until_queued
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 #: No thread that waits for a look of its own gets through in time.
-LAZY = LockSettings(lease=100, wait=100, poll_min=50, poll=50, poll_max=50, request_timeout=10)
+LAZY = LockSettings(
+    lease=100, wait=100, min_poll_interval=50, poll_interval=50, max_poll_interval=50, request_timeout=10
+)
 #: The same with an entry for each caller, so that a thread stands for another process.
-APART = replace(LAZY, block=1)
+APART = replace(LAZY, max_callers_per_entry=1)
 
 THREADS = 32
 
@@ -113,7 +116,15 @@ def test_release_wakes_the_first_of_the_queue(dynoxide, monkeypatch):
     """Who is next in DynamoDB's queue is woken, even if another thread began to wait earlier."""
     dynoxide.bind(Locks, Beside)
     Beside("a").save()
-    deaf = LockSettings(lease=100, wait=20, poll_min=1000, poll=1000, poll_max=1000, request_timeout=10, block=1)
+    deaf = LockSettings(
+        lease=100,
+        wait=20,
+        min_poll_interval=1000,
+        poll_interval=1000,
+        max_poll_interval=1000,
+        request_timeout=10,
+        max_callers_per_entry=1,
+    )
     enter, is_late, go_on = lock_requests.enter, threading.Event(), threading.Event()
 
     def delayed(row: Any, new: Any, capacity: int) -> Any:
@@ -149,7 +160,7 @@ def test_exception_while_waiting(plain_item, monkeypatch, error):
 
     def wait() -> None:
         with pytest.raises(error, match="while waiting"):
-            Plain.lock("a").acquire()
+            Plain.locked("a").acquire()
 
     monkeypatch.setattr(Mailbox, "wait", raising)
     with Plain.locked("a", settings=APART) as lock:
@@ -176,7 +187,7 @@ def test_timeout_leaves_no_entry(plain_item):
 
     def too_short() -> LockTimeout:
         with pytest.raises(LockTimeout) as late:
-            Plain.lock("a", wait=1).acquire()  # long enough for an answer, which says who holds the lock
+            Plain.locked("a", wait=1).acquire()  # long enough for an answer, which says who holds the lock
         return late.value
 
     with Plain.locked("a", settings=APART) as lock:
@@ -187,7 +198,7 @@ def test_timeout_leaves_no_entry(plain_item):
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(too_short)
             until_queued(Plain, "a", 2)
-            second = pool.submit(lambda: Plain.lock("a").acquire().release())
+            second = pool.submit(lambda: Plain.locked("a").acquire().release())
             first.result()
             until_queued(Plain, "a", 2)
             lock.release()
@@ -197,7 +208,7 @@ def test_timeout_leaves_no_entry(plain_item):
 
 def test_two_hundred_threads_wait(plain_item, idle_at_once):
     """200 waiting threads need no heartbeat threads, and nothing is left of them."""
-    settings = LockSettings(poll_max=10, request_timeout=10)
+    settings = LockSettings(max_poll_interval=10, request_timeout=10)
     started_with = threading.active_count()
     stop = threading.Event()
 
@@ -206,7 +217,7 @@ def test_two_hundred_threads_wait(plain_item, idle_at_once):
 
     def wait() -> None:
         with pytest.raises(StopError):
-            Plain.lock("a", settings=settings).acquire()
+            Plain.locked("a", settings=settings).acquire()
 
     original = Mailbox.wait
 

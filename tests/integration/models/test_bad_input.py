@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import (
-    ConfigurationError,
-    InvalidInput,
-    ItemNotFound,
-    LockingError,
-    LockSettings,
-    LockTimeout,
-    NamedLock,
-    Transaction,
-    sweep,
-    transactional,
-)
+from pynamo_locking import LockSettings, NamedLock, transactional
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemNotFound, LockingError, LockTimeout
 from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.transaction_models import Purse, Transactions
@@ -170,7 +161,7 @@ def test_numbers_of_things_are_checked(memory, number):
         lambda: Purse.modify("p0", lambda purse: None, attempts=number),
         lambda: Purse.guarded_batch(workers=number),
         lambda: transactional(attempts=number)(lambda tx: None),
-        lambda: sweep(Transactions, segments=number),
+        lambda: Transactions.sweep(segments=number),
         lambda: Transaction(workers=number),
     ):
         with pytest.raises(ConfigurationError, match="not "):

@@ -13,18 +13,10 @@ from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, Un
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    BatchError,
-    Conflict,
-    ExpiringMixin,
-    OutcomeUnknown,
-    StaleVersion,
-    TTLAttribute,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute, VersionedMixin
 from pynamo_locking._core import dynamodb
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
@@ -377,7 +369,7 @@ def test_a_lock_in_the_way_refuses_its_own_item(memory):
     """The others are written."""
     memory.bind(Inside)
     items = prepared("update", Inside)
-    with held_elsewhere(Inside.lock("p", 4)):
+    with held_elsewhere(Inside.locked("p", 4)):
         errors = written("update", items)
     assert [type(error).__mro__[1].__name__ for error in errors if error] == ["ItemLocked"]
     assert errors[4] is not None

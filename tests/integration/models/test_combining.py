@@ -16,9 +16,10 @@ import pytest
 from pynamodb.attributes import ListAttribute, UnicodeAttribute
 from pynamodb.exceptions import AttributeNullError, PutError
 
-from pynamo_locking import ConfigurationError, ItemLocked, OutcomeUnknown, StaleVersion, VersionedMixin
+from pynamo_locking import VersionedMixin
 from pynamo_locking._io import concurrency
 from pynamo_locking._models import edit
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, OutcomeUnknown, StaleVersion
 from tests.integration.locks.test_interrupts import LET_BE, Injected
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare

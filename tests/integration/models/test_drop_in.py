@@ -38,15 +38,8 @@ from pynamodb.signals import post_dynamodb_send, pre_dynamodb_send
 from pynamodb.transactions import TransactGet
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    ConfigurationError,
-    InvalidInput,
-    LockableModel,
-    LockAttribute,
-    TransactWrite,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import LockableModel, LockAttribute, TransactWrite, VersionAttribute, VersionedMixin
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 from tests.support.faults import count_requests
 from tests.support.models import Device, Locks, meta
 

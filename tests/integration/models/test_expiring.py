@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from pynamodb.exceptions import PutError, TableError
 
-from pynamo_locking import StaleVersion, TransactWrite
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import StaleVersion
 from tests.support.versioned_models import EVERYBODY, OURS, STOCK, connection_of, saved, session
 
 

@@ -15,7 +15,10 @@ from pynamodb.attributes import BinaryAttribute, NumberAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError
 
-from pynamo_locking import (
+from pynamo_locking import TransactWrite, VersionedMixin, locked_all
+from pynamo_locking._core import dynamodb
+from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
     Conflict,
@@ -25,12 +28,7 @@ from pynamo_locking import (
     OutcomeUnknown,
     StaleVersion,
     TransactionConflict,
-    TransactWrite,
-    VersionedMixin,
-    locked_all,
 )
-from pynamo_locking._core import dynamodb
-from pynamo_locking._io import runtime
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare

@@ -9,6 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.indexes import (
     AllProjection,
@@ -19,16 +21,8 @@ from pynamodb.indexes import (
 )
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    ExpiringMixin,
-    IntervalMixin,
-    LockableModel,
-    LockAttribute,
-    Transaction,
-    TTLAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import ExpiringMixin, LockableModel, LockAttribute, TTLAttribute, VersionedMixin
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.deeds import dying_at
 from tests.support.interval_models import SlotLocks
 from tests.support.models import declare

@@ -11,21 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
+from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError, TableError, TransactWriteError
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
-    LockableModel,
-    LockAttribute,
-    NamedLock,
-    Transaction,
-    TransactionTable,
-    transaction,
-)
+from pynamo_locking import LockableModel, LockAttribute, NamedLock, TransactionTable, transaction
 from pynamo_locking.cli import main
+from pynamo_locking.exceptions import ConfigurationError, Conflict
 from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare

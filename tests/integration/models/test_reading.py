@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pynamodb.connection import Connection
 
-from pynamo_locking import ConfigurationError, LockableModel, TransactionConflict, transaction
+from pynamo_locking import LockableModel, transaction
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import ConfigurationError, TransactionConflict
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.testing.memory import client_error
 from tests.support.deeds import dying_at

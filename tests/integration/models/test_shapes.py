@@ -21,16 +21,15 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
-    BatchError,
     ExpiringMixin,
     LockableModel,
     LockAttribute,
-    StaleVersion,
     TransactWrite,
     TTLAttribute,
     VersionAttribute,
     VersionedMixin,
 )
+from pynamo_locking.exceptions import BatchError, StaleVersion
 from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.versioned_models import LOCKABLE, VERSIONED, connection_of, family, item_of

@@ -11,12 +11,13 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, InvalidInput, LockingError, NamedLock, TransactionTable, transaction
+from pynamo_locking import NamedLock, TransactionTable, transaction
 from pynamo_locking._io import transaction_record
 from pynamo_locking._locks import inspection
 from pynamo_locking._models import tables
 from pynamo_locking._transactions import recovery
 from pynamo_locking.cli import main
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError
 from tests.engines import one_table
 from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support import one_table_models
@@ -189,8 +190,8 @@ def test_names_that_are_too_long(memory):
     """Are refused before a request; those of items get a digest."""
     make(memory, 0)
     with pytest.raises(InvalidInput, match="1 to 1019 bytes, and it has 1020"):
-        Locks.lock("n" * 1020).acquire()
-    for act in (lambda: Locks.lock(""), Locks("").save, Locks("").delete):
+        Locks.locked("n" * 1020).acquire()
+    for act in (lambda: Locks.locked(""), Locks("").save, Locks("").delete):
         with pytest.raises(InvalidInput, match="bytes, and it has 0"):  # DynamoDB would allow the prefix alone
             act()
     with pytest.raises(InvalidInput, match="at most 1012 bytes"), transaction(idempotency_key="k" * 1500) as tx:

@@ -11,15 +11,8 @@ import pytest
 from pynamodb.attributes import TTLAttribute as StockTTLAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
-    ExpiringMixin,
-    LockAttribute,
-    TTLAttribute,
-    VersionedMixin,
-    locked_all,
-)
+from pynamo_locking import ExpiringMixin, LockAttribute, TTLAttribute, VersionedMixin, locked_all
+from pynamo_locking.exceptions import ConfigurationError, Conflict
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Account, Device, Locks, declare
 
@@ -72,14 +65,14 @@ def test_an_update_that_must_not_make_an_item(cheap: Engine, make: Callable[[], 
 def test_locks_in_a_list(take: Callable[[Any], Any]) -> None:
     """Each is an argument of its own."""
     with pytest.raises(ConfigurationError, match=r"locked_all\(\*locks\)"):
-        locked_all(take(Account.lock("a")))
+        locked_all(take(Account.locked("a")))
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_copy_of_a_lock(memory: Engine, copied: Callable[[Any], Any]) -> None:
     """Both would release what was taken once."""
     memory.bind(Locks)
-    with Locks.lock("a") as lock, pytest.raises(ConfigurationError, match="cannot be copied or pickled"):
+    with Locks.locked("a") as lock, pytest.raises(ConfigurationError, match="cannot be copied or pickled"):
         copied(lock)
 
 
@@ -96,7 +89,7 @@ def test_another_key_in_edit(cheap: Engine, model: Any) -> None:
 
 
 def dropped() -> None:
-    Locks.lock("a", heartbeat=False).acquire()
+    Locks.locked("a", heartbeat=False).acquire()
     gc.collect()
 
 
@@ -106,4 +99,4 @@ def test_a_lock_that_nobody_can_release(memory: Engine) -> None:
     with pytest.warns(ResourceWarning, match="'?a'? was acquired, and is held for ever"):
         dropped()
     Locks.break_lock("a", force=True)
-    Locks.lock("b").acquire().release()
+    Locks.locked("b").acquire().release()

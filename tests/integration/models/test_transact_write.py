@@ -8,7 +8,8 @@ import pytest
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import ConfigurationError, StaleVersion, TransactWrite
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import ConfigurationError, StaleVersion
 from tests.support.faults import count_requests
 from tests.support.versioned_models import FAILED, STOCK, connection_of, document, saved, stale
 
@@ -211,10 +212,10 @@ def test_ours_reasons_with_reads_and_several_of_a_kind(ours):
     old = [stale(ours, f"old {n}") for n in range(2)]
     with pytest.raises(TransactWriteError) as refused, TransactWrite(connection=connection_of(ours)) as transaction:
         transaction.save(fresh[0])
-        transaction.read(old[0])
+        transaction.check(old[0])
         transaction.delete(fresh[1])
         transaction.save(old[1])
-        transaction.read(fresh[2])
+        transaction.check(fresh[2])
     failed = "ConditionalCheckFailed"
     reasons = [reason and reason.code for reason in refused.value.cancellation_reasons]
     assert reasons == [None, failed, None, failed, None]
@@ -252,7 +253,7 @@ def test_ours_reads_are_checked(ours):
             if me is second[0]:
                 stack.enter_context(pytest.raises(StaleVersion))
             with TransactWrite(connection=connection_of(ours)) as transaction:
-                transaction.read(other)
+                transaction.check(other)
                 transaction.update(me, [ours.body.set("off duty")])
     assert on_duty(ours) == ["bob"]
 

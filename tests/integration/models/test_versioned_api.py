@@ -1,4 +1,4 @@
-"""What versions offer beyond PynamoDB's: `modify`, `touch`, `TransactWrite.read`, `StaleVersion`, write ids."""
+"""What versions offer beyond PynamoDB's: `modify`, `touch`, `TransactWrite.check`, `StaleVersion`, write ids."""
 
 from __future__ import annotations
 
@@ -13,18 +13,9 @@ from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, Updat
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    BatchError,
-    ConfigurationError,
-    Conflict,
-    ItemLocked,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, ItemLocked, OutcomeUnknown, StaleVersion
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
@@ -362,7 +353,7 @@ def test_touch_whose_answer_is_lost_counts_once(engine):
     item.save()
 
 
-# TransactWrite.read
+# TransactWrite.check
 
 
 def _go_off_call(me: Any, other: Any, *, reads: bool) -> None:
@@ -370,7 +361,7 @@ def _go_off_call(me: Any, other: Any, *, reads: bool) -> None:
     assert other.on_call
     with together() as transaction:
         if reads:
-            transaction.read(other)
+            transaction.check(other)
         me.on_call = False
         transaction.save(me)
 
@@ -402,7 +393,7 @@ def test_a_read_item_is_checked_and_not_written(engine):
     Page("b", 1).save()
     read, page = Doc.get("a"), Page.get("b", 1)
     with count_requests() as counted, together() as transaction:
-        transaction.read(read)
+        transaction.check(read)
         transaction.save(page)
     assert counted.by_operation == {"TransactWriteItems": 1}
     kinds = [next(iter(action)) for action in counted.bodies[0][1]["TransactItems"]]
@@ -411,7 +402,7 @@ def test_a_read_item_is_checked_and_not_written(engine):
     Doc.get("a").touch()
     with pytest.raises(StaleVersion) as caught, together() as transaction:
         transaction.save(page)
-        transaction.read(read)
+        transaction.check(read)
     assert (caught.value.expected, caught.value.actual, caught.value.current.pk) == (1, 2, "a")
     assert [reason and reason.code for reason in caught.value.cancellation_reasons] == [None, "ConditionalCheckFailed"]
     assert Page.get("b", 1).revision == 2
@@ -421,19 +412,19 @@ def test_a_read_item_is_checked_and_not_written(engine):
     Doc.get("a").touch()
     assert Doc.get("a").version == read.version
     with pytest.raises(StaleVersion), together() as transaction:
-        transaction.read(read)
+        transaction.check(read)
 
 
 def test_an_absent_item_can_be_read(engine):
     """It is checked that it still is."""
     engine.bind(Doc)
     with together() as transaction:
-        transaction.read(Doc("a"))
+        transaction.check(Doc("a"))
         transaction.save(Doc("b"))
     assert Doc.get("b")
     Doc("a").save()
     with pytest.raises(StaleVersion) as caught, together() as transaction:
-        transaction.read(Doc("a"))
+        transaction.check(Doc("a"))
         transaction.save(Doc("c"))
     assert (caught.value.expected, caught.value.actual) == (None, 1)
     with pytest.raises(Doc.DoesNotExist):
@@ -441,7 +432,7 @@ def test_an_absent_item_can_be_read(engine):
     gone = Doc.get("a")
     Doc.get("a").delete()
     with pytest.raises(StaleVersion) as caught, together() as transaction:
-        transaction.read(gone)
+        transaction.check(gone)
     assert (caught.value.actual, caught.value.current) == (None, None)
 
 
@@ -450,7 +441,7 @@ WRITES: dict[str, Callable[..., None]] = {
     "update": lambda transaction, item, **options: transaction.update(item, [type(item).n.add(1)], **options),
     "delete": lambda transaction, item, **options: transaction.delete(item, **options),
 }
-ACTIONS: dict[str, Callable[..., None]] = WRITES | {"read": lambda transaction, item: transaction.read(item)}
+ACTIONS: dict[str, Callable[..., None]] = WRITES | {"read": lambda transaction, item: transaction.check(item)}
 
 
 @pytest.mark.parametrize("order", ["read first", "write first", "read twice"])
@@ -475,13 +466,13 @@ def test_a_write_without_a_check_and_a_read_of_one_item_cannot_be_joined(dynoxid
     Doc("a").save()
     item = Doc.get("a")
     transaction = together()
-    transaction.read(item)
+    transaction.check(item)
     with pytest.raises(ConfigurationError, match="join them"):
         WRITES[write](transaction, item, add_version_condition=False)
     transaction = together()
     WRITES[write](transaction, item, add_version_condition=False)
     with pytest.raises(ConfigurationError, match="join them"):
-        transaction.read(item)
+        transaction.check(item)
 
 
 Stock = declare("Stock", Model, hash_key="pk")
@@ -492,7 +483,7 @@ def test_an_item_without_a_version_cannot_be_read(dynoxide, model):
     """There is nothing to check it by."""
     dynoxide.bind(model)
     with pytest.raises(ConfigurationError, match="has no version"):
-        together(model).read(model("a"))
+        together(model).check(model("a"))
 
 
 def test_an_item_that_a_transaction_updated_cannot_be_read_before_refresh(dynoxide):
@@ -503,10 +494,10 @@ def test_an_item_that_a_transaction_updated_cannot_be_read_before_refresh(dynoxi
     with together() as transaction:
         transaction.update(item, [Doc.n.add(1)])
     with pytest.raises(StaleVersion, match="refresh"):
-        together().read(item)
+        together().check(item)
     item.refresh()
     with together() as transaction:
-        transaction.read(item)
+        transaction.check(item)
 
 
 # The attribute

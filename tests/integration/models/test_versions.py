@@ -7,7 +7,8 @@ from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import StaleVersion, TransactWrite, VersionedMixin
+from pynamo_locking import TransactWrite, VersionedMixin
+from pynamo_locking.exceptions import StaleVersion
 from tests.support.models import declare
 from tests.support.versioned_models import (
     FAILED,

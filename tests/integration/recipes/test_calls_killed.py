@@ -15,19 +15,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import (
-    IdempotencyTable,
-    LockingError,
-    LockLost,
-    LockSettings,
-    OutcomeUnknown,
-    TransactionTable,
-    idempotent,
-    transaction,
-    transactional,
-)
+from pynamo_locking import LockSettings, TransactionTable, transaction, transactional
+from pynamo_locking.exceptions import LockingError, LockLost, OutcomeUnknown
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.nursery import Crew, Nursery, places_of, use
@@ -43,7 +35,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 PROCESSES, KEYS, CALLS = short_or_long((3, 8, 2), (8, 50, 5))
 LEASE_S: Final = 1.5
-SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=20)
+SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll_interval=0.02, max_clock_skew=0.5, wait=20)
 #: What an answer that is lost on the way looks like, and requests that come twice or late.
 FAULTS: Final = (Fault.LOST_RESPONSE, Fault.CUT_RESPONSE, Fault.RESET_AFTER, Fault.LATE, Fault.DUPLICATED)
 
@@ -75,14 +67,14 @@ def do(tx: Any, key: str) -> None:
 
 
 @transactional(attempts=30, wait=20)
-@idempotent(Calls, key="key", payload="key", name="do")
+@idempotent(Calls, key="key", payload="key", key_prefix="do")
 def by_commit(tx: Any, key: str) -> str:
     """The effect and the result are one commit."""
     do(tx, key)
     return a_token()
 
 
-@idempotent(Calls, key="key", payload="key", name="do")
+@idempotent(Calls, key="key", payload="key", key_prefix="do")
 def by_lock(key: str) -> str:
     """The result alone."""
     think()

@@ -11,25 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.recipes import IdempotencyTable, idempotent
+from pynamo_locking.transactions import current_transaction
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import (
+from pynamo_locking import NamedLock, atransaction, atransactional, transaction, transactional
+from pynamo_locking.exceptions import (
     ConfigurationError,
-    IdempotencyTable,
     InvalidInput,
     LockLost,
     LockTimeout,
-    NamedLock,
     OutcomeUnknown,
     PayloadMismatch,
     StaleVersion,
-    atransaction,
-    atransactional,
-    current_transaction,
-    idempotent,
-    transaction,
-    transactional,
 )
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from tests.support.call_models import Calls
@@ -117,7 +112,7 @@ def test_a_function_that_raises_frees_its_key(calls):
 
 def test_an_exception_that_is_final_is_a_result(calls):
     """It is raised again, with its arguments, and nothing is done."""
-    charge = counting(final=(Declined,))
+    charge = counting(store_errors=(Declined,))
     for _ in range(2):
         with pytest.raises(Declined) as refused:
             charge("o-1", -3)
@@ -135,9 +130,9 @@ def test_a_final_exception_that_cannot_be_made_again_frees_the_key(memory):
         def __init__(self, order: str, why: str) -> None:
             super().__init__(f"{order}: {why}")
 
-    with pytest.raises(TypeError, match="why"), Calls.call("k", final=(Refused,)):
+    with pytest.raises(TypeError, match="why"), Calls.call("k", store_errors=(Refused,)):
         raise Refused("o-1", "too late")
-    with Calls.call("k", final=(Refused,)) as call:
+    with Calls.call("k", store_errors=(Refused,)) as call:
         assert not call.is_repeated
 
 
@@ -157,7 +152,7 @@ def test_another_payload_is_refused(calls):
 
 def test_a_payload_that_is_none_is_compared(calls):
     """It is an argument as any other."""
-    pay = idempotent(Calls, key="n", payload="amount", name="pay")(lambda n, amount=None: [n, amount])
+    pay = idempotent(Calls, key="n", payload="amount", key_prefix="pay")(lambda n, amount=None: [n, amount])
     assert pay(1) == pay(1, None) == [1, None]
     with pytest.raises(PayloadMismatch):
         pay(1, 5)
@@ -177,7 +172,7 @@ def test_every_caller_gets_what_was_stored(calls):
 def test_a_result_that_cannot_be_stored_frees_the_key(calls):
     """The error of the serializer reaches the caller."""
 
-    @idempotent(Calls, key="n", name="objects")
+    @idempotent(Calls, key="n", key_prefix="objects")
     def make(n: int) -> object:
         return object() if n else None
 
@@ -213,7 +208,7 @@ def test_a_call_in_progress_is_waited_for_or_refused(calls):
     """By choice; a waiter gets the result without a turn of its own."""
     begun, ends, results = threading.Event(), threading.Event(), list[Any]()
 
-    @idempotent(Calls, key="order_id", name="slow")
+    @idempotent(Calls, key="order_id", key_prefix="slow")
     def slow(order_id: str) -> str:
         begun.set()
         ends.wait(60)
@@ -261,7 +256,7 @@ def test_a_call_within_itself_is_refused(calls):
 
 def test_what_is_expired_does_not_count(clock):
     """Although its row is still there."""
-    charge = counting(keep=timedelta(hours=1))
+    charge = counting(expires_after=timedelta(hours=1))
     assert charge("o-1")["number"] == 1
     clock.jump(3_599)
     assert charge("o-1")["number"] == 1
@@ -276,7 +271,7 @@ def test_a_result_is_kept_longer_than_a_row_of_a_lock(clock):
     month = timedelta(days=30)
 
     def first() -> None:
-        with Calls.call("k", keep=month) as call:
+        with Calls.call("k", expires_after=month) as call:
             begun.set()
             clock.jump(1)
             call.result = 1
@@ -284,7 +279,7 @@ def test_a_result_is_kept_longer_than_a_row_of_a_lock(clock):
     thread = threading.Thread(target=first)
     thread.start()
     assert begun.wait(60)
-    with Calls.call("k", keep=month) as call:
+    with Calls.call("k", expires_after=month) as call:
         assert call.is_repeated
     thread.join()
     row = Calls.get("k")
@@ -314,7 +309,7 @@ def test_a_crashed_call_is_taken_over_and_its_result_is_never_stored(clock):
 def test_a_lambda_function_is_taken_over_when_its_time_is_over(clock):
     """Its lease is what is left of the invocation, and no heartbeat goes on beside a frozen process."""
 
-    @idempotent(Calls, key=lambda event, context: event["id"], name="handler")
+    @idempotent(Calls, key=lambda event, context: event["id"], key_prefix="handler")
     def handler(event: dict[str, str], context: Lambda) -> str:
         call = Calls.lock_state("handler#" + event["id"])
         assert call.entries[0].lease_ms == 15_000
@@ -382,7 +377,7 @@ def test_coroutines_are_called_once(calls):
     """All that wait get the result."""
     done = []
 
-    @idempotent(Calls, key="order_id", payload="amount", name="acharge")
+    @idempotent(Calls, key="order_id", payload="amount", key_prefix="acharge")
     async def charge(order_id: str, amount: int) -> int:
         done.append(amount)
         await asyncio.sleep(0)
@@ -421,7 +416,7 @@ def pay_into(**options: Any) -> Any:
     """Return a function whose effect and result are stored together."""
 
     @transactional()
-    @idempotent(Calls, key="message_id", payload="amount", name="pay_in", **options)
+    @idempotent(Calls, key="message_id", payload="amount", key_prefix="pay_in", **options)
     def pay_in(tx: Any, message_id: str, amount: int) -> int:
         item = tx.get(Purse, "p")
         item.balance += amount
@@ -454,14 +449,14 @@ def test_effect_and_result_are_committed_together(purse):
 
 def test_a_result_of_a_transaction_is_kept_as_long_as_it_counts(purse):
     """DynamoDB's TTL leaves the row for a month as well."""
-    pay_into(keep=timedelta(days=30))("m-1", 5)
+    pay_into(expires_after=timedelta(days=30))("m-1", 5)
     row = Calls.get("pay_in#m-1")
     assert row.expires.timestamp() * 1000 >= row.kept_until_ms
 
 
 def test_a_new_result_leaves_nothing_of_an_expired_one(clock):
     """The payload of the first call is not compared with that of a repeat of the second, which had none."""
-    with Calls.call("k", payload="first", keep=timedelta(hours=1)) as call:
+    with Calls.call("k", payload="first", expires_after=timedelta(hours=1)) as call:
         call.result = 1
     clock.jump(3_601)
     with transaction(), Calls.call("k") as call:
@@ -504,7 +499,7 @@ def test_a_call_with_a_lock_and_one_in_a_transaction_exclude_each_other(purse):
 
 def test_a_committed_result_replaces_an_error_that_is_no_longer_kept(purse):
     """A repeat gets the result of the call that succeeded, and not the error of the one before."""
-    with pytest.raises(Declined), Calls.call("k", keep=60, final=(Declined,)):
+    with pytest.raises(Declined), Calls.call("k", expires_after=60, store_errors=(Declined,)):
         raise Declined("no money")
     with shifted_clock() as clock:
         clock.shift = 61
@@ -512,7 +507,7 @@ def test_a_committed_result_replaces_an_error_that_is_no_longer_kept(purse):
             call.result = "paid"
         told: Any = None
         try:
-            with Calls.call("k", final=(Declined,)) as again:
+            with Calls.call("k", store_errors=(Declined,)) as again:
                 told = again.result
         except Declined as error:
             told = error
@@ -544,7 +539,7 @@ def test_a_lock_around_and_a_result_in_the_commit(purse):
 def test_what_a_failed_call_was_to_write_is_not_committed(purse):
     """Although the caller goes on with the transaction; the key is free then."""
 
-    @idempotent(Calls, key="n", name="write")
+    @idempotent(Calls, key="n", key_prefix="write")
     def write(n: int, tx: Any) -> None:
         tx.save(Purse(f"new-{n}"))
         if n < 2:
@@ -606,14 +601,14 @@ def test_a_commit_of_a_zombie_is_refused(purse):
 def test_final_exceptions_are_refused_in_a_transaction(purse):
     """It would be rolled back with what they stand for."""
     with pytest.raises(ConfigurationError, match="stores nothing"):
-        pay_into(final=(Declined,))("m-1", 5)
+        pay_into(store_errors=(Declined,))("m-1", 5)
 
 
 def test_coroutines_in_transactions(purse):
     """The same, awaited."""
 
     @atransactional()
-    @idempotent(Calls, key="message_id", name="pay_in")
+    @idempotent(Calls, key="message_id", key_prefix="pay_in")
     async def pay_in(tx: Any, message_id: str, amount: int) -> int:
         item = await tx.get(Purse, "p")
         item.balance += amount
@@ -647,7 +642,7 @@ def test_calls_in_a_table_of_other_items(memory):
         Meta = type("Meta", (), {**place, "keys": ("pk", "sk"), "prefix": "ours#"})
 
     App("ours#f#1", "mine").save()
-    double = idempotent(Shared, key="n", payload="n", name="f")(lambda n: [n, n])
+    double = idempotent(Shared, key="n", payload="n", key_prefix="f")(lambda n: [n, n])
     with SharedLocks.locked("f#1"):
         assert double(1) == double(1) == [1, 1]
     with transaction() as tx, Shared.call("g") as call:

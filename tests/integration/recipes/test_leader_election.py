@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import ConfigurationError, LockLost, TransactWrite
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, lost_requests
 from tests.support.models import APART, Account, Locks
@@ -22,7 +23,8 @@ from tests.support.workers import until_queued
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking import Campaign, Term
+    from pynamo_locking.recipes import LeaderElection, LeaderTerm
+
     from tests.engines.engine import Engine
 
 LEASE = 12.0
@@ -40,14 +42,14 @@ def clock(memory: Engine) -> Iterator[VirtualClock]:
         yield clock
 
 
-def elected(campaign: Campaign, **options: Any) -> Term:
+def elected(campaign: LeaderElection, **options: Any) -> LeaderTerm:
     """Wait until a campaign is elected, and return its term."""
     term = campaign.elected(**options)
     assert term is not None
     return term
 
 
-def work_until_lost(term: Term, clock: VirtualClock) -> str:
+def work_until_lost(term: LeaderTerm, clock: VirtualClock) -> str:
     """Work as a leader does, and return why its term has ended."""
     while True:
         clock.sleep(LEASE / 4)
@@ -100,7 +102,7 @@ def test_who_resigns_goes_behind_the_others(clock: VirtualClock) -> None:
     assert [ticket for _, ticket in heard] == sorted({ticket for _, ticket in heard})
 
 
-def leading(campaigns: dict[str, Campaign], clock: VirtualClock) -> list[tuple[str, Campaign]]:
+def leading(campaigns: dict[str, LeaderElection], clock: VirtualClock) -> list[tuple[str, LeaderElection]]:
     """Wait until there is a leader; return all that believe to be it."""
     for _ in range(1000):
         if found := [(name, campaign) for name, campaign in campaigns.items() if campaign.is_leader]:
@@ -113,7 +115,7 @@ def test_the_work_is_called_with_the_term(clock: VirtualClock) -> None:
     """It leads while it works; `on_lost` is called once, before the lock is released."""
     heard: list[Any] = []
 
-    def on_elected(term: Term) -> None:
+    def on_elected(term: LeaderTerm) -> None:
         heard.append(term.ticket)
         heard.append(work_until_lost(term, clock))
 
@@ -142,7 +144,7 @@ def test_work_that_fails_lets_another_process_lead(clock: VirtualClock, caplog: 
     """The term ends, the log has the error, and the campaign goes on a third of a lease later."""
     began, reasons = list[float](), list[str]()
 
-    def fail(term: Term) -> None:
+    def fail(term: LeaderTerm) -> None:
         began.append(clock.elapsed)
         raise ValueError(term.ticket)
 
@@ -162,7 +164,7 @@ def test_work_that_has_failed_and_is_told_to_resign_has_failed(clock: VirtualClo
     """Another process may lead before it. That holds when `on_lost` resigns as well."""
     began, terms = list[float](), list[Any]()
 
-    def fail_twice(term: Term) -> None:
+    def fail_twice(term: LeaderTerm) -> None:
         began.append(clock.elapsed)
         terms.append(term)
         if len(terms) <= 2:
@@ -196,7 +198,7 @@ def test_a_leader_whose_work_hangs_is_succeeded(clock: VirtualClock) -> None:
     hangs, reasons = threading.Event(), list[tuple[str, float]]()
     tickets: list[int] = []
 
-    def hang(term: Term) -> None:
+    def hang(term: LeaderTerm) -> None:
         tickets.append(term.ticket)
         while not hangs.is_set():
             clock.sleep(LEASE)
@@ -249,7 +251,7 @@ def test_a_process_that_stood_still_knows_at_once(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize(("heartbeat", "reason"), [(True, "unanswered"), ("progress", "stalled")])
-@pytest.mark.parametrize("ask", [lambda term: term.progress(), lambda term: term.condition()])
+@pytest.mark.parametrize("ask", [lambda term: term.progress(), lambda term: term.held_condition()])
 def test_work_that_stood_still_leads_no_more(clock: VirtualClock, heartbeat: Any, reason: str, ask: Any) -> None:
     """It is told although nothing of ours has run yet, and what it was told stays true."""
     clock.auto_jump = False
@@ -294,15 +296,15 @@ def test_writes_of_an_earlier_term_are_refused(clock: VirtualClock) -> None:
     Account("a", balance=0).save()
     connection = Account._get_connection().connection
 
-    def write(term: Term, amount: int) -> None:
+    def write(term: LeaderTerm, amount: int) -> None:
         with TransactWrite(connection=connection) as transaction:
-            term.check(transaction)
+            term.add_check_to(transaction)
             transaction.update(Account("a"), actions=[Account.balance.set(amount)])
 
     with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as first:
         term = elected(first)
         write(term, 1)
-        condition = term.condition()
+        condition = term.held_condition()
         Locks.break_lock("scheduler", ticket=term.ticket)
         with Locks.lead("scheduler", heartbeat=True, **OPTIONS) as second:
             later = elected(second)
@@ -313,7 +315,7 @@ def test_writes_of_an_earlier_term_are_refused(clock: VirtualClock) -> None:
                 transaction.condition_check(Locks, "scheduler", condition=condition)
     assert Account.get("a").balance == 2
     with pytest.raises(LockLost):
-        term.check(TransactWrite(connection=connection))
+        term.add_check_to(TransactWrite(connection=connection))
 
 
 # Begun and stopped
@@ -353,7 +355,7 @@ def test_a_campaign_is_stopped_at_any_moment(clock: VirtualClock, moment: int) -
 
 def test_campaigns_that_share_an_entry(clock: VirtualClock) -> None:
     """Those of one process are in one line, and the one that waits there is stopped as well."""
-    options = {**OPTIONS, "settings": replace(APART, block=32)}
+    options = {**OPTIONS, "settings": replace(APART, max_callers_per_entry=32)}
     with Locks.lead("scheduler", **options) as first:
         assert first.elected() is not None
         second, third = (Locks.lead("scheduler", **options) for _ in range(2))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import LockLost, LockSettings
+from pynamo_locking import LockSettings
+from pynamo_locking.exceptions import LockLost
 from tests.support.workers import Locks, Plain, crew, until_queued
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 LEASE = 1.5
-SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll=0.02, max_clock_skew=None)
+SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll_interval=0.02, max_clock_skew=None)
 #: An upper bound for what takes about one lease, on a machine that does other things as well.
 FEW_LEASES = 6
 

@@ -10,22 +10,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.recipes import RunRecord
 
-from pynamo_locking import (
-    ConfigurationError,
-    CorruptRow,
-    LockLost,
-    LockSettings,
-    LockTimeout,
-    NamedLock,
-    OutcomeUnknown,
-    Success,
-    atransaction,
-    transaction,
-)
+from pynamo_locking import LockSettings, NamedLock, atransaction, transaction
 from pynamo_locking._io import lock_requests
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import inspection
+from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockLost, LockTimeout, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks, declare
@@ -35,12 +26,13 @@ from tests.support.workers import until_in_line, until_queued
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking import Run
+    from pynamo_locking.recipes import OnceRun
+
     from tests.engines.engine import Engine
 
 DAY = timedelta(days=1)
 #: Few looks, since each one takes a step of the virtual clock.
-RARE = LockSettings(poll=2, poll_max=2)
+RARE = LockSettings(poll_interval=2, max_poll_interval=2)
 NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 
 
@@ -56,7 +48,7 @@ def once(name: str = "job", **terms: Any) -> Any:
     return Locks.once(name, **{"period": DAY, "settings": RARE, **terms})
 
 
-def run_once(**terms: Any) -> Run[Locks]:
+def run_once(**terms: Any) -> OnceRun[Locks]:
     """Ask for a run, and do nothing in it."""
     with once(**terms) as run:
         return run or run
@@ -65,11 +57,11 @@ def run_once(**terms: Any) -> Run[Locks]:
 def asked(**terms: Any) -> str:
     """What the answer is, without a run that counts."""
     with once(**terms) as run:
-        run.does_not_count()
-        return run.answer
+        run.discard()
+        return run.status
 
 
-def last() -> Success | None:
+def last() -> RunRecord | None:
     return Locks.lock_state("job").success
 
 
@@ -87,14 +79,14 @@ def test_the_first_run_is_ours_and_the_second_is_not(engine):
     engine.bind(Locks)
     with once(zone="UTC", owner="web-1") as run:
         assert run
-        assert (run.answer, run.last, run.lock.is_held) == ("due", None, True)
+        assert (run.status, run.last, run.lock.is_held) == ("due", None, True)
         assert last() is None
         assert (run.period_begins.hour, run.period_begins.tzinfo) == (0, timezone.utc)
         assert "job: due" in repr(run)
     noted = last()
     with once() as second:
         assert not second
-        assert (second.answer, second.last) == ("done", noted)
+        assert (second.status, second.last) == ("done", noted)
         with pytest.raises(ConfigurationError, match="does not run here"):
             _ = second.ticket
 
@@ -139,12 +131,12 @@ def test_each_period_has_one(clock):
 
 def test_clocks_that_differ(clock):
     """Whose clock is ahead runs the next period early; whose clock is behind skips what is done. No period has two."""
-    with clock.process(skew_s=12 * 3600 + 5):
+    with clock.another_process(skew_s=12 * 3600 + 5):
         assert run_once().period_begins.day == 24
     assert asked() == "done"
     clock.jump(12 * 3600)
     assert asked() == "done"
-    with clock.process(skew_s=-10):
+    with clock.another_process(skew_s=-10):
         assert asked() == "done"
     clock.jump(DAY.total_seconds())
     assert asked() == "due"
@@ -152,7 +144,7 @@ def test_clocks_that_differ(clock):
 
 def test_a_clock_that_is_wrong_is_reported(clock, caplog):
     """A success of the next century would keep the job from running for ever without a word."""
-    with clock.process(skew_s=3600):
+    with clock.another_process(skew_s=3600):
         run_once()
     run_once()
     assert "dated 3600 s later than this clock" in caplog.text
@@ -169,9 +161,9 @@ def test_at_least(clock):
     run_once()
     clock.jump(60)
     assert asked() == "due"
-    assert asked(at_least=timedelta(minutes=10)) == "too soon"
+    assert asked(at_least=timedelta(minutes=10)) == "too_soon"
     clock.jump(9 * 60 - 1)
-    assert asked(at_least=timedelta(minutes=10)) == "too soon"
+    assert asked(at_least=timedelta(minutes=10)) == "too_soon"
     clock.jump(1)
     assert asked(at_least=timedelta(minutes=10)) == "due"
 
@@ -185,7 +177,7 @@ def test_since_the_last_success(clock):
     assert asked(period=5 * 3600, since_success=True) == "done"
     clock.jump(1)
     run = run_once(period=5 * 3600, since_success=True)
-    assert (run.answer, run.period_begins.hour) == ("due", 18)
+    assert (run.status, run.period_begins.hour) == ("due", 18)
     assert asked() == "done"  # by a grid: that run was today
 
 
@@ -199,7 +191,7 @@ def test_a_grid_that_changes(clock):
     assert asked(period=3600) == "due"
 
 
-@pytest.mark.parametrize("asks", [bool, lambda run: run.answer, lambda run: run.does_not_count()])
+@pytest.mark.parametrize("asks", [bool, lambda run: run.status, lambda run: run.discard()])
 def test_a_block_that_does_not_ask_is_told(clock, asks):
     """It would do its work in each run: a warning, whether it is due or not, and no other harm."""
     for answer in ("due", "done"):
@@ -239,7 +231,7 @@ def test_a_run_that_fails_does_not_count(clock):
         _ = 1 / 0
     assert last() is None
     with once() as run:
-        run.does_not_count()
+        run.discard()
     assert last() is None
     assert Locks.lock_state("job").entries == ()
     assert run_once()
@@ -266,7 +258,7 @@ def test_one_that_waits_for_a_run_that_succeeds(clock):
     waiter.join()
     (answer,) = answers
 
-    assert (answer.answer, answer.last) == ("done", last())
+    assert (answer.status, answer.last) == ("done", last())
     assert last().owner == "first"
     assert Locks.lock_state("job").entries == ()
 
@@ -295,7 +287,7 @@ def test_one_that_has_waited_until_the_next_period(clock):
         clock.sleep(60)
     waiter.join()
 
-    assert [each.answer for each in answers] == ["done"]
+    assert [each.status for each in answers] == ["done"]
     with pytest.raises(ConfigurationError, match=r"does not run here \(done\), so there is no ticket"):
         _ = answers[0].ticket
     assert asked() == "due"
@@ -327,7 +319,7 @@ def test_busy(clock):
     with held_elsewhere(Locks.locked("job")):
         run = run_once(wait=0)
 
-    assert (bool(run), run.answer, run.last) == (False, "busy", None)
+    assert (bool(run), run.status, run.last) == (False, "busy", None)
     assert Locks.lock_state("job").entries == ()
 
 
@@ -481,7 +473,7 @@ def test_the_row_survives_until_the_next_period(clock, memory):
         lock.renew()
     assert left_s() >= 9 * 86400 - 1
     with Own.once(**week) as run:
-        assert run.answer == "done"
+        assert run.status == "done"
     assert Own.get("job").content == "in the block"
 
 
@@ -495,7 +487,7 @@ def test_a_row_without_a_success_goes_after_a_day(clock):
 
 def test_the_row_outlives_a_lease_that_is_longer_than_a_day(clock):
     """Also that of a party that came before the success, and renews no more."""
-    long = replace(RARE, max_lease=5 * DAY, block=1)
+    long = replace(RARE, max_lease=5 * DAY, max_callers_per_entry=1)
     with once(settings=long, lease=5 * DAY, period=timedelta(hours=1)) as ours:
         assert ours
         waiter = in_background(Locks.locked("job", settings=long, lease=5 * DAY, heartbeat=False).acquire)
@@ -588,7 +580,7 @@ def test_inside_its_own_lock(clock):
     run.lock.release()
     same = once()
     with same as run:
-        run.does_not_count()
+        run.discard()
         with pytest.raises(ConfigurationError, match="held here already"), same:
             raise AssertionError
     assert last() is None
@@ -633,11 +625,11 @@ def test_in_a_task(clock):
                 _ = 1 / 0
         for _ in range(2):
             async with once() as run:
-                found.append(run.answer)
+                found.append(run.status)
                 if run:
                     await run.lock.arenew()
         async with once("held") as outer, once("held", wait=0) as inner:
-            found += [outer.answer, inner.answer]
+            found += [outer.status, inner.status]
         return found
 
     with pytest.raises(ConfigurationError, match="held here already"):
@@ -652,7 +644,7 @@ def test_tasks_that_wait(clock):
     async def attempt(wait: float | None) -> str:
         async with once(wait=wait) as run:
             await asyncio.sleep(0.05)
-            answer: str = run.answer
+            answer: str = run.status
             return answer
 
     async def work() -> list[str]:

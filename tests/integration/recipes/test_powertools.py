@@ -9,9 +9,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.recipes import idempotent
 
-from pynamo_locking import LockLost, LockTimeout, idempotent
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockLost, LockTimeout
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, lost_responses
 from tests.support.parties import in_thread
@@ -60,7 +61,7 @@ class Work:
         return function(key=key)
 
     def ours(self, key: str, keep: float = 3_600, **options: Any) -> Any:
-        @idempotent(Calls, key="key", name="f", keep=keep, **options)
+        @idempotent(Calls, key="key", key_prefix="f", expires_after=keep, **options)
         def function(key: str) -> object:
             return self.inner()
 
@@ -117,7 +118,7 @@ def test_requests_of_each_case_beside_powertools(work, monkeypatch):
     work.inner = dict
     both("after that", counted(lambda: work.theirs("r")), counted(lambda: work.ours("r")))
     work.theirs("e", expires_s=-10)
-    work.ours("e", keep=0.001)
+    work.ours("e", expires_after=0.001)
     monkeypatch.setattr(runtime.current, "time_ms", lambda: int(time.time() * 1000) + 60_000, raising=False)
     both("expired", counted(lambda: work.theirs("e")), counted(lambda: work.ours("e")))
     work.inner = die

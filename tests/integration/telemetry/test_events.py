@@ -10,23 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
-from pynamo_locking import (
-    Conflict,
-    ItemLocked,
-    ItemNotFound,
-    LockLost,
-    LockTimeout,
-    OutcomeUnknown,
-    StaleVersion,
-    Transaction,
-    TransactionConflict,
-    TransactWrite,
-    recover,
-    sweep,
-    transaction,
-)
+from pynamo_locking import TransactWrite, transaction
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, lock_requests
 from pynamo_locking._locks import held_lock, lock_events
@@ -49,6 +36,16 @@ from pynamo_locking.events import (
     WriteInDoubt,
     WriteRefused,
     subscribe,
+)
+from pynamo_locking.exceptions import (
+    Conflict,
+    ItemLocked,
+    ItemNotFound,
+    LockLost,
+    LockTimeout,
+    OutcomeUnknown,
+    StaleVersion,
+    TransactionConflict,
 )
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import dying_at
@@ -104,7 +101,7 @@ def fill() -> None:
     Account("a", balance=1).save()
     Device("d").save()
     Document("f", 1).save()
-    for lock in (Account.lock("a"), Device.lock("d"), Document.lock("f", 1), Locks.lock("n")):
+    for lock in (Account.locked("a"), Device.locked("d"), Document.locked("f", 1), Locks.locked("n")):
         with lock:
             pass
 
@@ -141,7 +138,7 @@ def test_a_lock_that_is_free(clock: VirtualClock, heard: Heard) -> None:
         "waited_ms": 0,
         "queue_depth": 1,
         "requests": 1,
-        "looks": 0,
+        "polls": 0,
         "consumed_units": 1,
         "lease_ms": 30_000,
         "mode": "exclusive",
@@ -190,7 +187,7 @@ def test_a_lock_that_is_taken_again_is_not_told_again(heard: Heard) -> None:
 
 def test_a_shared_lock_says_so(heard: Heard) -> None:
     """By its mode; a queue of two has a depth of two."""
-    with held_elsewhere(Account.lock("a", shared=True)), Account.locked("a", shared=True):
+    with held_elsewhere(Account.locked("a", shared=True)), Account.locked("a", shared=True):
         pass
     assert [(event.mode, event.queue_depth) for event in heard.all(Acquired)] == [("shared", 1), ("shared", 2)]
 
@@ -206,7 +203,7 @@ def test_an_edit_is_told_as_a_release_with_one_write(heard: Heard) -> None:
 def test_who_subscribes_late_hears_of_the_end(tables: None) -> None:
     """And the subscriber does not learn how long it was held."""
     heard = Heard()
-    lock = Account.lock("a").acquire()
+    lock = Account.locked("a").acquire()
     with subscribe(heard):
         lock.release()
     assert heard.only(Released).held_ms is None
@@ -215,7 +212,7 @@ def test_who_subscribes_late_hears_of_the_end(tables: None) -> None:
 
 def test_a_release_without_an_answer_is_not_confirmed(heard: Heard) -> None:
     """The holder does not know whether the others have to wait for the lease."""
-    lock = Account.lock("a", heartbeat=False).acquire()
+    lock = Account.locked("a", heartbeat=False).acquire()
     with lost_requests("UpdateItem", 100):
         lock.release()
     assert heard.only(Released).is_confirmed is False
@@ -223,7 +220,7 @@ def test_a_release_without_an_answer_is_not_confirmed(heard: Heard) -> None:
 
 def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
     """The second request finds that the first one was applied."""
-    lock = Account.lock("a", heartbeat=False).acquire()
+    lock = Account.locked("a", heartbeat=False).acquire()
     with lost_responses("UpdateItem"):
         lock.release()
     assert heard.only(Released).is_confirmed is True
@@ -234,7 +231,7 @@ def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
 
 def test_a_wait_for_a_live_holder(clock: VirtualClock, heard: Heard) -> None:
     """It begins with who is ahead, and ends with how long it took; the two stays have names of their own."""
-    first = Account.lock("a", owner="first", settings=APART).acquire()
+    first = Account.locked("a", owner="first", settings=APART).acquire()
     clock.sleep(2)
     threads = [threading.Thread(target=lambda: in_queue(clock))]
     threads[0].start()
@@ -261,7 +258,7 @@ def test_a_wait_for_a_live_holder(clock: VirtualClock, heard: Heard) -> None:
 
 def test_a_wait_behind_a_caller_of_this_process(clock: VirtualClock, heard: Heard) -> None:
     """It is told with the queue as that caller has seen it, and without a request."""
-    first = Account.lock("a", owner="first", lease=3600, heartbeat=False).acquire()
+    first = Account.locked("a", owner="first", lease=3600, heartbeat=False).acquire()
     with count_requests() as counted:
         thread = threading.Thread(target=lambda: in_queue(clock))
         thread.start()
@@ -292,7 +289,7 @@ def until(clock: VirtualClock, condition: Any) -> None:
 
 def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
     """Whose entry it was; who evicts waits first, and every request and look is counted."""
-    dead = abandoned(Account.lock("a", owner="dead", lease=10, heartbeat=False))
+    dead = abandoned(Account.locked("a", owner="dead", lease=10, heartbeat=False))
     ticket = dead.ticket
     with count_requests() as counted, Account.locked("a", owner="heir", wait=60, heartbeat=False):
         sent, looks = counted.total, counted.by_operation["GetItem"]
@@ -311,7 +308,7 @@ def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
     assert evicted.queued_ms >= 10_000  # its lease, of which the caller of the same process knows the last sign of life
     acquired = heard.all(Acquired)[-1]
     assert acquired.waited_ms >= 10_000
-    assert (acquired.requests, acquired.looks) == (sent, looks)
+    assert (acquired.requests, acquired.polls) == (sent, looks)
     assert looks > 1
     assert heard.kinds == ["Acquired", "Waiting", "Evicted", "Acquired", "Released"]
 
@@ -328,7 +325,7 @@ def test_an_eviction_that_is_refused_is_none(heard: Heard) -> None:
 def test_a_writer_evicts(clock: VirtualClock, heard: Heard) -> None:
     """A write from outside clears a queue of the dead."""
     account = Account.get("a")
-    abandoned(Account.lock("a", owner="dead", lease=10, heartbeat=False))
+    abandoned(Account.locked("a", owner="dead", lease=10, heartbeat=False))
     clock.sleep(60)
     account.save()
     assert heard.only(Evicted).owner == "dead"
@@ -336,7 +333,7 @@ def test_a_writer_evicts(clock: VirtualClock, heard: Heard) -> None:
 
 def test_a_lock_that_is_broken(heard: Heard) -> None:
     """The eviction is told as one that was asked for; the loss when it is found out, and no release."""
-    lock = Account.lock("a", owner="me", heartbeat=False).acquire()
+    lock = Account.locked("a", owner="me", heartbeat=False).acquire()
     assert Account.break_lock("a", ticket=lock.ticket)
     with pytest.raises(LockLost):
         lock.renew()
@@ -368,20 +365,20 @@ def whole(key: str) -> dict[str, Any]:
 
 def test_a_time_out(clock: VirtualClock, heard: Heard) -> None:
     """How long we waited, whatever it cost, and that the queue had an entry in it."""
-    abandoned(Account.lock("a", lease=600, heartbeat=False))
+    abandoned(Account.locked("a", lease=600, heartbeat=False))
     with count_requests() as counted, pytest.raises(LockTimeout):
-        Account.lock("a", owner="me", wait=3).acquire()
+        Account.locked("a", owner="me", wait=3).acquire()
     over = heard.only(TimedOut)
     assert (over.owner, over.ticket, over.wait_ms, over.queue_depth) == ("me", None, 3000, 2)
     assert over.waited_ms == pytest.approx(3000)
     # The last request takes our entry out of the queue.
-    assert (over.requests, over.looks) == (counted.total, counted.by_operation["GetItem"])
+    assert (over.requests, over.polls) == (counted.total, counted.by_operation["GetItem"])
     assert heard.kinds == ["Acquired", "Waiting", "TimedOut"]
 
 
 def test_a_try_does_not_wait(heard: Heard) -> None:
     """A lock that is taken is a time-out at once, and no wait."""
-    with held_elsewhere(Account.lock("a")), Account.try_locked("a") as lock:
+    with held_elsewhere(Account.locked("a")), Account.try_locked("a") as lock:
         assert lock is None
     assert heard.only(TimedOut).wait_ms == 0
     assert heard.all(Waiting) == []
@@ -389,19 +386,21 @@ def test_a_try_does_not_wait(heard: Heard) -> None:
 
 def test_a_try_that_entered_the_queue_does_not_wait(heard: Heard) -> None:
     """A reader has to enter to see who is ahead, and leaves at once."""
-    with held_elsewhere(Account.lock("a")), Account.try_locked("a", shared=True) as lock:
+    with held_elsewhere(Account.locked("a")), Account.try_locked("a", shared=True) as lock:
         assert lock is None
     assert heard.kinds == ["Acquired", "TimedOut", "Released"]
 
 
 def test_a_full_queue_is_a_wait_without_a_ticket(clock: VirtualClock, heard: Heard, monkeypatch: Any) -> None:
     """A caller that is not let into the queue yet waits as well."""
-    monkeypatch.setattr(Account.Meta, "lock_settings", type(Account.Meta.lock_settings)(max_waiters=1, poll=0.01))
+    monkeypatch.setattr(
+        Account.Meta, "lock_settings", type(Account.Meta.lock_settings)(max_waiters=1, poll_interval=0.01)
+    )
     for owner in ("first", "second"):
         in_thread(lambda owner=owner: own_place(owner))
     heard.events.clear()
     with pytest.raises(LockTimeout):
-        Account.lock("a", wait=1).acquire()
+        Account.locked("a", wait=1).acquire()
     waiting = heard.only(Waiting)
     assert (waiting.ticket, waiting.holder, waiting.queue_depth, waiting.ahead) == (None, "first", 2, 2)
 
@@ -409,7 +408,7 @@ def test_a_full_queue_is_a_wait_without_a_ticket(clock: VirtualClock, heard: Hea
 def own_place(owner: str) -> None:
     """Enter the queue, and stay there."""
     new = lock_requests.NewEntry(f"id of {owner}", owner, 600)
-    lock_requests.enter(Account.lock("a")._handle.target.row, new, 2)
+    lock_requests.enter(Account.locked("a")._handle.target.row, new, 2)
 
 
 # Renewals
@@ -482,14 +481,14 @@ def test_units_are_those_of_the_requests(cheap: Engine) -> None:
     with subscribe(heard):
         with Account.locked("a", heartbeat=False) as lock:
             lock.renew()
-        with held_elsewhere(Account.lock("a", settings=APART)), pytest.raises(LockTimeout):
-            Account.lock("a", wait=0.05).acquire()
+        with held_elsewhere(Account.locked("a", settings=APART)), pytest.raises(LockTimeout):
+            Account.locked("a", wait=0.05).acquire()
     assert heard.all(Acquired)[0].consumed_units == 1
     assert heard.only(Renewed).consumed_units == 1
     assert heard.all(Released)[0].consumed_units == 1
     over = heard.only(TimedOut)
-    assert over.looks > 0
-    assert over.consumed_units == over.requests - over.looks / 2
+    assert over.polls > 0
+    assert over.consumed_units == over.requests - over.polls / 2
 
 
 def test_a_refused_lock_counts_its_own_release(cheap: Engine) -> None:
@@ -522,7 +521,7 @@ def test_a_stale_version(heard: Heard) -> None:
     assert facts(refused) == {
         "table": Document.Meta.table_name,
         "model": Document,
-        "name": Document.lock("f", 1).name,
+        "name": Document.locked("f", 1).name,
         "operation": "delete",
         "error": "StaleVersion",
         "expected": 1,
@@ -536,7 +535,7 @@ def test_a_stale_version(heard: Heard) -> None:
 def test_a_locked_item(heard: Heard) -> None:
     """Who holds it."""
     account = Account.get("a")
-    with held_elsewhere(Account.lock("a", owner="holder")) as lock, pytest.raises(ItemLocked):
+    with held_elsewhere(Account.locked("a", owner="holder")) as lock, pytest.raises(ItemLocked):
         account.update([Account.balance.add(1)])
     refused = heard.only(WriteRefused)
     assert (refused.error, refused.operation) == ("ItemLocked", "update")
@@ -685,9 +684,9 @@ def test_a_recovery(
     tx = left_open(clock, monkeypatch, is_decided=is_decided)
     heard.events.clear()
     if by == "recover":
-        recover(Transactions, tx.id)
+        Transactions.recover(tx.id)
     else:
-        sweep(Transactions)
+        Transactions.sweep()
     assert facts(heard.only(TransactionRecovered)) == {
         "transaction_id": tx.id,
         "owner": "dead",
@@ -738,13 +737,13 @@ def busy_day() -> None:
         lock.item.save()
     with Account.edit("a") as account:
         account.balance += 1
-    lock = Account.lock("a", heartbeat=False).acquire()
+    lock = Account.locked("a", heartbeat=False).acquire()
     Account.break_lock("a", ticket=lock.ticket)
     for call in (lock.renew, lock.release):
         with pytest.raises(LockLost):
             call()
-    with held_elsewhere(Account.lock("a")), pytest.raises(LockTimeout):
-        Account.lock("a", wait=0.01).acquire()
+    with held_elsewhere(Account.locked("a")), pytest.raises(LockTimeout):
+        Account.locked("a", wait=0.01).acquire()
     stale = Document.get("f", 1)
     Document.get("f", 1).save()
     with pytest.raises(StaleVersion):
@@ -790,7 +789,7 @@ def test_without_subscribers_nothing_is_made(tables: None, monkeypatch: pytest.M
 
 def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
     """Another thread can take those of the entry: it may be the heartbeat, or wait for what the subscriber has."""
-    lock = Account.lock("a", heartbeat=False)
+    lock = Account.locked("a", heartbeat=False)
     free: dict[str, bool] = {}
 
     def try_all(event: Event) -> None:
@@ -852,7 +851,7 @@ def test_an_interrupt_in_a_subscriber_leaves_no_lock(tables: None) -> None:
         raise KeyboardInterrupt
 
     with subscribe(interrupted, Acquired), pytest.raises(KeyboardInterrupt):
-        Account.lock("a").acquire()
+        Account.locked("a").acquire()
     assert Account.lock_state("a").holders == ()
 
 
@@ -889,6 +888,6 @@ def test_tasks_are_told_of_as_well(tables: None, heard: Heard) -> None:
 
     assert heard.kinds == ["Acquired", "Waiting", "TimedOut", "Renewed", "Released"]
     acquired, timed_out = heard.only(Acquired), heard.only(TimedOut)
-    assert (acquired.owner, acquired.requests, acquired.looks, acquired.queue_depth) == ("first", 1, 0, 1)
-    assert (timed_out.owner, timed_out.requests, timed_out.wait_ms) == ("late", timed_out.looks + 2, 50)
+    assert (acquired.owner, acquired.requests, acquired.polls, acquired.queue_depth) == ("first", 1, 0, 1)
+    assert (timed_out.owner, timed_out.requests, timed_out.wait_ms) == ("late", timed_out.polls + 2, 50)
     assert heard.only(Waiting).holder == "first"

@@ -22,8 +22,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pynamo_locking import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion, events, transaction
+from pynamo_locking import events, transaction
 from pynamo_locking._io import event_stream
+from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests
@@ -43,7 +44,7 @@ def _tables(memory: Engine) -> Iterator[None]:
     memory.bind(Locks, Account, Document, Purse, Transactions)
     Account("a").save()
     Document("f", 1).save()
-    for lock in (Account.lock("a"), Document.lock("f", 1)):
+    for lock in (Account.locked("a"), Document.locked("f", 1)):
         with lock:
             pass
     yield
@@ -66,7 +67,7 @@ def conflict() -> None:
 
 def take_in_vain() -> None:
     with pytest.raises(LockTimeout):
-        Account.lock("a", wait=0.05, heartbeat=False).acquire()
+        Account.locked("a", wait=0.05, heartbeat=False).acquire()
 
 
 # Logs
@@ -78,7 +79,7 @@ def facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     """With its kind and name in the message, and all of its facts as attributes, which JSON takes as they are."""
-    lock = Account.lock("a", owner="me", heartbeat=False)
+    lock = Account.locked("a", owner="me", heartbeat=False)
     with caplog.at_level(logging.INFO, "pynamo_locking.events"), logs.install(), lock:
         clock.sleep(2)
     acquired, released = caplog.records
@@ -95,7 +96,7 @@ def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCapture
 def test_what_is_notable_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """A time-out is; that a wait begins is not. The logger and the level are the caller's."""
     mine = logging.getLogger("mine")
-    with caplog.at_level(logging.DEBUG, "mine"), held_elsewhere(Account.lock("a")), logs.install(mine, logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, "mine"), held_elsewhere(Account.locked("a")), logs.install(mine, logging.DEBUG):
         take_in_vain()
     found = [(record.levelname, record.lock_event) for record in caplog.records if record.name == "mine"]  # type: ignore[attr-defined]
     assert found == [("DEBUG", "Waiting"), ("WARNING", "TimedOut")]
@@ -103,7 +104,7 @@ def test_what_is_notable_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_higher_level_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is logged below the level that was asked for."""
-    with held_elsewhere(Account.lock("a")), logs.install("mine", logging.ERROR):
+    with held_elsewhere(Account.locked("a")), logs.install("mine", logging.ERROR):
         take_in_vain()
     assert {record.levelno for record in caplog.records if record.name == "mine"} == {logging.ERROR}
 
@@ -164,7 +165,7 @@ def test_a_loss_and_an_eviction_are_not_logged_twice(clock: VirtualClock, caplog
 
     def rob() -> list[str]:
         caplog.clear()
-        robbed = Account.lock("a", owner="late", lease=10, heartbeat=False)
+        robbed = Account.locked("a", owner="late", lease=10, heartbeat=False)
         in_thread(robbed.acquire)
         clock.sleep(11)
         with Account.locked("a", owner="heir", wait=60, heartbeat=False), pytest.raises(LockLost):
@@ -199,7 +200,7 @@ def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPat
 
 def test_the_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
     """Those of the library itself do not depend on any subscription."""
-    lock = Account.lock("a", heartbeat=False).acquire()
+    lock = Account.locked("a", heartbeat=False).acquire()
     with lost_requests("UpdateItem", 5):
         lock.release()
     assert "a thread goes on with it" in caplog.text
@@ -324,7 +325,7 @@ def named(span_or_point: Any, name: str) -> Any:
 
 def test_a_lock_is_two_spans_under_the_callers(clock: VirtualClock, traced: Traced) -> None:
     """Acquire until hold begins, which has a link to it; both are children of the span that was current."""
-    lock = Account.lock("a", owner="me", heartbeat=False)
+    lock = Account.locked("a", owner="me", heartbeat=False)
     with traced.tracer.start_as_current_span("request") as parent, lock:
         clock.sleep(2)
     acquire, hold = traced.span("acquire"), traced.span("hold")
@@ -352,13 +353,13 @@ def test_without_a_span_they_begin_a_trace(traced: Traced) -> None:
 
 def test_the_span_of_a_wait_is_as_long_as_the_wait(clock: VirtualClock, traced: Traced) -> None:
     """Who was evicted, and that we waited, is told by events of the caller's span."""
-    abandoned(Account.lock("a", owner="dead", lease=10, heartbeat=False))
+    abandoned(Account.locked("a", owner="dead", lease=10, heartbeat=False))
     traced.exporter.clear()
     with traced.tracer.start_as_current_span("request"), Account.locked("a", heartbeat=False):
         pass
     acquire, request = traced.span("acquire"), traced.span("request")
     assert acquire.end_time - acquire.start_time >= 10_000_000_000  # type: ignore[operator]
-    assert named(acquire, "looks") > 1
+    assert named(acquire, "polls") > 1
     waiting, evicted = request.events
     assert (waiting.name, named(waiting, "holder")) == ("Waiting", "dead")
     assert (evicted.name, named(evicted, "owner")) == ("Evicted", "dead")
@@ -379,7 +380,7 @@ def test_the_heartbeat_tells_the_span_of_the_lock(clock: VirtualClock, traced: T
 
 def test_a_time_out_is_an_error(traced: Traced) -> None:
     """And a try that finds the lock taken is none; both have their type."""
-    with held_elsewhere(Account.lock("a")):
+    with held_elsewhere(Account.locked("a")):
         take_in_vain()
         with Account.try_locked("a") as lock:
             assert lock is None
@@ -407,7 +408,7 @@ def test_conflicts_are_events_of_the_callers_span(traced: Traced) -> None:
     [event] = traced.span("request").events
     assert event.attributes is not None
     assert (event.name, event.attributes["error.type"]) == ("WriteRefused", "StaleVersion")
-    assert named(event, "name") == Document.lock("f", 1).name
+    assert named(event, "name") == Document.locked("f", 1).name
     [point] = traced.points("conflicts")
     assert point.value == 1
     assert dict(point.attributes) == {
@@ -501,7 +502,7 @@ def test_what_is_held_is_counted_by_table_and_model(traced: Traced) -> None:
 
 def test_units_and_evictions_are_counted(clock: VirtualClock, traced: Traced) -> None:
     """Of all requests of locks."""
-    abandoned(Account.lock("a", lease=10, heartbeat=False))
+    abandoned(Account.locked("a", lease=10, heartbeat=False))
     [before] = traced.points("lock.consumed_units")
     with Account.locked("a", heartbeat=False):
         pass

@@ -15,10 +15,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pynamo_locking import LockSettings, LockTimeout
+from pynamo_locking import LockSettings
 from pynamo_locking._io import client, concurrency
 from pynamo_locking._locks import acquire
 from pynamo_locking.events import Acquired, Event, Released, TimedOut, Waiting, subscribe
+from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking.telemetry import opentelemetry
 from tests.support.faults import count_requests, lost_responses
 from tests.support.parties import abandoned, held_elsewhere, in_thread
@@ -134,7 +135,7 @@ def test_a_subscriber_that_looks_is_not_counted(heard: list[Event]) -> None:
 
 def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
     """No process knows which of those that tried it was first; everything else is told once."""
-    lock = abandoned(Plain.lock("a", lease=600, heartbeat=False, settings=LockSettings(block=1)))
+    lock = abandoned(Plain.locked("a", lease=600, heartbeat=False, settings=LockSettings(max_callers_per_entry=1)))
     ticket = lock.ticket
     dispatch, lost = client.dispatch, []
 
@@ -147,7 +148,7 @@ def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkey
 
     monkeypatch.setattr(client, "dispatch", late)
     monkeypatch.setattr("pynamo_locking._locks.acquire.dead_among", lambda entries, *_: entries)
-    in_thread(lambda: Plain.lock("a", owner="heir").acquire().release())
+    in_thread(lambda: Plain.locked("a", owner="heir").acquire().release())
     assert lost
     assert Plain.lock_state("a").was_evicted(ticket)
     assert names(heard) == ["Acquired", "Waiting", "Acquired", "Released"]

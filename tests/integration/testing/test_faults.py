@@ -6,30 +6,25 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.recipes import IdempotencyTable
 from pynamodb.attributes import VersionAttribute as PlainVersion
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError
 from pynamodb.models import Model
 
-from pynamo_locking import (
+from pynamo_locking import NamedLock, TransactionTable, TransactWrite, VersionedMixin, transaction, transactional
+from pynamo_locking._core import dynamodb
+from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
     Conflict,
-    IdempotencyTable,
     ItemLocked,
     LockLost,
     LockTimeout,
-    NamedLock,
     OutcomeUnknown,
     StaleVersion,
-    TransactionTable,
-    TransactWrite,
-    VersionedMixin,
-    transaction,
-    transactional,
 )
-from pynamo_locking._core import dynamodb
-from pynamo_locking.testing import conflict, held, lose, lost_answers, throttled
+from pynamo_locking.testing import concurrent_write, held_by_other, lose_lock, lost_responses, throttled
 from tests.support.models import declare
 
 if TYPE_CHECKING:
@@ -77,12 +72,12 @@ def test_a_conflict_is_real(everywhere):
     account.balance = 0
     with (
         pytest.raises(StaleVersion) as stale,
-        conflict(Account, "a", by=lambda other: other.update([Account.balance.add(7)])) as strikes,
+        concurrent_write(Account, "a", by=lambda other: other.update([Account.balance.add(7)])) as strikes,
     ):
         account.save()
     assert (stale.value.expected, stale.value.actual, strikes.count) == (1, 2, 1)
     assert balance() == 107
-    with conflict(Account, "a", times=2) as strikes:
+    with concurrent_write(Account, "a", times=2) as strikes:
         earn()
     assert (balance(), strikes.count) == (108, 2)
 
@@ -123,14 +118,14 @@ WRITES: Final = {
 def test_before_every_kind_of_write(accounts, write):
     """Also those of transactions, and the check of an item that was only read."""
     account = Account.get("a")
-    with pytest.raises(Conflict), conflict(Account, "a") as strikes:
+    with pytest.raises(Conflict), concurrent_write(Account, "a") as strikes:
         write(account)
     assert strikes.count == 1
 
 
 def test_in_batches(accounts):
     """Of the item alone: the others are written."""
-    with pytest.raises(BatchError) as failed, conflict(Line, "o-1", 7), Line.guarded_batch() as batch:
+    with pytest.raises(BatchError) as failed, concurrent_write(Line, "o-1", 7), Line.guarded_batch() as batch:
         for number in range(30):
             batch.save(Line("o-1", number))
     assert [result.item.number for result in failed.value.results if result.error] == [7]
@@ -139,10 +134,10 @@ def test_in_batches(accounts):
 def test_transactions_run_again(accounts):
     """A conflict with one of their items, in both attempts but the last."""
     Line("o-1", 1).save()
-    with conflict(Account, "a", times=2) as strikes:
+    with concurrent_write(Account, "a", times=2) as strikes:
         move()
     assert (strikes.count, balance(), Line.get("o-1", 1).text) == (2, 99, "moved")
-    with pytest.raises(StaleVersion), conflict(Line, "o-1", 1, times=3):
+    with pytest.raises(StaleVersion), concurrent_write(Line, "o-1", 1, times=3):
         move()
 
 
@@ -154,7 +149,7 @@ def test_a_transaction_that_marks_its_items(accounts, monkeypatch):
     with Account.guarded_batch() as batch:
         for key in keys:
             batch.save(Account(key))
-    with pytest.raises(StaleVersion), conflict(Account, "7") as strikes, transaction() as tx:
+    with pytest.raises(StaleVersion), concurrent_write(Account, "7") as strikes, transaction() as tx:
         for item in tx.get_all(Account, keys):
             tx.touch(item)
     assert strikes.count == 1
@@ -163,10 +158,10 @@ def test_a_transaction_that_marks_its_items(accounts, monkeypatch):
 def test_what_the_other_writer_does(accounts):
     """It deletes, or creates what is absent; it is another party also inside of a transaction."""
     account = Account.get("a")
-    with pytest.raises(StaleVersion) as gone, conflict(Account, "a", by=Account.delete):
+    with pytest.raises(StaleVersion) as gone, concurrent_write(Account, "a", by=Account.delete):
         account.save()
     assert gone.value.actual is None
-    with pytest.raises(StaleVersion), conflict(Account, "b"):
+    with pytest.raises(StaleVersion), concurrent_write(Account, "b"):
         Account("b", balance=3).save()
     assert balance("b") == 0
 
@@ -175,26 +170,26 @@ def test_a_model_of_pynamodb(accounts):
     """Whose own version refuses the write."""
     item = Plain("p")
     item.save()
-    with pytest.raises(Exception, match="ConditionalCheckFailed"), conflict(Plain, "p"):
+    with pytest.raises(Exception, match="ConditionalCheckFailed"), concurrent_write(Plain, "p"):
         item.save()
 
 
 def test_a_conflict_that_did_not_come(accounts):
     """Fails the test: nothing was written, or another item, or the lock keeps writers out."""
-    with pytest.raises(AssertionError, match="did not write Account 'a'"), conflict(Account, "a"):
+    with pytest.raises(AssertionError, match="did not write Account 'a'"), concurrent_write(Account, "a"):
         Account.get("a")
         Account("b").save()
         with Account.locked("a"):
             pass
     with (
         pytest.raises(AssertionError, match="holds its lock") as kept_out,
-        conflict(Account, "a"),
+        concurrent_write(Account, "a"),
         Account.edit("a") as account,
     ):
         account.balance += 1
     assert isinstance(kept_out.value.__cause__, ItemLocked)
     assert balance() == 101
-    with pytest.raises(ZeroDivisionError), conflict(Account, "a"):
+    with pytest.raises(ZeroDivisionError), concurrent_write(Account, "a"):
         raise ZeroDivisionError
 
 
@@ -202,7 +197,11 @@ def test_a_conflict_that_did_not_come(accounts):
 def test_a_lock_that_creates_its_row_is_no_write(accounts, table):
     """Taking, renewing, handing over and giving up the lock of a name change nothing else."""
     for _ in range(2):  # the second time there is a row
-        with pytest.raises(AssertionError, match="did not write"), conflict(table, "n"), table.locked("n") as lock:
+        with (
+            pytest.raises(AssertionError, match="did not write"),
+            concurrent_write(table, "n"),
+            table.locked("n") as lock,
+        ):
             lock.renew()
 
 
@@ -213,7 +212,7 @@ def test_a_call_whose_result_meets_a_conflict(accounts):
     def look(row: Calls) -> None:
         seen.append(len(row.lock.entries))
 
-    with conflict(Calls, "k", by=look) as strikes, Calls.call("k") as call:
+    with concurrent_write(Calls, "k", by=look) as strikes, Calls.call("k") as call:
         assert not strikes.count
         call.result = 1
     assert (strikes.count, seen) == (1, [1])
@@ -227,7 +226,7 @@ def test_a_lock_is_lost(everywhere):
     told = []
     with pytest.raises(LockLost, match="no longer in the queue"), Account.locked("a", on_lost=told.append) as lock:
         assert not lock.lost.is_set()
-        lose(lock)
+        lose_lock(lock)
         assert (lock.lost.is_set(), told, lock.is_held) == (True, ["evicted"], False)
         lock.item.balance = 0
         with pytest.raises(LockLost):
@@ -244,7 +243,7 @@ def test_a_lock_is_lost_before_the_write(everywhere):
         with Account.edit("a") as account:
             account.balance -= 1
 
-    with pytest.raises(LockLost), conflict(Account, "a", by=lambda _: lose(Account, "a")):
+    with pytest.raises(LockLost), concurrent_write(Account, "a", by=lambda _: lose_lock(Account, "a")):
         pay()
     assert balance() == 100
 
@@ -252,17 +251,17 @@ def test_a_lock_is_lost_before_the_write(everywhere):
 def test_a_name_is_lost(accounts):
     """By its name; all that share it lose it; a lock that no party holds cannot be lost."""
     mine = Names.locked("n", shared=True)
-    with held(Names.locked("n", shared=True)) as other, pytest.raises(LockLost), mine as lock:
-        lose(Names, "n")
+    with held_by_other(Names.locked("n", shared=True)) as other, pytest.raises(LockLost), mine as lock:
+        lose_lock(Names, "n")
         assert other.lost.is_set()
         assert lock.lost.is_set()
     with pytest.raises(ConfigurationError, match="no party holds"):
-        lose(Names, "n")
+        lose_lock(Names, "n")
 
 
 def test_a_lock_is_held_by_another_party(everywhere):
     """For who asks for it in the block, in the same thread as well; afterwards it is free."""
-    with held(Account.locked("a", owner="another host")) as lock:
+    with held_by_other(Account.locked("a", owner="another host")) as lock:
         with pytest.raises(LockTimeout) as busy, Account.locked("a", wait=0):
             raise AssertionError
         with pytest.raises(ItemLocked):
@@ -275,14 +274,14 @@ def test_a_lock_is_held_by_another_party(everywhere):
 
 def test_a_holder_that_dies(accounts, virtual_clock):
     """Its lease ends, and the next one gets in."""
-    with held(Account.locked("a", heartbeat=False, lease=60)) as dead, Account.locked("a", wait=300) as lock:
+    with held_by_other(Account.locked("a", heartbeat=False, lease=60)) as dead, Account.locked("a", wait=300) as lock:
         assert lock.ticket > dead.ticket
     assert virtual_clock.elapsed >= 60
 
 
 def test_a_holder_that_lives(accounts, virtual_clock):
     """Keeps its lock for hours, by its heartbeat."""
-    with held(Account.locked("a", lease=60)), pytest.raises(LockTimeout), Account.locked("a", wait=7200):
+    with held_by_other(Account.locked("a", lease=60)), pytest.raises(LockTimeout), Account.locked("a", wait=7200):
         raise AssertionError
     assert virtual_clock.elapsed == pytest.approx(7200, abs=1)
 
@@ -292,26 +291,26 @@ def test_a_holder_that_lives(accounts, virtual_clock):
 
 def test_no_answer(everywhere):
     """The outcome is unknown, and the write was made; from the end of the block on there are answers again."""
-    with pytest.raises(OutcomeUnknown) as unknown, lost_answers(Account, "a"):
+    with pytest.raises(OutcomeUnknown) as unknown, lost_responses(Account, "a"):
         earn()
     assert (balance(), unknown.value.resolve()) == (101, "applied")
 
 
 def test_no_request(accounts):
     """The same for who waits for an answer, and the write was not made."""
-    with pytest.raises(OutcomeUnknown), lost_answers(Account, "a", is_applied=False):
+    with pytest.raises(OutcomeUnknown), lost_responses(Account, "a", is_applied=False):
         earn()
     assert balance() == 100
 
 
 def test_one_lost_answer(everywhere):
     """The package finds out what became of the write."""
-    with lost_answers(Account, "a", times=1) as strikes:
+    with lost_responses(Account, "a", times=1) as strikes:
         earn()
         with Account.edit("a") as account:
             account.balance += 1
     assert (balance(), strikes.count) == (102, 1)
-    with pytest.raises(AssertionError, match="no answer was lost"), lost_answers(Account, "a"):
+    with pytest.raises(AssertionError, match="no answer was lost"), lost_responses(Account, "a"):
         Account.get("a")
 
 
@@ -331,6 +330,6 @@ def test_throttling(everywhere):
 
 def test_outside_of_the_block(accounts):
     """PynamoDB sends its requests as ever."""
-    with conflict(Account, "a"), lost_answers(Account, "a", times=1), throttled(Line):
+    with concurrent_write(Account, "a"), lost_responses(Account, "a", times=1), throttled(Line):
         earn()
     assert Connection._make_api_call.__module__ == "pynamodb.connection.base"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from pynamodb.exceptions import TableError, TransactWriteError
 
-from pynamo_locking import ConfigurationError, TransactWrite, transaction
+from pynamo_locking import TransactWrite, transaction
 from pynamo_locking._models import tables
 from pynamo_locking.cli import tables as tables_module
+from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import strong_global_table
 from tests.support.interval_models import Slot
 from tests.support.models import Locks, declare

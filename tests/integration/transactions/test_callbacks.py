@@ -5,16 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction, current_transaction
 
-from pynamo_locking import (
-    ConfigurationError,
-    OutcomeUnknown,
-    StaleVersion,
-    Transaction,
-    current_transaction,
-    transaction,
-    transactional,
-)
+from pynamo_locking import transaction, transactional
+from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
 from tests.support.transaction_models import Purse, Transactions, purses, rows_of

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import GetError, TransactWriteError
 
-from pynamo_locking import (
+from pynamo_locking import TransactWrite, transaction, transactional
+from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
     LockingError,
     StaleVersion,
-    Transaction,
     TransactionAborted,
     TransactionConflict,
-    TransactWrite,
-    transaction,
-    transactional,
 )
-from pynamo_locking._io import runtime
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import die_at
 from tests.support.faults import Send, intercepted

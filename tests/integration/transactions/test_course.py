@@ -8,20 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
 
-from pynamo_locking import (
-    AsyncTransaction,
-    ConfigurationError,
-    Conflict,
-    ItemLocked,
-    LockTimeout,
-    StaleVersion,
-    Transaction,
-    atransactional,
-    current_transaction,
-    transaction,
-    transactional,
-)
+from pynamo_locking import atransactional, transaction, transactional
+from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockTimeout, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.parties import held_elsewhere, in_thread

@@ -6,26 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import AsyncTransaction, Transaction
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import (
-    AsyncTransaction,
-    ConfigurationError,
-    OutcomeUnknown,
-    Transaction,
-    TransactionTable,
-    atransaction,
-    atransactional,
-    outcome,
-    recover,
-    sweep,
-    transaction,
-    transactional,
-)
+from pynamo_locking import TransactionTable, atransaction, atransactional, transaction, transactional
 from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
 from pynamo_locking._io import client, runtime, transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._transactions import commit
+from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import declare
@@ -77,27 +66,27 @@ def test_a_record_tells_of_a_small_transaction(memory: Engine) -> None:
     with transaction(Transactions, record=True) as tx:
         tx.save(Plain("a"))
         assert (tx.plan().path, tx.plan().requests) == ("native", 1)
-    assert outcome(Transactions, tx.id) == "finished"
-    assert recover(Transactions, tx.id) == "finished"
+    assert Transactions.outcome(tx.id) == "finished"
+    assert Transactions.recover(tx.id) == "finished"
     with transaction(Transactions) as tx:
         tx.save(Plain("b"))
-    assert outcome(Transactions, tx.id) is None
+    assert Transactions.outcome(tx.id) is None
 
 
 def test_a_key_tells_of_a_transaction_of_any_size(engine: Engine, few: None) -> None:
     for number, count in enumerate((1, 6)):
-        assert outcome(Transactions, idempotency_key=f"k{number}") is None
+        assert Transactions.outcome(idempotency_key=f"k{number}") is None
         with transaction(Transactions, idempotency_key=f"k{number}", record=True) as tx:
             for name in range(count):
                 tx.save(Purse(f"{number}-{name}"))
-        assert outcome(Transactions, idempotency_key=f"k{number}") == "committed"
-        assert outcome(Transactions, tx.id) == "finished"
+        assert Transactions.outcome(idempotency_key=f"k{number}") == "committed"
+        assert Transactions.outcome(tx.id) == "finished"
 
 
 @pytest.mark.parametrize("names", [{}, {"id": "i", "idempotency_key": "k"}])
 def test_one_name_is_asked_for(names: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="name one of them"):
-        outcome(Transactions, **names)
+        Transactions.outcome(**names)
 
 
 @pytest.mark.parametrize("options", ROWS)
@@ -171,10 +160,10 @@ def test_a_record_tells_that_it_was_given_up(memory: Engine) -> None:
     """`outcome` says so, a sweep has nothing to do, and its id is the one that the error names."""
     with lost_requests("TransactWriteItems", times=99):
         error = unknown(created(1, record=True))
-    assert outcome(Transactions, str(error.write_id)) is None
+    assert Transactions.outcome(str(error.write_id)) is None
     assert error.resolve() == "not applied"
-    assert outcome(Transactions, str(error.write_id)) == "aborted"
-    assert sweep(Transactions).examined == 0
+    assert Transactions.outcome(str(error.write_id)) == "aborted"
+    assert Transactions.sweep().examined == 0
     assert all(row.expires for row in Transactions.scan()), "what is left of it is never removed"
 
 
@@ -184,7 +173,7 @@ def test_a_key_that_an_earlier_transaction_has_stored(memory: Engine) -> None:
         error = unknown(created(2, idempotency_key="k"))
     created(1, idempotency_key="k").commit()
     assert error.resolve() == "not applied"
-    assert outcome(Transactions, idempotency_key="k") == "committed"
+    assert Transactions.outcome(idempotency_key="k") == "committed"
     again = created(2, idempotency_key="k")
     again.commit()
     assert again.is_repeated
@@ -194,7 +183,7 @@ def test_a_key_that_was_given_up_is_not_known(memory: Engine) -> None:
     with lost_requests("TransactWriteItems", times=99):
         error = unknown(created(1, idempotency_key="k"))
     assert error.resolve() == "not applied"
-    assert outcome(Transactions, idempotency_key="k") is None
+    assert Transactions.outcome(idempotency_key="k") is None
 
 
 def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: VirtualClock) -> None:
@@ -206,7 +195,7 @@ def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: V
     with lost_requests("TransactWriteItems", times=99):
         error = unknown(created(2, idempotency_key="k"))
     assert error.resolve() == "not applied"
-    assert outcome(Transactions, idempotency_key="k") is None
+    assert Transactions.outcome(idempotency_key="k") is None
     created(3, idempotency_key="k").commit()
     assert value() == 3
 
@@ -228,7 +217,7 @@ def test_a_long_transaction_is_settled_by_its_header(
     assert error.resolve() == ("applied" if arrives else "not applied")
     for land in late:
         land()
-    assert sweep(Transactions).failed == {}
+    assert Transactions.sweep().failed == {}
     assert {Purse.get(f"p{n}", consistent_read=True).balance for n in range(6)} == ({101} if arrives else {100})
 
 
@@ -253,7 +242,7 @@ def test_a_repeated_function_leaves_a_record(memory: Engine) -> None:
         tx.save(Plain("a"))
 
     work()
-    assert outcome(Transactions, seen[-1]) == "finished"
+    assert Transactions.outcome(seen[-1]) == "finished"
 
 
 def test_the_rows_cannot_be_asked_for_what_writes_nothing(memory: Engine) -> None:
@@ -300,12 +289,12 @@ def test_a_sweep_leaves_the_young_alone(clock: VirtualClock) -> None:
         )
         transaction_record.begin(table, header)
     with count_requests() as counted:
-        report = sweep(Transactions, older_than=60)
+        report = Transactions.sweep(older_than=60)
     assert (report.examined, report.aborted) == (1, 1)
     assert counted.by_operation["Scan"] == 1
-    assert (outcome(Transactions, "young"), outcome(Transactions, "old")) == ("pending", "aborted")
-    assert sweep(Transactions).aborted == 1
-    assert outcome(Transactions, "young") == "aborted"
+    assert (Transactions.outcome("young"), Transactions.outcome("old")) == ("pending", "aborted")
+    assert Transactions.sweep().aborted == 1
+    assert Transactions.outcome("young") == "aborted"
 
 
 # What all attempts of one call have in common

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import LockingError, TransactionConflict, recover, sweep, transaction
+from pynamo_locking import transaction
 from pynamo_locking._core.lock_queue import WriteIntent
 from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus, row_of_participants
 from pynamo_locking._io import batch_requests, lock_record, transaction_record
+from pynamo_locking.exceptions import LockingError, TransactionConflict
 from tests.integration.transactions.test_statements import consumed
 from tests.support.faults import Send, count_requests, intercepted
 from tests.support.parties import in_thread
@@ -94,8 +95,8 @@ def query(_: int) -> None:
 DEEDS: Final[dict[str, tuple[Callable[[int], Any], int, int]]] = {
     "get_all": (get_all, 1, 2),
     "query": (query, 2, 1),
-    "recover": (lambda _: recover(Transactions, "t"), 2, 1),
-    "sweep": (lambda _: sweep(Transactions), 2, 1),
+    "recover": (lambda _: Transactions.recover("t"), 2, 1),
+    "sweep": (lambda _: Transactions.sweep(), 2, 1),
 }
 
 
@@ -247,11 +248,11 @@ def test_a_process_that_dies_in_the_middle(
             name = f"t{requests}{lost}"
             leave(26, state, name=name)
             with dying_after(monkeypatch, requests, is_answer_lost=lost):
-                in_thread(lambda name=name: survive(lambda: recover(Transactions, name)))  # type: ignore[misc]
+                in_thread(lambda name=name: survive(lambda: Transactions.recover(name)))  # type: ignore[misc]
             header = existing(Transactions, name)
             if header["state"]["S"] == "finished" or "clean" in header:
                 assert marked_rows(Sheet, "lck") == []
-            recover(Transactions, name)
+            Transactions.recover(name)
             assert_settled(26, state)
 
 
@@ -260,7 +261,7 @@ def test_a_header_that_was_read_may_disappear(sheets: VirtualClock, deed: str) -
     """Between any two requests a sweep completes the transaction, its header expires, and its items are changed."""
 
     def complete() -> None:
-        recover(Transactions, "t")
+        Transactions.recover("t")
         Transactions._get_connection().delete_item("t")
         for item in Sheet.query("a", consistent_read=True):
             item.update([Sheet.body.set("newer")])
@@ -289,7 +290,7 @@ def test_a_broken_item_does_not_keep_the_others(sheets: VirtualClock) -> None:
     broken["lck"]["M"]["queue"] = {"S": "broken"}
     put(Sheet, broken)
     with pytest.raises(LockingError):
-        recover(Transactions, "t")
+        Transactions.recover("t")
     assert [row["sk"]["N"] for row in marked_rows(Sheet, "lck")] == ["3"]
     assert existing(Transactions, "t")["state"]["S"] == "committed"
 
@@ -300,7 +301,7 @@ def test_an_item_that_is_named_twice(sheets: VirtualClock) -> None:
     row = existing(Transactions, row_of_participants("t", 0))
     row["content"]["M"]["items"]["L"] *= 2
     put(Transactions, row)
-    recover(Transactions, "t")
+    Transactions.recover("t")
     assert_settled(30, TransactionStatus.COMMITTED)
 
 
@@ -325,6 +326,6 @@ def test_items_that_a_batch_has_left_out_are_read_again(sheets: VirtualClock, mo
         return {**answer, "UnprocessedKeys": {name: {**asked, "Keys": left}} if left else {}}
 
     with answering(monkeypatch, some, "BatchGetItem") as batches:
-        assert recover(Transactions, "t") == "finished"
+        assert Transactions.recover("t") == "finished"
     assert len(batches) == 5
     assert_settled(30, TransactionStatus.COMMITTED)

@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import GetError
 
-from pynamo_locking import ConfigurationError, InvalidInput, Transaction, outcome, transaction, transactional
+from pynamo_locking import transaction, transactional
 from pynamo_locking._core import dynamodb
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 from tests.support.deeds import die_at
 from tests.support.faults import count_requests
 from tests.support.parties import in_parallel
@@ -228,7 +230,7 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
             tx.save(Purse(f"{prefix}new{i}", balance=1))
         die_at(monkeypatch, f"finish {prefix}5" if is_committed else "decision", tx.commit)
         assert marked_rows(Purse)
-        assert (outcome(Transactions, tx.id) == "committed") is is_committed
+        assert (Transactions.outcome(tx.id) == "committed") is is_committed
         keys = [f"{prefix}{i}" for i in range(6)] + [f"{prefix}new{i}" for i in range(2)]
         with transaction(isolation="read_committed") as reader:
             found = reader.get_all(Purse, keys)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking import ConfigurationError, transaction
+from pynamo_locking import transaction
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests
 from tests.support.transaction_helpers import units

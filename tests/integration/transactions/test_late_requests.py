@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import (
-    Conflict,
-    ItemLocked,
-    LockSettings,
-    OutcomeUnknown,
-    Transaction,
-    outcome,
-    recover,
-    sweep,
-    transaction,
-)
+from pynamo_locking import LockSettings, transaction
 from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
+from pynamo_locking.exceptions import Conflict, ItemLocked, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import deeds, die_at
 from tests.support.faults import Send, intercepted
@@ -88,7 +80,7 @@ def _touch_both(tx: Transaction, late: str) -> None:
     for key in (LATE, STALE):
         Purse(key, balance=100).save()
     if late == "with a lock document":
-        Purse.lock(LATE).acquire().release()
+        Purse.locked(LATE).acquire().release()
     for key in (LATE, STALE):
         tx.touch(tx.get(Purse, key))
 
@@ -101,13 +93,13 @@ def assert_nothing_is_late() -> None:
     """A placeholder is refused once the header is decided, so no sweep has to look for one."""
     assert marked_rows(Purse) == []
     assert stored(Purse, LATE) is None
-    assert sweep(Transactions, dry_run=True).examined == 0
+    assert Transactions.sweep(dry_run=True).examined == 0
 
 
 def assert_swept() -> None:
     """A sweep takes off what is left, placeholders as well; no reader or writer has met it before."""
     assert LATE in {row["purse_id"]["S"] for row in marked_rows(Purse)}
-    planned, report = sweep(Transactions, dry_run=True), sweep(Transactions)
+    planned, report = Transactions.sweep(dry_run=True), Transactions.sweep()
     assert planned == report, "a dry run does not count what a sweep then finds"
     assert (report.examined, report.aborted, report.failed) == (1, 1, {})
     assert marked_rows(Purse) == []
@@ -218,7 +210,7 @@ def test_a_definite_answer_leaves_nothing_to_sweep(clock: VirtualClock, times: i
     with intercepted(answer), pytest.raises(Conflict):
         tx.commit()
     assert len(lost) == times
-    assert sweep(Transactions, dry_run=True).examined == 0
+    assert Transactions.sweep(dry_run=True).examined == 0
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["at once", "after an attempt without an answer"])
@@ -242,7 +234,7 @@ def test_a_mark_that_is_forbidden(clock: VirtualClock, late: str, lost: int) -> 
     assert len(sent) > lost
     assert not isinstance(caught.value, Conflict)
     assert caught.value.cause_response_code == "AccessDeniedException"
-    assert lost or sweep(Transactions, dry_run=True).examined == 0
+    assert lost or Transactions.sweep(dry_run=True).examined == 0
 
 
 def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
@@ -281,8 +273,8 @@ def test_a_late_mark_of_the_dead_is_swept_for_a_day(
     tx = doomed(late)
     with late_marks(1) as arrive, dying_next(monkeypatch):
         in_thread(lambda: survive(tx.commit))
-    assert sweep(Transactions).aborted == 1
-    assert sweep(Transactions).examined == 0
+    assert Transactions.sweep().aborted == 1
+    assert Transactions.sweep().examined == 0
     arrive()
     if late == "absent":
         assert marked_rows(Purse) == []
@@ -290,13 +282,13 @@ def test_a_late_mark_of_the_dead_is_swept_for_a_day(
         return
     assert_swept()
     clock.jump(23 * 3600)
-    assert recover(Transactions, tx.id) == "aborted"
+    assert Transactions.recover(tx.id) == "aborted"
     if late != "without a lock document":  # one is there now, so the copy would be refused
         arrive()
         assert_swept()
     clock.jump(2 * 3600)
-    assert sweep(Transactions).examined == 0
-    assert sweep(Transactions, dry_run=True).examined == 0
+    assert Transactions.sweep().examined == 0
+    assert Transactions.sweep(dry_run=True).examined == 0
     [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
     assert ends_s(header) <= clock.time_ms() / 1000 + 24 * 3600
 
@@ -334,7 +326,7 @@ def test_a_death_during_an_abort_leaves_nothing_that_a_sweep_misses(
         with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost):
             in_thread(lambda tx=tx: _abort(tx))
         died += _recovered_with_cuts(tx, monkeypatch, is_answer_lost=is_answer_lost)
-        sweep(Transactions)
+        Transactions.sweep()
         assert marked_rows(Purse) == [], k
         assert stored(Purse, "n0") is None
         if late == "absent":
@@ -346,7 +338,7 @@ def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch, *, is
     """Complete it again and again, dying one request later each time, until one gets through; return how many died."""
     for k in range(99):
         with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost) as process:
-            in_thread(lambda: survive(lambda: recover(Transactions, tx.id, force=True)))
+            in_thread(lambda: survive(lambda: Transactions.recover(tx.id, force=True)))
         if not process.is_dead:
             return k
     raise AssertionError("it does not come to its end")
@@ -356,11 +348,11 @@ def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch, *, is
 
 
 def _swept(_: str) -> None:
-    assert sweep(Transactions).pending == 1
+    assert Transactions.sweep().pending == 1
 
 
 def _recovered(tx_id: str) -> None:
-    assert recover(Transactions, tx_id) == "aborted"
+    assert Transactions.recover(tx_id) == "aborted"
 
 
 def _written(_: str) -> None:
@@ -386,13 +378,13 @@ def test_who_renews_between_look_and_abort_lives(
         if operation == "UpdateItem" and ":by" in kwargs.get("ExpressionAttributeValues", {}):
             if not states:
                 transaction_record.renew(record_table, header, 1)
-            states.append(outcome(Transactions, tx.id))
+            states.append(Transactions.outcome(tx.id))
         return send()
 
     with intercepted(answer):
         act(tx.id)
     assert states == ["pending"] * aborts
-    assert outcome(Transactions, tx.id) == ("pending" if act is _swept else "aborted")
+    assert Transactions.outcome(tx.id) == ("pending" if act is _swept else "aborted")
 
 
 # The mark of another transaction
@@ -422,15 +414,15 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
         transaction_record.abort(record_table_of(Transactions), dead.id, "asked")
         assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
     assert marked_rows(Purse) == []
-    assert outcome(Transactions, dead.id) == ("committed" if is_committed else "aborted")
+    assert Transactions.outcome(dead.id) == ("committed" if is_committed else "aborted")
     alive = _of_all(300)
     die_at(monkeypatch, "decision", alive.commit)
     marked = marked_rows(Purse)
     assert sorted(row["purse_id"]["S"] for row in marked) == ["p3", "p4", "p5"]
-    assert recover(Transactions, dead.id) == ("finished" if is_committed else "aborted")
+    assert Transactions.recover(dead.id) == ("finished" if is_committed else "aborted")
     assert marked_rows(Purse) == marked
-    assert outcome(Transactions, alive.id) == "pending"
-    assert recover(Transactions, alive.id, force=True) == "aborted"
+    assert Transactions.outcome(alive.id) == "pending"
+    assert Transactions.recover(alive.id, force=True) == "aborted"
     assert {row["balance"]["N"] for row in rows_of(Purse)} == {"200" if is_committed else "100"}
 
 
@@ -439,7 +431,7 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
 
 def test_a_mark_in_doubt_that_a_lock_refuses_is_swept(clock: VirtualClock) -> None:
     """No answer to a mark; then a lock refuses its second copy, which says nothing of the first one."""
-    tx, held, kept = doomed("with a lock document"), Purse.lock(LATE), list[Send]()
+    tx, held, kept = doomed("with a lock document"), Purse.locked(LATE), list[Send]()
 
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if not kept and _is_mark(operation, kwargs):
@@ -503,7 +495,7 @@ def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
 
     with intercepted(answer), pytest.raises(OutcomeUnknown):
         tx.commit()
-    assert recover(Transactions, other.id, force=True) == "aborted"
+    assert Transactions.recover(other.id, force=True) == "aborted"
     kept[0]()
     assert Purse.get("p3").version == 2
 

@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import Transaction, sweep
 from tests.support.deeds import dying_at, from_deed
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
@@ -74,14 +74,14 @@ def test_only_rows_that_expire_are_left(clock: VirtualClock, monkeypatch: pytest
     """Wherever the process dies: sweeps complete the transaction first, and lose no change that it needs."""
     seen = set[str]()
     for requests in deaths(monkeypatch):
-        sweep(Transactions)
+        Transactions.sweep()
         assert marked_rows(Purse) == [], requests
         assert len(notes()) == 1, f"half of the transaction is stored (request {requests})"
         seen |= notes()
         if is_late:
             for row in Transactions.scan(Transactions.expires.exists()):
                 Transactions._get_connection().delete_item(row.id)
-        sweep(Transactions)
+        Transactions.sweep()
         assert without_expiry() == [], f"nothing will ever remove these rows (request {requests})"
     assert seen == {"x", "y"}
 
@@ -93,17 +93,17 @@ def test_a_sweep_leaves_what_is_needed(clock: VirtualClock, monkeypatch: pytest.
 
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if is_hit(0, operation, kwargs):
-            in_thread(lambda: sweep(Transactions, older_than=DAY_S))
+            in_thread(lambda: Transactions.sweep(older_than=DAY_S))
         return send()
 
     with intercepted(answer), dying_at(monkeypatch, "finish p3"):
         in_thread(lambda: survive(tx.commit))
-    sweep(Transactions)
+    Transactions.sweep()
     assert notes() == {"y"}
 
 
 def test_a_dry_run_removes_nothing(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     for requests in deaths(monkeypatch):
         before = rows_of(Transactions)
-        sweep(Transactions, dry_run=True)
+        Transactions.sweep(dry_run=True)
         assert rows_of(Transactions) == before, requests

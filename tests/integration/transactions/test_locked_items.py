@@ -9,19 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
-    ItemLocked,
-    LockLost,
-    LockTimeout,
-    StaleVersion,
-    Transaction,
-    atransaction,
-    transaction,
-    transactional,
-)
+from pynamo_locking import atransaction, transaction, transactional
+from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import APART

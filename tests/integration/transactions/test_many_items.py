@@ -9,12 +9,14 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import LockSettings, StaleVersion, Transaction, outcome, transaction
+from pynamo_locking import LockSettings, transaction
 from pynamo_locking._core import transactions
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import batch_requests, transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
+from pynamo_locking.exceptions import StaleVersion
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import units
@@ -82,7 +84,7 @@ def test_inserts(concurrent_engine: Engine, count: int) -> None:
     assert counted.total == planned == 4 + -(-staged // 99) + -(-staged // 25)
     assert len(rows_of(Purse)) == count
     assert marked_rows(Purse) == []
-    assert outcome(Transactions, tx.id) == "finished"
+    assert Transactions.outcome(tx.id) == "finished"
 
 
 def test_what_is_in_the_way_of_one_placeholder(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +231,7 @@ def test_an_abort_drops_what_was_begun(monkeypatch: pytest.MonkeyPatch, *, is_ne
         tx.commit()
     assert [len(each) for each in _drops(process)] == ([] if is_new else [24])
     assert marked_rows(Purse) == []
-    assert outcome(Transactions, tx.id) == "aborted"
+    assert Transactions.outcome(tx.id) == "aborted"
 
 
 def _drops(process: Process) -> list[list[Any]]:

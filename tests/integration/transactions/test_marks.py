@@ -8,23 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import (
-    Conflict,
-    LockingError,
-    StaleVersion,
-    Transaction,
-    TransactionAborted,
-    TransactionConflict,
-    TransactWrite,
-    outcome,
-    recover,
-    sweep,
-    transaction,
-    transactional,
-)
+from pynamo_locking import TransactWrite, transaction, transactional
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
+from pynamo_locking.exceptions import Conflict, LockingError, StaleVersion, TransactionAborted, TransactionConflict
 from tests.support.deeds import deeds, die_at, dying_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
@@ -99,7 +88,7 @@ def leave(monkeypatch: pytest.MonkeyPatch, at: int | str | None, **options: Any)
     dying = dying_at(monkeypatch, at, **options) if isinstance(at, str) else dying_after(monkeypatch, at, **options)
     with dying as process:
         in_thread_surviving(tx.commit)
-    return Left(tx, outcome(Transactions, tx.id), len(process.sent))
+    return Left(tx, Transactions.outcome(tx.id), len(process.sent))
 
 
 def in_thread_surviving(call: Callable[[], object]) -> None:
@@ -344,7 +333,7 @@ def test_a_writer_gets_through(
             expected.pop(key, None)
             if write is not single_delete:
                 expected[key] = 1
-        recover(Transactions, left.tx.id)
+        Transactions.recover(left.tx.id)
         assert marked_rows(Purse) == []
         found = {row["purse_id"]["S"]: int(row["balance"]["N"]) for row in rows_of(Purse)}
         assert {key: value for key, value in found.items() if not key.startswith("another")} == expected, (k, left)
@@ -383,7 +372,7 @@ def test_the_holder_does_not_write_past_a_mark(
         item.balance = 7
         with pytest.raises(Conflict):
             item.save()
-    sweep(Transactions)
+    Transactions.sweep()
     assert marked_rows(Purse) == []
     found = {(row["balance"]["N"], row["version"]["N"]) for row in rows_of(Purse) if row["purse_id"]["S"] in marked}
     assert found == {("200", "2") if is_committed else ("100", "1")}
@@ -444,12 +433,12 @@ def test_recover(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, force:
     for k in (*steps(), None):
         left = leave(monkeypatch, k, is_answer_lost=is_answer_lost)
         before = clock.elapsed
-        result = recover(Transactions, left.tx.id, force=force)
+        result = Transactions.recover(left.tx.id, force=force)
         assert result in (("finished",) if left.is_committed else (None, "aborted"))
         assert not force or clock.elapsed == before
         assert_clean(left)
         rows = rows_of(Purse)
-        assert recover(Transactions, left.tx.id) == result
+        assert Transactions.recover(left.tx.id) == result
         assert rows_of(Purse) == rows
 
 
@@ -459,9 +448,9 @@ def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: i
     for k in (*steps(), None):
         left = leave(monkeypatch, k)
         items, headers = rows_of(Purse), rows_of(Transactions)
-        planned = sweep(Transactions, segments=segments, dry_run=True)
+        planned = Transactions.sweep(segments=segments, dry_run=True)
         assert (rows_of(Purse), rows_of(Transactions)) == (items, headers)
-        done = sweep(Transactions, segments=segments)
+        done = Transactions.sweep(segments=segments)
         assert planned == done
         assert done.failed == {}
         assert done.examined == done.aborted + done.finished
@@ -472,7 +461,7 @@ def test_sweep(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, segments: i
             "finished": (0, 0),
         }[left.state]
         assert_clean(left)
-        assert [sweep(Transactions, segments=segments, dry_run=dry).examined for dry in (True, False)] == [0, 0]
+        assert [Transactions.sweep(segments=segments, dry_run=dry).examined for dry in (True, False)] == [0, 0]
 
 
 def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,12 +480,12 @@ def test_sweep_leaves_the_living_alone(clock: VirtualClock, monkeypatch: pytest.
 
     thread = threading.Thread(target=renew)
     thread.start()
-    report = sweep(Transactions)
+    report = Transactions.sweep()
     stop.set()
     clock.jump(2)
     thread.join()
     assert (report.examined, report.pending, report.aborted) == (1, 1, 0)
-    assert outcome(Transactions, left.tx.id) == "pending"
+    assert Transactions.outcome(left.tx.id) == "pending"
 
 
 def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,7 +496,7 @@ def test_an_aborted_transaction_that_could_not_clean_up(clock: VirtualClock, mon
         Purse.get(GONE[2]).touch()  # makes it fail
         with dying_after(monkeypatch, k) as process, suppress(Conflict):
             in_thread_surviving(tx.commit)
-        result = recover(Transactions, tx.id)
+        result = Transactions.recover(tx.id)
         assert result in (None, "aborted")
         assert marked_rows(Purse) == []
         assert read_one_by_one() == balances(is_committed=False)
@@ -532,7 +521,7 @@ def pending(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> Left:
 
 
 def aborted_by(left: Left) -> dict[str, Any]:
-    assert outcome(Transactions, left.tx.id) == "aborted"
+    assert Transactions.outcome(left.tx.id) == "aborted"
     return existing(Transactions, left.tx.id)["by"]
 
 
@@ -595,12 +584,12 @@ def test_the_wounded_one_hears_of_it(clock: VirtualClock) -> None:
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if operation == "TransactWriteItems" and not forced and "state" in str(kwargs):
             forced.append(None)
-            forced[0] = in_thread(lambda: recover(Transactions, tx.id, force=True))
+            forced[0] = in_thread(lambda: Transactions.recover(tx.id, force=True))
         return send()
 
     with intercepted(answer), pytest.raises(TransactionAborted) as caught:
         tx.commit()
-    assert caught.value.by == "asked"
+    assert caught.value.reason == "requested"
     assert forced == ["aborted"]
     assert isinstance(caught.value, LockingError)
     assert marked_rows(Purse) == []
@@ -615,6 +604,6 @@ def test_real_engines_hide_placeholders(engine: Engine, monkeypatch: pytest.Monk
         if not left.is_committed:
             assert {item.purse_id: item.balance for item in Purse.scan(consistent_read=True)} == before
             assert read_one_by_one() == before
-        assert recover(Transactions, left.tx.id, force=True) == ("finished" if left.is_committed else "aborted")
+        assert Transactions.recover(left.tx.id, force=True) == ("finished" if left.is_committed else "aborted")
         assert_clean(left)
     assert len(purses(1)) == 1

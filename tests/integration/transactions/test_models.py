@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PutError, TransactWriteError
 
-from pynamo_locking import ConfigurationError, Conflict, Transaction, outcome, transaction
+from pynamo_locking import transaction
 from pynamo_locking._pynamodb import key_values_of
+from pynamo_locking.exceptions import ConfigurationError, Conflict
 from pynamo_locking.testing import VirtualClock
 from tests.support.transaction_helpers import Expecting, add_fillers
 from tests.support.transaction_models import (
@@ -244,7 +246,7 @@ def test_real_numbers(cheap: Engine) -> None:
             tx.save(Purse(f"p{i}", balance=i))
         assert tx.plan().path == "long"
     assert sum(row["balance"]["N"] == str(int(row["purse_id"]["S"][1:])) for row in rows_of(Purse)) == 250
-    assert outcome(Transactions, tx.id) == "finished"
+    assert Transactions.outcome(tx.id) == "finished"
     assert {row["version"]["N"] for row in rows_of(Purse)} == {"1"}
 
 

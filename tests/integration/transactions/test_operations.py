@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import Conflict, StaleVersion, transaction
+from pynamo_locking import transaction
+from pynamo_locking.exceptions import Conflict, StaleVersion
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, make_long_from, marked_rows, purses, stored
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
+from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
-from pynamo_locking import ConfigurationError, LockLost, Transaction, TransactionConflict, recover
 from pynamo_locking._core import transactions
+from pynamo_locking.exceptions import ConfigurationError, LockLost, TransactionConflict
 from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import put
@@ -341,7 +342,7 @@ def test_a_heartbeat_at_any_request_takes_no_deleted_lock_for_a_lost_one(
         with monkeypatch.context() as undo:
             undo.setattr(Connection, "dispatch", original)
             if operation == "TransactWriteItems" and "committed" in str(kwargs):
-                recover(Transactions, tx.id)  # another process is faster
+                Transactions.recover(tx.id)  # another process is faster
             if stored(Purse, KEY) is None and not own.possession.is_over:
                 missing.append(len(missing))
             with suppress(LockLost):

@@ -13,25 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
-from pynamo_locking import (
+from pynamo_locking import LockSettings, events, transaction
+from pynamo_locking._io import transaction_record
+from pynamo_locking._io.transaction_record import record_table_of
+from pynamo_locking._transactions import recovery
+from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
     CorruptRow,
     ItemLocked,
     LockingError,
     LockLost,
-    LockSettings,
     LockTimeout,
     OutcomeUnknown,
-    events,
-    outcome,
-    recover,
-    sweep,
-    transaction,
 )
-from pynamo_locking._io import transaction_record
-from pynamo_locking._io.transaction_record import record_table_of
-from pynamo_locking._transactions import recovery
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import Answer, Forward, tapped
 from tests.support.parties import held_elsewhere
@@ -156,7 +151,7 @@ def test_an_item_whose_model_declares_no_table(clock: VirtualClock, monkeypatch:
         with dying_after(patch, None) as process, pytest.raises(LockingError, match="no table of transactions"):
             update()
         assert {table for _, kwargs in process.sent for table in tables_in(kwargs)} == {name_of(Purse)}
-        assert recover(Transactions, "T") == "finished"
+        assert Transactions.recover("T") == "finished"
     assert Purse.get("p0").balance == 6
 
 
@@ -228,8 +223,8 @@ def test_participants_that_name_a_row_of_another_transaction(
     before = {row["id"]["S"] for row in rows_of(Transactions)}
     with dying_after(monkeypatch, None) as process:
         with pytest.raises(LockingError, match="row of its own"):
-            recover(Transactions, "T")
-        report = sweep(Transactions)
+            Transactions.recover("T")
+        report = Transactions.sweep()
 
     assert "row of its own" in report.failed["T"]
     assert "DeleteItem" not in [operation for operation, _ in process.sent]
@@ -266,7 +261,7 @@ def test_participants_in_another_account(clock: VirtualClock, monkeypatch: pytes
     put(Transactions, header("T", "aborted"))
     put(Transactions, participants("T", participant(table=table)))
     with dying_after(monkeypatch, None) as process, pytest.raises(LockingError, match="123456789012"):
-        recover(Transactions, "T")
+        Transactions.recover("T")
     assert table not in {table for _, kwargs in process.sent for table in tables_in(kwargs)}
 
 
@@ -281,7 +276,7 @@ def test_participants_that_name_an_item_of_another_transaction(
         put(Transactions, header("T", state))
         put(Transactions, participants("T", participant(lock={"S": lock})))
         with dying_after(monkeypatch, None) as process:
-            recover(Transactions, "T")
+            Transactions.recover("T")
         sent = [(operation, kwargs) for operation, kwargs in process.sent if kwargs["TableName"] == name_of(Purse)]
         assert [(operation, kwargs.get("ProjectionExpression")) for operation, kwargs in sent] == [("GetItem", "#l")]
     assert stored(Purse, "p0") == before
@@ -293,7 +288,7 @@ def test_a_mark_of_the_same_id_in_another_table(clock: VirtualClock) -> None:
     put(Transactions, header("T", "committed"))
     put(Transactions, participants("T", participant()))
     before = stored(Purse, "p0")
-    recover(Transactions, "T")
+    Transactions.recover("T")
     assert stored(Purse, "p0") == before
 
 
@@ -306,9 +301,9 @@ def test_a_committed_header_without_all_of_its_items(clock: VirtualClock, change
     put(Transactions, participants("T", participant("p9")))
     put_marked(mark("T", name_of(Transactions)))
     with pytest.raises(LockingError, match="not known whether all are finished"):
-        recover(Transactions, "T")
-    assert "T" in sweep(Transactions).failed
-    assert outcome(Transactions, "T") == "committed"
+        Transactions.recover("T")
+    assert "T" in Transactions.sweep().failed
+    assert Transactions.outcome("T") == "committed"
     tx_get()
     assert Purse.get("p0").balance == 6
 
@@ -319,7 +314,7 @@ def test_a_header_that_promises_many_rows(clock: VirtualClock, monkeypatch: pyte
         put(Transactions, header("T", state, rows={"N": "100000000"}))
         put(Transactions, participants("T"))
         with dying_after(monkeypatch, None) as process:
-            sweep(Transactions)
+            Transactions.sweep()
         assert len(process.sent) <= 10
 
 
@@ -360,7 +355,7 @@ def test_a_pending_header_whose_beat_is_no_number(
             operation()
     assert_bounded(process, clock, began)
     if operation not in (*SHOWING, read_committed, tx_snapshot, tx_snapshot_of_a_mark_that_came_later, tx_query):
-        assert outcome(Transactions, "T") == "aborted"
+        assert Transactions.outcome("T") == "aborted"
 
 
 def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
@@ -371,7 +366,7 @@ def test_a_header_without_a_beat_on_an_engine(real_engine: Engine) -> None:
         assert transaction_record.abort(record_table, "T", "expired", heartbeats=0).state.value == state
     put(Transactions, header("T", "pending", beat=None))
     put(Transactions, participants("T"))
-    assert sweep(Transactions).aborted == 1
+    assert Transactions.sweep().aborted == 1
 
 
 def put_spilled() -> None:
@@ -406,10 +401,10 @@ def test_a_committed_transaction_whose_changes_are_gone_is_not_finished(clock: V
     put_spilled()
     put(Transactions, participants("T", participant(spill={"S": "T!00000"})))
     before = stored(Purse, "p0")
-    assert "T!00000" in sweep(Transactions).failed["T"]
+    assert "T!00000" in Transactions.sweep().failed["T"]
     with pytest.raises(LockingError, match="T!00000"):
-        recover(Transactions, "T")
-    assert (outcome(Transactions, "T"), stored(Purse, "p0")) == ("committed", before)
+        Transactions.recover("T")
+    assert (Transactions.outcome("T"), stored(Purse, "p0")) == ("committed", before)
 
 
 def _values(image: dict[str, Any] | None) -> dict[str, Any]:
@@ -531,7 +526,7 @@ def test_a_sweep_goes_on_past_bad_rows(clock: VirtualClock, monkeypatch: pytest.
             put(Transactions, row)
     put_transaction("T", "committed")
     with dying_after(monkeypatch, None) as process:
-        report = sweep(Transactions, segments=segments)
+        report = Transactions.sweep(segments=segments)
     assert report.failed.keys() == BAD.keys()
     for tx_id, (_, why) in BAD.items():
         assert why in report.failed[tx_id]
@@ -548,7 +543,7 @@ def test_bad_rows_that_are_recovered(clock: VirtualClock, tx_id: str) -> None:
     for row in rows:
         put(Transactions, row)
     with pytest.raises(LockingError, match=why.replace("+", r"\+")):
-        recover(Transactions, tx_id)
+        Transactions.recover(tx_id)
 
 
 def test_an_item_whose_lock_is_broken(clock: VirtualClock) -> None:
@@ -557,8 +552,8 @@ def test_an_item_whose_lock_is_broken(clock: VirtualClock) -> None:
     put(Transactions, participants("T", participant()))
     put_marked(mark("T", name_of(Transactions)), next={"N": "5"})
     with pytest.raises(LockingError, match=f"{name_of(Purse)}/p0 is broken"):
-        recover(Transactions, "T")
-    assert f"{name_of(Purse)}/p0 is broken" in sweep(Transactions).failed["T"]
+        Transactions.recover("T")
+    assert f"{name_of(Purse)}/p0 is broken" in Transactions.sweep().failed["T"]
 
 
 def test_an_interrupt_ends_a_sweep() -> None:
@@ -575,7 +570,7 @@ def test_an_interrupt_ends_a_sweep() -> None:
         return forward()
 
     with tapped(tap), pytest.raises(KeyboardInterrupt):
-        sweep(Transactions)
+        Transactions.sweep()
     assert len(looks) == 1
 
 
@@ -625,7 +620,7 @@ def put_held(**facts: Any) -> None:
 def test_a_waiter_outlives_a_poisoned_lease(clock: VirtualClock, longest: float | None) -> None:
     """Its end by the wall clock is of no use; the waiter watches it for the longest lease, and 5 % more."""
     own = {} if longest is None else {"max_lease": longest}
-    settings = LockSettings(lease=7200, poll=600, poll_min=600, poll_max=600, **own)
+    settings = LockSettings(lease=7200, poll_interval=600, min_poll_interval=600, max_poll_interval=600, **own)
     put_held(l={"N": str(10**30)}, e={"N": str(10**31)})
     began = clock.elapsed
     with Purse.locked("p0", wait=3 * DAY, settings=settings):
@@ -637,11 +632,11 @@ def test_a_waiter_outlives_a_poisoned_lease(clock: VirtualClock, longest: float 
 def test_a_longer_lease_beside_those_who_believe_a_day(clock: VirtualClock, *, heartbeat: bool) -> None:
     """Its heartbeat renews it in time. Without one its holder is evicted, and its writes are refused."""
     longer = LockSettings(lease=2 * DAY, max_lease=2 * DAY, heartbeat=heartbeat)
-    patient = LockSettings(lease=DAY, poll=3600, poll_min=3600, poll_max=3600)
+    patient = LockSettings(lease=DAY, poll_interval=3600, min_poll_interval=3600, max_poll_interval=3600)
     purses(1)
     ends = nullcontext() if heartbeat else pytest.raises(LockLost)
-    with ends, held_elsewhere(Purse.lock("p0", settings=longer)) as holder:
-        waiter = Purse.lock("p0", wait=3 * DAY, settings=patient)
+    with ends, held_elsewhere(Purse.locked("p0", settings=longer)) as holder:
+        waiter = Purse.locked("p0", wait=3 * DAY, settings=patient)
         if heartbeat:
             with pytest.raises(LockTimeout):
                 waiter.acquire()
@@ -683,7 +678,7 @@ def test_a_write_that_meets_a_transaction_of_a_poisoned_lease(clock: VirtualCloc
     purse.update([Purse.note.set("x")])
     assert clock.elapsed - began < 1
     assert (Purse.get("p0").note, Purse.get("p0").balance) == ("x", 1)
-    assert outcome(Transactions, "T") == "aborted"
+    assert Transactions.outcome("T") == "aborted"
 
 
 def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
@@ -692,7 +687,7 @@ def test_a_sweep_meets_a_poisoned_lease(clock: VirtualClock) -> None:
         put(Transactions, poisoned_header(tx_id, clock, since_s))
         put(Transactions, participants(tx_id, participant()))
     put_marked(mark("T", name_of(Transactions)))
-    report = sweep(Transactions)
+    report = Transactions.sweep()
     assert (report.aborted, list(report.failed)) == (1, ["U"])
     assert clock.elapsed < 60
     lock = (stored(Purse, "p0") or {})["lock"]["M"]
@@ -705,7 +700,7 @@ def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch:
     put_transaction("T", "pending", lease_ms={"N": str(10**30)}, until_ms={"N": str(10**31)})
     began = clock.elapsed
     with dying_after(monkeypatch, MOST_REQUESTS):
-        assert recover(Transactions, "T") == "aborted"
+        assert Transactions.recover("T") == "aborted"
     assert 1.05 * DAY <= clock.elapsed - began <= 1.05 * DAY + 3600
 
 

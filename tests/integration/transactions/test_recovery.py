@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import (
+from pynamo_locking import transaction
+from pynamo_locking._io import client
+from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
     LockingError,
     OutcomeUnknown,
     StaleVersion,
-    Transaction,
     TransactionAborted,
-    outcome,
-    recover,
-    sweep,
-    transaction,
 )
-from pynamo_locking._io import client
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import deeds, die_at, from_deed
 from tests.support.faults import Answer, Forward, Send, count_requests, intercepted, tapped
@@ -149,11 +146,11 @@ def test_one_request_is_lost(clock: VirtualClock, deed: str, times: int, *, is_d
         except Conflict:
             assert "decision" in [deed for each in lost for deed in deeds(*each)]  # only the decision may be given up
             assert found() == BEFORE
-            assert outcome(Transactions, tx.id) == "aborted"
+            assert Transactions.outcome(tx.id) == "aborted"
             return
     assert len(lost) == times or deed == "end"
-    recover(Transactions, tx.id)
-    assert outcome(Transactions, tx.id) == "finished"
+    Transactions.recover(tx.id)
+    assert Transactions.outcome(tx.id) == "finished"
     assert found() == AFTER
     assert marked_rows(Purse) == []
 
@@ -166,7 +163,7 @@ def test_one_attempt_is_lost(clock: VirtualClock, deed: str, *, is_delivered: bo
     with hit_in_http(deed, is_delivered=is_delivered) as lost:
         tx.commit()
     assert len(lost) == 1
-    assert outcome(Transactions, tx.id) == "finished"
+    assert Transactions.outcome(tx.id) == "finished"
     assert found() == AFTER
     assert marked_rows(Purse) == []
 
@@ -178,7 +175,7 @@ def test_one_request_is_lost_on_real_engines(real_engine: Engine, few: None) -> 
         with hit(from_deed(deed, 1), is_delivered=True):
             tx.commit()
         assert found() == AFTER
-        assert outcome(Transactions, tx.id) == "finished"
+        assert Transactions.outcome(tx.id) == "finished"
 
 
 # Silence from some request on
@@ -197,7 +194,7 @@ def test_silence(clock: VirtualClock, deed: str, *, is_delivered: bool) -> None:
             said = "unknown"
         except LockingError:
             said = "failed"
-    recover(Transactions, tx.id)
+    Transactions.recover(tx.id)
     assert marked_rows(Purse) == []
     state = found()
     assert state in (BEFORE, AFTER)
@@ -217,8 +214,8 @@ def test_the_header_cannot_be_reached(clock: VirtualClock, *, is_delivered: bool
         tx.commit()
     assert caught.value.write_id == tx.id
     assert calls == ["rollback"]
-    assert outcome(Transactions, tx.id) == ("committed" if is_delivered else "pending")
-    assert recover(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
+    assert Transactions.outcome(tx.id) == ("committed" if is_delivered else "pending")
+    assert Transactions.recover(tx.id) == ("finished" if is_delivered else "aborted")
     assert found() == (AFTER if is_delivered else BEFORE)
 
 
@@ -229,7 +226,7 @@ def test_the_decision_is_never_answered(clock: VirtualClock, *, is_delivered: bo
     ends = nullcontext() if is_delivered else pytest.raises(Conflict)
     with hit(is_decision, is_delivered=is_delivered), ends:
         tx.commit()
-    assert outcome(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
+    assert Transactions.outcome(tx.id) == ("finished" if is_delivered else "aborted")
     assert found() == (AFTER if is_delivered else BEFORE)
     assert marked_rows(Purse) == []
 
@@ -291,7 +288,7 @@ def test_large_changes_are_removed_at_the_end(clock: VirtualClock, monkeypatch: 
             tx.commit()
     else:
         die_at(monkeypatch, "decision", tx.commit)
-        recover(Transactions, tx.id)
+        Transactions.recover(tx.id)
     left = [row["id"]["S"] for row in rows_of(Transactions) if "expires_s" not in row]
     assert left == [], f"the transaction is {end}, and nothing will ever remove these rows"
 
@@ -316,7 +313,7 @@ def test_waiting_for_others_renews_the_lease(clock: VirtualClock, monkeypatch: p
     other.commit()
     [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == other.id]
     assert int(header["beat"]["N"]) >= 1 or "beat" in header
-    assert outcome(Transactions, tx.id) == "aborted"
+    assert Transactions.outcome(tx.id) == "aborted"
     assert {found()[key][0] for key in marked} == {5}
 
 
@@ -328,12 +325,12 @@ def test_a_pause_longer_than_the_lease(clock: VirtualClock, deed: str) -> None:
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if is_hit(0, operation, kwargs):
             clock.jump(60)
-            in_thread(lambda: sweep(Transactions))
+            in_thread(lambda: Transactions.sweep())
         return send()
 
     with intercepted(answer), pytest.raises(TransactionAborted) as caught:
         tx.commit()
-    assert caught.value.by == "expired"
+    assert caught.value.reason == "lease_expired"
     assert found() == BEFORE
     assert marked_rows(Purse) == []
 
@@ -356,11 +353,11 @@ def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.Monk
                 assert ("expires_s" in row) is is_final, f"after request {k} the header is {state}, and expires or not"
             else:
                 assert ends_s(row) >= clock.time_ms() / 1000 + 29 * 86400
-        if recover(Transactions, tx.id) == "aborted":
+        if Transactions.recover(tx.id) == "aborted":
             [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
             assert ends_s(header) >= clock.time_ms() / 1000 + 29 * 86400  # a mark may come late
             clock.jump(86400)
-        if recover(Transactions, tx.id) is not None:
+        if Transactions.recover(tx.id) is not None:
             [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
             ttl = ends_s(header) - clock.time_ms() / 1000
             assert 86_000 < ttl < 90_000
@@ -371,11 +368,11 @@ def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.Monk
 
 def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """pending, committed, finished, aborted; None for what has no header; LockingError where no answer comes."""
-    assert outcome(Transactions, "never was") is None
+    assert Transactions.outcome("never was") is None
     with transaction() as tx:
         tx.save(Purse("a"))
         tx.save(Purse("b"))
-    assert outcome(Transactions, tx.id) is None
+    assert Transactions.outcome(tx.id) is None
     for deed, state in (
         ("header", None),
         ("row", "pending"),
@@ -386,24 +383,24 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         tx = begin()
         die_at(monkeypatch, deed, tx.commit) if deed else tx.commit()
-        assert outcome(Transactions, tx.id) == state
+        assert Transactions.outcome(tx.id) == state
     with hit(lambda *_: True, is_delivered=False):
-        for call in (lambda: outcome(Transactions, tx.id), lambda: recover(Transactions, tx.id)):
+        for call in (lambda: Transactions.outcome(tx.id), lambda: Transactions.recover(tx.id)):
             with pytest.raises(LockingError, match="no response"):
                 call()
         with pytest.raises(LockingError, match="sweep"):
-            sweep(Transactions)
+            Transactions.sweep()
 
 
 def test_bad_arguments(clock: VirtualClock) -> None:
     """Anything but a TransactionTable is refused; so is a number of segments that is none."""
     bad: Any = Purse
-    for call in (lambda: outcome(bad, "x"), lambda: recover(bad, "x"), lambda: sweep(bad)):
+    for call in (lambda: bad.outcome("x"), lambda: bad.recover("x"), lambda: bad.sweep()):
         with pytest.raises(ConfigurationError, match="TransactionTable"):
             call()
     with pytest.raises(ConfigurationError, match="at least one segment"):
-        sweep(Transactions, segments=0)
-    assert recover(Transactions, "never was") is None
+        Transactions.sweep(segments=0)
+    assert Transactions.recover("never was") is None
 
 
 def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +409,7 @@ def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.M
         tx = begin(lease=20)
         die_at(monkeypatch, "decision", tx.commit)
         before = clock.elapsed
-        assert recover(Transactions, tx.id, force=force) == "aborted"
+        assert Transactions.recover(tx.id, force=force) == "aborted"
         assert (clock.elapsed - before >= 19) is not force
         [header] = [row for row in rows_of(Transactions) if row["id"]["S"] == tx.id]
         assert header["by"]["S"] == ("asked" if force else "expired")
@@ -441,7 +438,7 @@ def leave_several(monkeypatch: pytest.MonkeyPatch) -> dict[str, Transaction]:
 def test_sweep_report(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report counts what was found; progress is told after each; the items are right afterwards."""
     left = leave_several(monkeypatch)
-    assert {name: outcome(Transactions, tx.id) for name, tx in left.items()} == {
+    assert {name: Transactions.outcome(tx.id) for name, tx in left.items()} == {
         "pending": "pending",
         "committed": "committed",
         "finished": "finished",
@@ -449,7 +446,7 @@ def test_sweep_report(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> N
     }
     examined: list[int] = []
     with count_requests() as counted:
-        report = sweep(Transactions, segments=2, on_progress=lambda report: examined.append(report.examined))
+        report = Transactions.sweep(segments=2, on_progress=lambda report: examined.append(report.examined))
     scans = [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "Scan"]
     assert scans == [True, True], "a replica may not show a header that is there"
     assert (report.examined, report.aborted, report.finished, report.pending, report.failed) == (2, 1, 1, 0, {})
@@ -467,11 +464,11 @@ def test_a_sweep_that_cannot_complete_one(clock: VirtualClock, monkeypatch: pyte
         return any(deed.startswith("finish committed") for deed in deeds(operation, kwargs))
 
     with hit(is_finish, is_delivered=False):
-        report = sweep(Transactions)
+        report = Transactions.sweep()
     assert report.failed is not None
     assert set(report.failed) == {left["committed"].id}
     assert (report.examined, report.aborted, report.finished) == (2, 1, 0)
-    assert sweep(Transactions).finished == 1
+    assert Transactions.sweep().finished == 1
     assert marked_rows(Purse) == []
 
 
@@ -496,9 +493,9 @@ def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock) -> None
 
     with intercepted(answer):
         in_thread(commit)
-    assert outcome(Transactions, tx.id) == "aborted"
+    assert Transactions.outcome(tx.id) == "aborted"
     assert marked_rows(Purse)
-    sweep(Transactions)
+    Transactions.sweep()
     assert marked_rows(Purse) == []
 
 
@@ -544,7 +541,7 @@ def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
             tx.commit()
         assert caught.value.current.version == 2
         assert marked_rows(Purse) == []
-        assert outcome(Transactions, tx.id) == "aborted"
+        assert Transactions.outcome(tx.id) == "aborted"
         assert {one: value for one, value in found().items() if one != key} == {
             one: value for one, value in BEFORE.items() if one != key
         }

@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import (
-    ConfigurationError,
-    CorruptRow,
-    LockingError,
-    OutcomeUnknown,
-    Transaction,
-    outcome,
-    recover,
-    sweep,
-)
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.client import Refused
+from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockingError, OutcomeUnknown
 from tests.integration.whole.test_broken_rows import broken
 from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
@@ -50,7 +42,7 @@ def balance() -> int:
 
 def is_readable() -> bool:
     try:
-        return outcome(Transactions, "T") is not None
+        return Transactions.outcome("T") is not None
     except CorruptRow:
         return False
 
@@ -75,7 +67,7 @@ def test_a_commit_without_an_answer(clock: VirtualClock, few: None, *, is_delive
         tx.commit()
     assert caught.value.write_id == tx.id
     assert Transactions.repair(tx.id)
-    assert recover(Transactions, tx.id) == ("finished" if is_delivered else "aborted")
+    assert Transactions.recover(tx.id) == ("finished" if is_delivered else "aborted")
     assert len(rows_of(Purse)) == (6 if is_delivered else 0)
 
 
@@ -96,9 +88,9 @@ def test_a_number(clock: VirtualClock, name: str, state: str, becomes: str, at_l
     assert Transactions.repair("T", dry_run=True) == flaws
     assert rows_of(Transactions) == before
     assert Transactions.repair("T") == flaws
-    assert outcome(Transactions, "T") == becomes
+    assert Transactions.outcome("T") == becomes
     assert Transactions.repair("T") == []
-    assert recover(Transactions, "T") == at_last
+    assert Transactions.recover("T") == at_last
     assert (balance(), marked_rows(Purse)) == (value, [] if state != "finished" else marked_rows(Purse))
 
 
@@ -106,7 +98,7 @@ def test_all_numbers_of_an_aborted_one(clock: VirtualClock) -> None:
     """Its rows are counted, so all marks are found."""
     store("aborted", **dict.fromkeys(["beat", "lease_ms", "until_ms", "items", "rows"], PART))
     assert Transactions.repair("T") == ["beat is {'N': '1.5'}"]
-    assert recover(Transactions, "T") == "aborted"
+    assert Transactions.recover("T") == "aborted"
     assert marked_rows(Purse) == []
 
 
@@ -130,14 +122,14 @@ def test_a_state_that_is_lost(clock: VirtualClock, lost: Any, told: str, value: 
     store("pending", state=lost)
     with pytest.raises(CorruptRow):
         balance()
-    assert "state is" in sweep(Transactions).failed["T"]
+    assert "state is" in Transactions.sweep().failed["T"]
     before = rows_of(Transactions)
     with pytest.raises(CorruptRow, match="name its state"):
         Transactions.repair("T")
     assert rows_of(Transactions) == before
     assert Transactions.repair("T", state=told)
     assert balance() == value
-    assert sweep(Transactions).failed == {}
+    assert Transactions.sweep().failed == {}
     assert marked_rows(Purse) == []
 
 
@@ -152,7 +144,7 @@ def test_a_state_that_can_be_told(clock: VirtualClock, changes: dict[str, Any], 
     with pytest.raises(ConfigurationError, match=f"is {state}"):
         Transactions.repair("T", state="committed")
     assert Transactions.repair("T")
-    assert outcome(Transactions, "T") == state
+    assert Transactions.outcome("T") == state
 
 
 def test_a_sound_one(clock: VirtualClock) -> None:
@@ -180,7 +172,7 @@ def test_a_decision_meanwhile(clock: VirtualClock, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(transaction_record, "replace_row", late)
     assert Transactions.repair("T")
-    assert (outcome(Transactions, "T"), balance()) == ("committed", 6)
+    assert (Transactions.outcome("T"), balance()) == ("committed", 6)
 
 
 def test_changes_all_the_time(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +189,7 @@ def test_changes_all_the_time(clock: VirtualClock, monkeypatch: pytest.MonkeyPat
 def is_to_be_repaired() -> bool:
     """Recover it; tell whether its rows prevent that, and not an answer of DynamoDB: there is no such table."""
     try:
-        recover(Transactions, "T")
+        Transactions.recover("T")
     except LockingError as error:
         return isinstance(error, CorruptRow) or "is said to" in str(error)
     return False
@@ -228,9 +220,9 @@ def test_participants(clock: VirtualClock) -> None:
 def test_conditions_of_each_engine(concurrent_engine: Engine) -> None:
     """What was read is compared as each engine compares."""
     store("pending", state={"NULL": True}, beat={"NS": ["1", "2"]}, lease_ms=PART, by={"M": {}})
-    assert "state is" in sweep(Transactions).failed["T"]
+    assert "state is" in Transactions.sweep().failed["T"]
     assert Transactions.repair("T")
-    assert recover(Transactions, "T") == "aborted"
+    assert Transactions.recover("T") == "aborted"
     assert stored(Purse, "p0") is not None
     assert marked_rows(Purse) == []
 

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import StaleVersion, Transaction, TransactionConflict, outcome, transaction
+from pynamo_locking import transaction
 from pynamo_locking._core.transactions import TransactionStatus
 from pynamo_locking._io import runtime, transaction_record
 from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
+from pynamo_locking.exceptions import StaleVersion, TransactionConflict
 from pynamo_locking.testing import VirtualClock
 from tests.support.deeds import die_at
 from tests.support.faults import Send, intercepted
@@ -114,7 +116,7 @@ def test_a_snapshot_neither_waits_nor_wounds(
 
     writer = write_all()
     commit(monkeypatch, writer, meanwhile=look)
-    assert outcome(Transactions, writer.id) == "finished"
+    assert Transactions.outcome(writer.id) == "finished"
     with transaction(**options) as tx:
         assert seen(tx, [*OLD, "new0", "new4"]) == dict.fromkeys([*OLD, "new0", "new4"], 200)
 
@@ -288,7 +290,7 @@ class Left:
         self.id = tx.id
         self.record_table = RecordTable(Transactions._get_connection().connection, Transactions.Meta.table_name)
         self.marked = [row["purse_id"]["S"] for row in marked_rows(Purse) if "balance" in row]
-        assert outcome(Transactions, tx.id) == "pending"
+        assert Transactions.outcome(tx.id) == "pending"
 
     def decide(self, to: TransactionStatus) -> None:
         """Turn the header."""

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
+from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
-from pynamo_locking import Conflict, LockSettings, StaleVersion, Transaction, outcome, transaction
+from pynamo_locking import LockSettings, transaction
 from pynamo_locking._io import batch_requests
 from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
+from pynamo_locking.exceptions import Conflict, StaleVersion
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.statements import (
@@ -332,7 +334,7 @@ def test_a_process_that_dies_leaves_all_or_nothing(
             tx = raise_all(9)
             with dying_after(monkeypatch, requests, is_answer_lost=lost) as process:
                 in_thread(lambda tx=tx: survive(tx.commit))  # type: ignore[misc]
-            is_committed = outcome(Transactions, tx.id) in ("committed", "finished")
+            is_committed = Transactions.outcome(tx.id) in ("committed", "finished")
             fates.append((not process.is_dead, is_committed))
             with transaction(isolation="read_committed") as reader:
                 found = reader.get_all(Purse, [f"p{i}" for i in range(9)])

@@ -6,20 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import UpdateError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
-    CorruptRow,
-    OutcomeUnknown,
-    StaleVersion,
-    Transaction,
-    atransaction,
-    sweep,
-    transaction,
-)
+from pynamo_locking import atransaction, transaction
+from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support import faults
 from tests.support.poisoned import put
@@ -372,7 +364,7 @@ def test_a_transaction_that_is_suspended_again_is_kept_for_as_long_again() -> No
     with VirtualClock() as clock:
         id_ = suspended("p0")
         clock.jump(80_000)
-        assert go_on(id_).suspend(keep=timedelta(days=2)) == id_
+        assert go_on(id_).suspend(expires_after=timedelta(days=2)) == id_
         assert ends_s(existing(Transactions, f"suspended#{id_}")) == clock.time_ms() // 1000 + 2 * 86_400
 
 
@@ -382,7 +374,7 @@ def test_an_item_that_expires_meanwhile() -> None:
         Session("s", user="Ada", expires_at=timedelta(seconds=30)).save()
         with transaction(Transactions) as tx:
             tx.check(tx.get(Session, "s"))
-            id_ = tx.suspend(keep=timedelta(minutes=1))
+            id_ = tx.suspend(expires_after=timedelta(minutes=1))
         row = existing(Transactions, f"suspended#{id_}")
         assert ends_s(row) == clock.time_ms() // 1000 + 60
         go_on(id_, Session)
@@ -395,7 +387,7 @@ def test_a_sweep_passes_over_it(few: None) -> None:
     """It is no header, and nothing of it is marked."""
     purses(1)
     id_ = suspended("p0")
-    assert sweep(Transactions).examined == 0
+    assert Transactions.sweep().examined == 0
     go_on(id_).commit()
 
 

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PutError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
+from pynamo_locking import TransactWrite, transaction
+from pynamo_locking._core.dynamodb import THROTTLED
+from pynamo_locking._items import unique_values
+from pynamo_locking._items.unique_values import Value
+from pynamo_locking._writes.unique_rows import Holder, UniqueRow
+from pynamo_locking._writes.write import error_of_refusal
+from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
     Conflict,
@@ -20,16 +27,8 @@ from pynamo_locking import (
     NotUnique,
     OutcomeUnknown,
     StaleVersion,
-    Transaction,
     TransactionConflict,
-    TransactWrite,
-    transaction,
 )
-from pynamo_locking._core.dynamodb import THROTTLED
-from pynamo_locking._items import unique_values
-from pynamo_locking._items.unique_values import Value
-from pynamo_locking._writes.unique_rows import Holder, UniqueRow
-from pynamo_locking._writes.write import error_of_refusal
 from pynamo_locking.testing.memory import client_error
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks

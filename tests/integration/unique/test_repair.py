@@ -9,8 +9,9 @@ import pytest
 from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, NotUnique, VersionAttribute, VersionedMixin, transaction
+from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from pynamo_locking._transactions.commit import MultiRequestCommit
+from pynamo_locking.exceptions import ConfigurationError, NotUnique
 from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import Locks, declare, meta
 from tests.support.parties import shifted_clock

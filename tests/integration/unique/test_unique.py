@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pynamodb.exceptions import PutError
 
-from pynamo_locking import NotUnique, StaleVersion, TransactWrite, transaction
+from pynamo_locking import TransactWrite, transaction
+from pynamo_locking.exceptions import NotUnique, StaleVersion
 from tests.support.models import Locks
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Member, Uniques, rows

@@ -14,23 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import AttributeDeserializationError, PynamoDBException
 
-from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
-    CorruptRow,
-    LockingError,
-    LockLost,
-    LockSettings,
-    OutcomeUnknown,
-    Transaction,
-    outcome,
-    recover,
-    sweep,
-    transaction,
-)
+from pynamo_locking import LockSettings, transaction
 from pynamo_locking._io import lock_record, transaction_record
+from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests
 from tests.support.interval_models import Slot, SlotLocks
@@ -323,11 +312,11 @@ def test_a_queue_that_is_empty_in_another_way(concurrent_engine: Engine, queue: 
 
 
 def sweep_all() -> None:
-    assert sweep(Transactions).failed == {}
+    assert Transactions.sweep().failed == {}
 
 
 def recover_one() -> None:
-    recover(Transactions, "T")
+    Transactions.recover("T")
 
 
 @pytest.mark.parametrize("operation", [update, locked, tx_get, tx_snapshot, sweep_all, recover_one])
@@ -497,10 +486,10 @@ def test_keys_and_records(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
                 error.resolve()
 
     asked = (
-        lambda: outcome(Transactions, idempotency_key="k"),
-        lambda: outcome(Transactions, tx.id),
-        lambda: recover(Transactions, tx.id),
-        lambda: sweep(Transactions),
+        lambda: Transactions.outcome(idempotency_key="k"),
+        lambda: Transactions.outcome(tx.id),
+        lambda: Transactions.recover(tx.id),
+        lambda: Transactions.sweep(),
         again,
         doubtful,
     )

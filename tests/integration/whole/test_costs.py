@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pynamo_locking import StaleVersion, TransactWrite
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import StaleVersion
 from tests.support.faults import count_requests
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere
@@ -16,7 +17,7 @@ def _tables(engine):
     Account("a").save()
     Device("d").save()
     Document("f", 1).save()
-    for lock in (Account.lock("a"), Device.lock("d"), Document.lock("f", 1), Locks.lock("n")):
+    for lock in (Account.locked("a"), Device.locked("d"), Document.locked("f", 1), Locks.locked("n")):
         with lock:
             pass
 
@@ -31,7 +32,7 @@ def test_a_named_lock_is_two_writes():
 def test_the_first_lock_of_a_name_or_item_is_one_write_more():
     """The first enter finds no document, the second request makes it."""
     Account("new").save()
-    for lock in (Locks.lock("new"), Account.lock("new")):
+    for lock in (Locks.locked("new"), Account.locked("new")):
         with count_requests() as counted, lock:
             pass
         assert counted.by_operation == {"UpdateItem": 3}
@@ -97,20 +98,20 @@ def test_a_renewal_is_one_write_and_enough_lease_costs_nothing():
             lock.renew()
         assert counted.by_operation == {"UpdateItem": 1}
         with count_requests() as counted:
-            lock.ensure(30)
+            lock.ensure_remaining(30)
         assert counted.total == 0
 
 
 def test_a_lock_that_does_not_wait_is_one_write_when_it_is_taken():
     """`wait=0` on a held lock enters no queue, so there is nothing to leave."""
-    with held_elsewhere(Account.lock("a")), count_requests() as counted, pytest.raises(TimeoutError):
+    with held_elsewhere(Account.locked("a")), count_requests() as counted, pytest.raises(TimeoutError):
         Account.locked("a", wait=0).acquire()
     assert counted.by_operation == {"UpdateItem": 1}
 
 
 def test_a_poll_is_one_eventually_consistent_read():
     """A waiter enters once, looks with cheap reads, and leaves."""
-    with held_elsewhere(Account.lock("a", settings=APART)), count_requests() as counted, pytest.raises(TimeoutError):
+    with held_elsewhere(Account.locked("a", settings=APART)), count_requests() as counted, pytest.raises(TimeoutError):
         Account.locked("a", wait=0.1).acquire()
     looks = [body["ConsistentRead"] for operation, body in counted.bodies if operation == "GetItem"]
     assert looks
@@ -120,7 +121,7 @@ def test_a_poll_is_one_eventually_consistent_read():
 
 def test_looking_and_breaking():
     """lock_state() is one read, break_lock() a read and a write."""
-    lock = Account.lock("a", heartbeat=False).acquire()
+    lock = Account.locked("a", heartbeat=False).acquire()
     with count_requests() as counted:
         Account.lock_state("a")
     assert counted.by_operation == {"GetItem": 1}

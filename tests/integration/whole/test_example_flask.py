@@ -14,8 +14,9 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from pynamodb.connection import Connection
 
-from pynamo_locking import LockSettings, LockTimeout, OutcomeUnknown, TransactionConflict
+from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockTimeout, OutcomeUnknown, TransactionConflict
 from tests.support import faults
 from tests.support.workers import in_line
 
@@ -36,7 +37,7 @@ def loaded() -> ModuleType:
 
 
 schedule: Final[Any] = loaded()
-schedule.Entry.Meta.lock_settings = LockSettings(poll=0.01, poll_max=0.05)
+schedule.Entry.Meta.lock_settings = LockSettings(poll_interval=0.01, max_poll_interval=0.05)
 
 
 @pytest.fixture(params=[False, True], ids=["optimistic", "pessimistic"])

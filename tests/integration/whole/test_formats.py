@@ -12,22 +12,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import DoesNotExist, TransactWriteError
 
-from pynamo_locking import (
-    BatchError,
-    Conflict,
-    OutcomeUnknown,
-    Transaction,
-    TransactWrite,
-    UnknownFormat,
-    outcome,
-    recover,
-    sweep,
-    transaction,
-)
+from pynamo_locking import TransactWrite, transaction
 from pynamo_locking._io import transaction_record, write_intents
 from pynamo_locking._io.stored_rows import FORMAT
+from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, UnknownFormat
 from pynamo_locking.testing import VirtualClock
 from tests.support import poisoned
 from tests.support.call_models import Calls
@@ -96,11 +87,11 @@ def delete_whatever_is_there() -> None:
 
 def complete() -> None:
     """Each transaction, which is committed, and whose mark or participants have to be seen."""
-    recover(Transactions, "T")
+    Transactions.recover("T")
 
 
 def sweep_all() -> None:
-    report = sweep(Transactions)
+    report = Transactions.sweep()
     assert "T" in report.failed  # and so may be the rows of its changes
     raise UnknownFormat(report.failed["T"])
 
@@ -307,9 +298,9 @@ def test_headers_and_what_is_beside_them(concurrent_engine: Engine) -> None:
             operations: list[Callable[[], object]] = [complete, sweep_all]
             if newer == "header":
                 operations += [
-                    lambda: recover(Transactions, "T", force=True),
+                    lambda: Transactions.recover("T", force=True),
                     lambda: Transactions.repair("T"),
-                    lambda: outcome(Transactions, "T"),
+                    lambda: Transactions.outcome("T"),
                 ]
             if newer in ("header", "spill"):  # what meets the mark does not ask for the participants
                 operations += [poisoned.update, poisoned.locked, poisoned.tx_get, poisoned.tx_snapshot]
@@ -383,7 +374,7 @@ def test_the_row_of_a_key(concurrent_engine: Engine, row: str, monkeypatch: pyte
         caught.value.resolve()
 
     operations = (
-        lambda: outcome(Transactions, idempotency_key="k"),
+        lambda: Transactions.outcome(idempotency_key="k"),
         lambda: keyed(lambda tx: tx.save(Purse("p1"))),
         lambda: keyed(lambda tx: [tx.save(Purse(f"p{i}")) for i in range(6)]),
     )
@@ -514,7 +505,7 @@ def test_older_rows(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     user.save()
     Slot.insert_disjoint(slots((5, 6)))
     in_transaction(lambda tx: tx.resume(id_, [Purse]))
-    assert outcome(Transactions, idempotency_key="k") == "committed"
+    assert Transactions.outcome(idempotency_key="k") == "committed"
     keyed(lambda tx: tx.save(Purse("p10")))  # is done already
     for model in (Calls, Uniques, SlotLocks):
         assert numbers_in(model) == {"1"}, model

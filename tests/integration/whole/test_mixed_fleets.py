@@ -14,15 +14,8 @@ from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, Updat
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    ItemLocked,
-    LockLost,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    VersionAttribute,
-    VersionedMixin,
-)
+from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
+from pynamo_locking.exceptions import ItemLocked, LockLost, OutcomeUnknown, StaleVersion
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere, without_pauses
@@ -541,7 +534,7 @@ def test_weaker_stock_updates_do_not_see_the_lock(locked_fleet):
 def test_our_writers_outside_see_the_lock(locked_fleet):
     """In the same fleet, those of this package are kept out."""
     copy = OursLocked.get("a")
-    with held_elsewhere(OursLocked.lock("a")), pytest.raises(ItemLocked):
+    with held_elsewhere(OursLocked.locked("a")), pytest.raises(ItemLocked):
         copy.save()
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pynamo_locking import sweep
 from tests.support import fleet
 from tests.support.fleet import BALANCE, MODELS, PURSES, Counter, Purse, Slot, Transactions
 from tests.support.lengths import short_or_long
@@ -131,7 +130,7 @@ def test_two_releases(crews: list[Crew]) -> None:
     assert [note["why"] for note in notes if note["event"] == "refused" and not is_expected(note["why"])] == []
     check_counter(notes)
     check_holders(notes, killed)
-    assert sweep(Transactions).failed == {}
+    assert Transactions.sweep().failed == {}
     purses = [purse.balance for purse in Purse.scan(consistent_read=True)]
     assert (sum(purses), len(purses)) == (BALANCE * len(PURSES), len(PURSES))
     ends = sorted((slot.begin, slot.end) for slot in Slot.scan(consistent_read=True))

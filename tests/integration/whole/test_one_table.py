@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.recipes import idempotent
 
-from pynamo_locking import NotUnique, OverlapError, idempotent, locked_all, transaction
+from pynamo_locking import locked_all, transaction
 from pynamo_locking._locks import inspection
 from pynamo_locking._transactions import recovery
+from pynamo_locking.exceptions import NotUnique, OverlapError
 from tests.engines import one_table
 from tests.support.one_table_models import (
     Calls,
@@ -88,7 +90,7 @@ def locks() -> None:
         assert is_free(lambda: Locks.try_locked("read", shared=True))
         assert is_free(lambda: Locks.try_locked("pool", permits=3))
         assert not is_free(lambda: Locks.try_locked("read"))
-    with Locks.locked_range("line", 1, 5), locked_all(Locks.lock("a"), Robot.lock("robot", "1")):
+    with Locks.locked_range("line", 1, 5), locked_all(Locks.locked("a"), Robot.locked("robot", "1")):
         assert not is_free(lambda: Robot.try_locked("robot", "1"))
     Robot("robot", "1").save()
     with Robot.edit("robot", "1") as robot:
@@ -162,7 +164,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> None:
         order, robot = tx.get(Order, "order-long", "1"), tx.get(Robot, "robot", "1")
         tx.update(order, [Order.total.set(100)])
         tx.update(robot, [Robot.total.set(100)])
-        id_ = tx.suspend(keep=60)
+        id_ = tx.suspend(expires_after=60)
     with transaction(Transactions) as tx:
         tx.resume(id_, (Robot, Order))
     assert (Order.get("order-long", "1").total, Robot.get("robot", "1").total) == (100, 100)

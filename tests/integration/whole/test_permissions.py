@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
-from pynamo_locking import Transaction, TransactWrite, outcome, recover, sweep, transaction
+from pynamo_locking import TransactWrite, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.support.deeds import dying_at
@@ -85,7 +86,7 @@ def check_items(_: pytest.MonkeyPatch) -> None:
     session = Session("s-1")
     session.save()
     with TransactWrite(connection=Connection()) as native:
-        native.read(session)
+        native.check(session)
 
 
 def use_locks(_: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def use_locks(_: pytest.MonkeyPatch) -> None:
 def check_locks(_: pytest.MonkeyPatch) -> None:
     """A transaction that depends on a lock and writes elsewhere."""
     with Locks.locked("nightly") as lock, TransactWrite(connection=Connection()) as native:
-        lock.check(native)
+        lock.add_check_to(native)
         native.save(Session("s-1"))
 
 
@@ -134,7 +135,7 @@ def use_transactions(_: pytest.MonkeyPatch) -> None:
             tx.delete(tx.get(Purse, f"o-105-{number}"))
     with transaction(Transactions, idempotency_key="once") as tx:
         tx.delete(tx.get(Purse, "o-2-0"))
-    assert outcome(Transactions, tx.id) in {"finished", None}
+    assert Transactions.outcome(tx.id) in {"finished", None}
 
 
 def read_together(_: pytest.MonkeyPatch) -> None:
@@ -154,7 +155,7 @@ def recover_one(monkeypatch: pytest.MonkeyPatch, deed: str) -> str | None:
         tx.save(Purse(f"small-{deed}-{number}"))
     with dying_at(monkeypatch, deed):
         assert not survive(tx.commit)
-    return recover(Transactions, tx.id, force=True)
+    return Transactions.recover(tx.id, force=True)
 
 
 def die_in_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def die_in_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sweep_all(_: pytest.MonkeyPatch) -> None:
     """For those that died."""
-    assert sweep(Transactions).failed == {}
+    assert Transactions.sweep().failed == {}
 
 
 def query_in_transactions(_: pytest.MonkeyPatch) -> None:
@@ -178,7 +179,7 @@ def query_in_transactions(_: pytest.MonkeyPatch) -> None:
         tx.save(Entry("order-2", 1))
 
 
-Seat = declare("Seat", hash_key="hall", range_key="number", lock_table=SlotLocks, enforce="table")
+Seat = declare("Seat", hash_key="hall", range_key="number", lock_table=SlotLocks, enforce_locks="table")
 
 
 def enforce_locks(_: pytest.MonkeyPatch) -> None:
@@ -223,8 +224,12 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
         ),
         ((use_transactions, die_in_transactions, use_locks), "purses devices", [ITEMS, *TRANSACTIONS, ("items", LEFT)]),
         ((use_locks,), "locks", [LOCKS]),
-        ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.check()`")]),
-        ((enforce_locks,), "slot-locks", [("locks", "`Meta.enforce`"), ("locks", "`NamedLock`, `Meta.lock_table`")]),
+        ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.add_check_to()`")]),
+        (
+            (enforce_locks,),
+            "slot-locks",
+            [("locks", "`Meta.enforce_locks`"), ("locks", "`NamedLock`, `Meta.lock_table`")],
+        ),
         ((use_intervals,), "slot-locks", [LOCKS, ("locks", "intervals")]),
         ((use_transactions, die_in_transactions), "transactions", [HEADERS]),
         ((use_transactions, die_in_transactions, sweep_all), "transactions", [HEADERS, ("transactions", "`sweep()`")]),

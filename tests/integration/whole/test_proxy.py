@@ -17,18 +17,9 @@ import botocore.endpoint
 import pytest
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import (
-    ItemLocked,
-    LockingError,
-    LockSettings,
-    LockTimeout,
-    NamedLock,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    VersionedMixin,
-)
+from pynamo_locking import LockSettings, NamedLock, TransactWrite, VersionedMixin
 from pynamo_locking._io import client
+from pynamo_locking.exceptions import ItemLocked, LockingError, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.conftest import ON_AWS, first_and_others
 from tests.engines.engine import running
 from tests.support.models import declare
@@ -87,7 +78,7 @@ def _lead_through(proxy: Proxy, engine: Engine, model: Any) -> None:
     timeout_s = TIMEOUTS_S[engine.name]
     model.Meta.read_timeout_seconds = timeout_s
     model.Meta.lock_settings = LockSettings(
-        lease=6 * timeout_s, poll=0.01, poll_max=0.05, request_timeout=timeout_s, max_clock_skew=0.5
+        lease=6 * timeout_s, poll_interval=0.01, max_poll_interval=0.05, request_timeout=timeout_s, max_clock_skew=0.5
     )
     model._connection = None
     model._get_connection().connection._local.session = engine._session
@@ -431,7 +422,7 @@ def test_no_request_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> 
     Plain("a").save()
     proxy.plan = nth(0, fault, times=1000)
     with pytest.raises(LockTimeout, match="no answer"):
-        Plain.lock("a", wait=0).acquire()
+        Plain.locked("a", wait=0).acquire()
     most = 2 * 4 + client._PERSISTENT_ATTEMPTS  # to enter, to leave in case one of those arrived, and by a thread
     assert proxy.injected[fault] <= most
     proxy.plan = nothing

@@ -26,15 +26,8 @@ import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import (
-    LockableModel,
-    LockAttribute,
-    LockingError,
-    LockSettings,
-    OutcomeUnknown,
-    VersionAttribute,
-    transaction,
-)
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, VersionAttribute, transaction
+from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from tests.campaign.check import check_parts
 from tests.campaign.histories import Scribe
 from tests.support import nursery
@@ -52,7 +45,7 @@ pytestmark = pytest.mark.alone
 PROCESSES: Final = 6
 #: What is done to them, in an order that is drawn.
 DEEDS: Final = ["killed"] * 3 + ["paused"] * 2 + ["paused for more than a lease"] * 4
-SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll=0.02, max_clock_skew=0.5, wait=PATIENCE)
+SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll_interval=0.02, max_clock_skew=0.5, wait=PATIENCE)
 
 
 class Made(LockableModel):

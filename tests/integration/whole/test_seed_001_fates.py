@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pynamo_locking.transactions import Transaction
 
-from pynamo_locking import OutcomeUnknown, Transaction, TransactionAborted, outcome, recover, sweep, transaction
+from pynamo_locking import transaction
 from pynamo_locking._io import client
+from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
@@ -41,18 +43,18 @@ def test_seed_001_cleaning_up_the_caller_determines_the_fate(monkeypatch):
             for item in tx.get_all(Purse, [f"p{n}" for n in range(count)]):
                 item.balance += 1
                 tx.save(item)
-        assert outcome(Transactions, tx.id) == "finished"
-        assert outcome(Transactions, idempotency_key=f"k{count}") == "committed"
+        assert Transactions.outcome(tx.id) == "finished"
+        assert Transactions.outcome(idempotency_key=f"k{count}") == "committed"
     assert balances() == [103, 102, 102, 101, 101, 101]
 
 
 def test_seed_001_contention_the_creator_of_the_conflicting_transaction_asks(monkeypatch):
     """ "The creator of the conflicting transaction can use the TX record to determine" how it ended."""
     make_long_from(monkeypatch)
-    tx = pay(6, on_progress=lambda done, total: recover(Transactions, tx.id, force=True) if done == 1 else None)
+    tx = pay(6, on_progress=lambda done, total: Transactions.recover(tx.id, force=True) if done == 1 else None)
     with pytest.raises(TransactionAborted):
         tx.commit()
-    assert outcome(Transactions, tx.id) == "aborted"
+    assert Transactions.outcome(tx.id) == "aborted"
     assert balances() == [100] * 6
 
 
@@ -67,7 +69,7 @@ def test_seed_001_no_contention_the_key_moment_is_not_heard_of(lose, fate, monke
     ):
         tx.commit()
     assert caught.value.resolve() == fate
-    assert outcome(Transactions, tx.id) == ("finished" if fate == "applied" else "aborted")
+    assert Transactions.outcome(tx.id) == ("finished" if fate == "applied" else "aborted")
     assert balances() == [101 if fate == "applied" else 100] * 3 + [100] * 3
 
 
@@ -81,7 +83,7 @@ def test_seed_001_cleaning_up_only_what_is_old_enough(monkeypatch):
     tx = pay(6, on_progress=dies)
     with lost_requests("UpdateItem", times=99), pytest.raises(KeyboardInterrupt):
         tx.commit()  # nor can it say that it has ended
-    assert sweep(Transactions, older_than=3600).examined == 0
-    assert outcome(Transactions, tx.id) == "pending"
-    assert sweep(Transactions).aborted == 1
+    assert Transactions.sweep(older_than=3600).examined == 0
+    assert Transactions.outcome(tx.id) == "pending"
+    assert Transactions.sweep().aborted == 1
     assert balances() == [100] * 6

@@ -11,21 +11,12 @@ from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
-from pynamo_locking import (
-    LockLost,
-    LockTimeout,
-    OverlapError,
-    StaleVersion,
-    Transaction,
-    TransactWrite,
-    locked_all,
-    recover,
-    transaction,
-    transactional,
-)
+from pynamo_locking import TransactWrite, locked_all, transaction, transactional
+from pynamo_locking.exceptions import LockLost, LockTimeout, OverlapError, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
@@ -95,8 +86,8 @@ def test_seed_000_introduction_the_sum_of_an_order_history(others: ThreadPoolExe
 def test_seed_000_queueing_several_locks_of_one_entity(memory: Engine) -> None:
     """A prefix gives one entity several independent locks; who wants two of them takes them in one order."""
     memory.bind(Locks)
-    printing, shipping = Locks.lock("order-7/print", wait=0), Locks.lock("order-7/ship", wait=0)
-    with held_elsewhere(Locks.lock("order-7/print")):
+    printing, shipping = Locks.locked("order-7/print", wait=0), Locks.locked("order-7/ship", wait=0)
+    with held_elsewhere(Locks.locked("order-7/print")):
         with shipping:
             pass
         for locks in ([printing, shipping], [shipping, printing]):
@@ -129,10 +120,10 @@ def test_seed_000_queueing_names_for_the_parts_of_one_item(engine: Engine) -> No
 
     def change(lock: Lock[Locks], action: Action) -> None:
         with TransactWrite(connection=connection_of(Purse)) as write:
-            lock.check(write)
+            lock.add_check_to(write)
             write.update(Purse("p0"), [action], add_version_condition=False)
 
-    balance = Locks.lock("p0/balance", wait=0, heartbeat=False)
+    balance = Locks.locked("p0/balance", wait=0, heartbeat=False)
     with Locks.locked("p0/note") as note, pytest.raises(LockLost, match="p0/balance"), balance:
         change(note, Purse.note.set("new"))
         Locks.break_lock("p0/balance", ticket=balance.ticket)
@@ -176,7 +167,7 @@ def test_seed_001_contention_with_other_coordinators(
 
     def coordinate() -> str | None:
         start.wait(60)
-        return recover(Transactions, tx.id)
+        return Transactions.recover(tx.id)
 
     assert {each.result() for each in [others.submit(coordinate) for _ in range(4)]} == {"finished"}
     assert [purse.balance for purse in Purse.scan()] == [101] * 8
@@ -236,11 +227,11 @@ def test_seed_003_conclusion_the_course_of_a_lock(clock: VirtualClock) -> None:
 
     The row tells its name, the host, the end of the lease and a revision, which each renewal changes.
     """
-    first = Locks.lock("report", lease=30, heartbeat=False, owner="host-a").acquire()
+    first = Locks.locked("report", lease=30, heartbeat=False, owner="host-a").acquire()
     held = Locks.lock_state("report").holders[0]
     assert (held.owner, held.until_ms) == ("host-a", clock.time_ms() + 30_000)
     with pytest.raises(LockTimeout):
-        abandoned(Locks.lock("report", wait=0, settings=APART))
+        abandoned(Locks.locked("report", wait=0, settings=APART))
 
     clock.jump(20)
     first.renew()
@@ -248,7 +239,7 @@ def test_seed_003_conclusion_the_course_of_a_lock(clock: VirtualClock) -> None:
     assert (renewed.heartbeats, renewed.until_ms) == (held.heartbeats + 1, clock.time_ms() + 30_000)
 
     clock.jump(60)
-    second = abandoned(Locks.lock("report", owner="host-b", heartbeat=False, settings=APART))
+    second = abandoned(Locks.locked("report", owner="host-b", heartbeat=False, settings=APART))
     assert first.ticket < second.ticket
     assert [entry.owner for entry in Locks.lock_state("report").entries] == ["host-b"]
 
@@ -265,10 +256,10 @@ def test_seed_003_tuning_a_long_lease_or_many_renewals(clock: VirtualClock, *, l
                 lock.renew()
     assert counted.by_operation == {"UpdateItem": 12 if renews else 2}
 
-    abandoned(Locks.lock("job", lease=lease, heartbeat=False))
+    abandoned(Locks.locked("job", lease=lease, heartbeat=False))
     clock.jump(lease - 1)
     with pytest.raises(LockTimeout):
-        Locks.lock("job", wait=0).acquire()
+        Locks.locked("job", wait=0).acquire()
     clock.jump(12)  # beyond the clock skew as well
     with Locks.locked("job", wait=1):
         pass

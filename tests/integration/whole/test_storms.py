@@ -15,24 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import (
-    IdempotencyTable,
-    IntervalMixin,
-    ItemLocked,
     LockableModel,
     LockAttribute,
-    LockingError,
     LockSettings,
     NamedLock,
-    OutcomeUnknown,
     TransactWrite,
     VersionAttribute,
     VersionedMixin,
     transaction,
 )
+from pynamo_locking.exceptions import ItemLocked, LockingError, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.test_processes import assert_served_in_order, work
 from tests.support.faults import Fault, Forward, serve, tapped
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_long_transactions")]
 
 #: Few polls, since time is virtual and polls are not.
-CALM: Final = LockSettings(lease=6, poll=0.5, poll_max=1, request_timeout=1)
+CALM: Final = LockSettings(lease=6, poll_interval=0.5, max_poll_interval=1, request_timeout=1)
 Guards: Final = declare("Guards", NamedLock, table_name="guards", lock_settings=CALM)
 Jobs: Final = declare("Jobs", NamedLock, table_name="jobs", lock_settings=CALM)
 Calls: Final = declare("Calls", IdempotencyTable, table_name="calls", lock_settings=CALM)
@@ -283,7 +281,7 @@ def test_the_numbers_are_what_the_outcomes_say(
     with VirtualClock() as clock, tapped(storm := Storm(draw, share)):
         for _ in range(60):
             for each in draw.sample(list(TOTALS), len(TOTALS)):
-                with clock.process(skew_s=draw.choice(skews)):
+                with clock.another_process(skew_s=draw.choice(skews)):
                     told[each][outcome(each, storm)] += 1
                 clock.sleep(draw.random() * pause_s)
         storm.share = 0
@@ -300,7 +298,7 @@ def test_the_numbers_are_what_the_outcomes_say(
 
 #: So many processes share two cores, and poll less often than two would.
 Turnstile: Final = declare(
-    "Turnstile", hash_key="name", lock=True, numbers="value", lock_settings=LockSettings(poll=0.5)
+    "Turnstile", hash_key="name", lock=True, numbers="value", lock_settings=LockSettings(poll_interval=0.5)
 )
 
 

@@ -180,7 +180,7 @@ def test_our_lock_gets_through(dynoxide: Engine) -> None:
 
         def turns() -> None:
             for _ in range(4):
-                with Names.locked("hot", settings=LockSettings(block=1)) as lock:
+                with Names.locked("hot", settings=LockSettings(max_callers_per_entry=1)) as lock:
                     inside.append(lock.ticket)
 
         with ThreadPoolExecutor(4) as pool:

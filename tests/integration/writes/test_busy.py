@@ -19,16 +19,9 @@ from pynamodb.exceptions import (
 )
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    Conflict,
-    LockLost,
-    LockTimeout,
-    OutcomeUnknown,
-    TransactionConflict,
-    TransactWrite,
-    transaction,
-)
+from pynamo_locking import TransactWrite, transaction
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import Conflict, LockLost, LockTimeout, OutcomeUnknown, TransactionConflict
 from tests.support.faults import answered
 from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
@@ -260,7 +253,7 @@ def test_requests_of_a_lock_are_sent_again(model, code, times):
         assert code in THROTTLED or world.pauses == [0.05, 0.1, 0.2, 0.4][:times]
         return result
 
-    lock = model.lock("a", wait=0, heartbeat=False)
+    lock = model.locked("a", wait=0, heartbeat=False)
     refused(lock.acquire)
     deadline = lock._handle.entry.deadline
     if code in THROTTLED:
@@ -274,7 +267,7 @@ def test_requests_of_a_lock_are_sent_again(model, code, times):
     refused(lock.release)
     assert model.lock_state("a").entries == ()
 
-    broken = model.lock("a", heartbeat=False)
+    broken = model.locked("a", heartbeat=False)
     broken.acquire()
     refused(lambda: model.break_lock("a", ticket=broken.ticket))
     assert model.lock_state("a").entries == ()
@@ -286,7 +279,7 @@ def test_requests_of_a_lock_are_sent_again(model, code, times):
 @pytest.mark.parametrize("code", BUSY)
 def test_a_renewal_that_always_meets_other_writes_is_given_up(model, code):
     """The error says that it was refused, and how much of the lease is certain; a later renewal succeeds."""
-    lock = model.lock("a", heartbeat=False)
+    lock = model.locked("a", heartbeat=False)
     lock.acquire()
     with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent:
         with pytest.raises(OutcomeUnknown, match=r"refused for now the renewal of .* of the lease are certain"):
@@ -299,7 +292,7 @@ def test_a_renewal_that_always_meets_other_writes_is_given_up(model, code):
 @pytest.mark.parametrize("code", BUSY)
 def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, model, code):
     """However often it was refused for now: no attempt has removed the entry, so the lock was lost with its item."""
-    lock = model.lock("a", heartbeat=False)
+    lock = model.locked("a", heartbeat=False)
     lock.acquire()
     engine.client().delete_item(TableName=model.Meta.table_name, Key={"pk": {"S": "a"}})
     with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent, pytest.raises(LockLost):
@@ -311,7 +304,7 @@ def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, model, code):
 def test_a_lock_that_does_not_wait_meets_other_writes(model, code):
     """It tries for a while, and then times out: nothing is held, and nothing is left to be removed."""
     with recording(), answered(["UpdateItem"], code, always=True) as sent, pytest.raises(LockTimeout, match=code):
-        model.lock("a", wait=0, heartbeat=False).acquire()
+        model.locked("a", wait=0, heartbeat=False).acquire()
     assert len(sent) == 4 * AT_ONCE  # no request to leave a queue that it has not entered
     assert model.lock_state("a").entries == ()
 

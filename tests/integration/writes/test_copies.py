@@ -8,7 +8,7 @@ import pickle
 import pytest
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import ConfigurationError, ItemLocked, LockLost
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost
 from tests.support.models import Account, Device
 from tests.support.parties import in_thread
 
@@ -43,7 +43,7 @@ def test_a_copy_from_an_earlier_lock_is_not_saved(account, device):
 
 def test_a_copy_that_was_read_after_the_loss_says_so_in_a_stock_transaction(account):
     """The simulator's finding: it was told that its copy was too old, and not that the lock was lost."""
-    lock = account.lock("a").acquire()
+    lock = account.locked("a").acquire()
     account.break_lock("a", ticket=lock.ticket)
     copied = account.get("a", consistent_read=True)
     connection = account._get_connection().connection

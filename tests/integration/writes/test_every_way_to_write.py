@@ -16,22 +16,24 @@ from pynamodb.exceptions import DoesNotExist, PynamoDBException, TransactWriteEr
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import (
-    BatchError,
-    ConfigurationError,
-    Conflict,
     ExpiringMixin,
-    ItemLocked,
-    ItemNotFound,
     LockableModel,
     LockAttribute,
-    LockLost,
-    LockTimeout,
-    StaleVersion,
-    TransactionConflict,
     TransactWrite,
     TTLAttribute,
     VersionAttribute,
     VersionedMixin,
+)
+from pynamo_locking.exceptions import (
+    BatchError,
+    ConfigurationError,
+    Conflict,
+    ItemLocked,
+    ItemNotFound,
+    LockLost,
+    LockTimeout,
+    StaleVersion,
+    TransactionConflict,
 )
 from tests.support.faults import lost_responses
 from tests.support.models import Locks, declare

@@ -10,15 +10,9 @@ from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import (
-    ConfigurationError,
-    Conflict,
-    ItemLocked,
-    LockLost,
-    StaleVersion,
-    TransactWrite,
-)
+from pynamo_locking import TransactWrite
 from pynamo_locking._io import lock_requests
+from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
 from tests.support.faults import count_requests, is_save, lost_requests
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -46,7 +40,7 @@ def account(engine):
 def test_a_write_from_outside_is_refused_while_the_lock_is_held(account, write):
     """The error names the holder, is PynamoDB's as well, pickles, and nothing changed."""
     item = account.get("a")
-    with held_elsewhere(account.lock("a", owner="holder")) as lock:
+    with held_elsewhere(account.locked("a", owner="holder")) as lock:
         with pytest.raises(ItemLocked, match="locked by holder") as caught:
             WRITES[write](item)
         error = pickle.loads(pickle.dumps(caught.value))
@@ -169,7 +163,7 @@ def test_undeclared_attributes_survive_a_save(account, engine):
 def test_an_outsider_evicts_a_holder_that_died_long_ago(account):
     """A plain save waits for no holder whose lease ended longer ago than the clock skew."""
     with shifted_clock() as clock:
-        abandoned(account.lock("a", lease=6))
+        abandoned(account.locked("a", lease=6))
         item = account.get("a")
         with pytest.raises(ItemLocked):
             item.save()
@@ -183,7 +177,7 @@ def test_an_outsider_evicts_a_holder_that_died_long_ago(account):
 def test_an_outsider_evicts_once(engine, account):
     """Another program stores the dead holder before each attempt: the save is refused, and does not go on and on."""
     with shifted_clock() as clock:
-        abandoned(account.lock("a", lease=6))
+        abandoned(account.locked("a", lease=6))
         clock.shift += 6 + 10.1
         image, attempts = existing(account, "a"), list[str]()
 
@@ -256,23 +250,23 @@ def test_lock_operations_do_not_touch_the_version(engine):
 
 
 def test_condition_and_check_guard_other_items(engine):
-    """`lock.condition()` holds while the lock does; `lock.check()` takes it into a transaction."""
+    """`lock.held_condition()` holds while the lock does; `lock.add_check_to()` takes it into a transaction."""
     engine.bind(Locks, Account, Device)
     Account("a").save()
-    for lock in (Account.lock("a", heartbeat=False), Device.lock("d", heartbeat=False)):
+    for lock in (Account.locked("a", heartbeat=False), Device.locked("d", heartbeat=False)):
         with pytest.raises(LockLost), lock:
             with TransactWrite(connection=Device._get_connection().connection) as transaction:
-                lock.check(transaction)
+                lock.add_check_to(transaction)
                 transaction.save(Device("other", state="guarded"))
             if lock.name.startswith(Account.Meta.table_name):
-                lock.item.save(lock.condition())
+                lock.item.save(lock.held_condition())
             model, key, _ = lock._handle.target.carrier
             assert model.break_lock(key, ticket=lock.ticket)
             with (
                 pytest.raises(TransactWriteError),
                 TransactWrite(connection=Device._get_connection().connection) as transaction,
             ):
-                lock.check(transaction)
+                lock.add_check_to(transaction)
                 transaction.save(Device("never"))
         Device.get("other").delete()
         with pytest.raises(Device.DoesNotExist):
@@ -545,7 +539,7 @@ def test_a_late_write_cannot_pass_a_later_one(account):
 def test_an_outsider_empties_a_queue_of_many_dead(account):
     """However many died in the queue, in as many requests as that takes."""
     with shifted_clock() as clock:
-        row = abandoned(account.lock("a", lease=6))._handle.target.row
+        row = abandoned(account.locked("a", lease=6))._handle.target.row
         for n in range(29):
             lock_requests.enter(row, lock_requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
         assert len(account.lock_state("a").entries) == 30

@@ -8,15 +8,8 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 from pynamodb.exceptions import PutError, TransactWriteError
 
-from pynamo_locking import (
-    Conflict,
-    ItemLocked,
-    LockingError,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactWrite,
-    VersionedMixin,
-)
+from pynamo_locking import TransactWrite, VersionedMixin
+from pynamo_locking.exceptions import Conflict, ItemLocked, LockingError, OutcomeUnknown, StaleVersion
 from tests.support import faults
 from tests.support.faults import delayed
 from tests.support.models import Locks, declare
@@ -54,7 +47,7 @@ def test_a_save_that_a_lock_refuses_may_still_arrive():
     """The lock is freed without a write, the first copy lands: "locked, nothing was written" would be a lie."""
     page = changed(Page)
     with (
-        held_elsewhere(Page.lock("k")),
+        held_elsewhere(Page.locked("k")),
         delayed("UpdateItem", times=1) as late,
         pytest.raises(OutcomeUnknown) as caught,
     ):
@@ -71,7 +64,7 @@ def test_a_save_that_a_lock_refuses_is_refused_for_good_once_the_holder_has_writ
     with Page.locked("k") as lock:
         lock.item.n = 7
         lock.item.save()
-    with held_elsewhere(Page.lock("k")), delayed("UpdateItem", times=1) as late, pytest.raises(PutError) as caught:
+    with held_elsewhere(Page.locked("k")), delayed("UpdateItem", times=1) as late, pytest.raises(PutError) as caught:
         page.save()
     assert isinstance(caught.value, (ItemLocked, StaleVersion))
     late[0]()
@@ -81,7 +74,7 @@ def test_a_save_that_a_lock_refuses_is_refused_for_good_once_the_holder_has_writ
 def test_a_save_that_was_sent_once_and_meets_a_lock_is_refused():
     """No earlier copy, no doubt."""
     page = changed(Page)
-    with held_elsewhere(Page.lock("k")), pytest.raises(ItemLocked):
+    with held_elsewhere(Page.locked("k")), pytest.raises(ItemLocked):
         page.save()
     assert stored(Page) == 0
 
@@ -90,7 +83,7 @@ def test_a_transaction_that_a_lock_refuses_may_still_arrive():
     """As a save; and then both items are written."""
     page, note = changed(Page), changed(Note)
     with delayed("TransactWriteItems", times=1) as late:
-        with held_elsewhere(Page.lock("k")), pytest.raises(OutcomeUnknown) as caught, transaction() as write:
+        with held_elsewhere(Page.locked("k")), pytest.raises(OutcomeUnknown) as caught, transaction() as write:
             write.save(page)
             write.save(note)
         assert isinstance(caught.value, TransactWriteError)

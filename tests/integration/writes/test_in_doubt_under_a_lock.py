@@ -8,8 +8,9 @@ from __future__ import annotations
 import pynamodb.transactions
 import pytest
 
-from pynamo_locking import ConfigurationError, Conflict, LockLost, OutcomeUnknown, StaleVersion, TransactWrite
+from pynamo_locking import TransactWrite
 from pynamo_locking._io import lock_requests
+from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, OutcomeUnknown, StaleVersion
 from tests.support import faults
 from tests.support.faults import delayed, lost_responses
 from tests.support.models import APART, Account, Device, Locks
@@ -25,7 +26,7 @@ def account(engine):
     engine.bind(Account, Locks, Device)
     Account("a", balance=100).save()
     Device("d", total=100).save()
-    for lock in (Account.lock("a"), Device.lock("d")):
+    for lock in (Account.locked("a"), Device.locked("d")):
         with lock:
             pass
     return Account
@@ -46,7 +47,7 @@ WRITES = {
 def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lost(account, way, is_applied):
     """Botocore's attempts get no answer, the lock is broken, and ours is refused: unknown, and it says so."""
     broken = []
-    lock = account.lock("a", heartbeat=False).acquire()
+    lock = account.locked("a", heartbeat=False).acquire()
     item = lock.item
     item.note = "written"
     with (
@@ -69,7 +70,7 @@ def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lo
 @pytest.mark.parametrize("is_applied", [True, False])
 def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
     """A copy that was applied is known by its token or id; if none was, the item, which was not refused, tells so."""
-    lock = Device.lock("d", heartbeat=False).acquire()
+    lock = Device.locked("d", heartbeat=False).acquire()
     lock.item.state = "written"
     with faults.unanswered(
         "TransactWriteItems", then=lambda: Device.break_lock("d", ticket=lock.ticket), is_applied=is_applied
@@ -89,7 +90,7 @@ def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
 @pytest.mark.parametrize("way", [*WRITES, "edit"])
 def test_a_deletion_by_others_is_noted_by_the_write_that_is_refused(engine, account, way):
     """No document is left to tell of it, and this write, which was refused, has not removed our entry."""
-    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
     lock = edit.lock if way == "edit" else edit
     given = edit.__enter__()
     key = account._get_connection().connection.get_identifier_map(account.Meta.table_name, "a")
@@ -109,7 +110,7 @@ def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
 
     But for a delete in doubt, which may have taken our entry with it.
     """
-    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
     lock = edit.lock if way == "edit" else edit
     operation = "DeleteItem" if way == "delete" else "UpdateItem"
 
@@ -184,7 +185,7 @@ def test_a_delete_in_doubt_and_a_write_that_finds_it_done_is_no_loss(account, wa
 @pytest.mark.parametrize("way", ["release", "renew"])
 def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
     """The document remembers who was thrown out, whatever else may have removed the entry."""
-    lock = account.lock("a", heartbeat=False).acquire()
+    lock = account.locked("a", heartbeat=False).acquire()
     with delayed("DeleteItem"), pytest.raises(OutcomeUnknown):
         lock.item.delete()
     account.break_lock("a", ticket=lock.ticket)
@@ -218,7 +219,7 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
 
 def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, monkeypatch):
     """A thread that writes under the lock comes too late: after the release, which is not answered yet."""
-    lock = account.lock("a", heartbeat=False).acquire()
+    lock = account.locked("a", heartbeat=False).acquire()
     item, original, refused = lock.item, lock_requests.release, []
 
     def save():
@@ -283,7 +284,7 @@ def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
         with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
             lock.item.delete()
         in_thread(lambda: account("a").save())
-        in_thread(lambda: account.lock("a", settings=APART).acquire().release())
+        in_thread(lambda: account.locked("a", settings=APART).acquire().release())
         copy = in_thread(lambda: account.get("a"))
         with pytest.raises((LockLost, ConfigurationError)), _stock(account) as transaction:
             transaction.save(copy)

@@ -13,8 +13,9 @@ import pytest
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
-from pynamo_locking import LockLost, LockSettings, LockTimeout, OutcomeUnknown, TransactWrite
+from pynamo_locking import LockSettings, TransactWrite
 from pynamo_locking._io import client, lock_requests
+from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown
 from tests.support import faults
 from tests.support.faults import between_attempts, count_requests, doubled, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks, declare
@@ -75,7 +76,7 @@ def test_entering_with_no_document_yet(engine):
     engine.bind(Account, Locks)
     for n in range(TIMES):
         Account(str(n)).save()
-        for lock in (Account.lock(str(n), wait=0), Locks.lock(str(n), wait=0)):
+        for lock in (Account.locked(str(n), wait=0), Locks.locked(str(n), wait=0)):
             with lost_responses("UpdateItem", where=saying("#l = :map")) as faults, lock:
                 assert faults.hits == 1
                 assert len(type(lock.item).lock_state(str(n)).entries) == 1
@@ -177,7 +178,7 @@ def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
         with shifted_clock() as clock:
-            account.lock("a", lease=6, heartbeat=False).acquire()._handle.entry.end()
+            account.locked("a", lease=6, heartbeat=False).acquire()._handle.entry.end()
             clock.shift += 17
             with lost_responses("UpdateItem", where=EVICT) as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1
@@ -188,10 +189,10 @@ def test_evicting(account):
 
 def test_looking(account):
     """A waiter whose looks get lost looks again."""
-    holder = held_elsewhere(account.lock("a", settings=APART))
+    holder = held_elsewhere(account.locked("a", settings=APART))
     got = []
     with holder, lost_responses("GetItem", times=3) as faults:
-        waiter = account.lock("a", wait=60)
+        waiter = account.locked("a", wait=60)
         thread = threading.Thread(target=lambda: got.append(waiter.acquire()))
         thread.start()
         while faults.hits < 3:
@@ -328,7 +329,7 @@ def test_save_and_release_twice_without_knowing_it(engine, model, between):
 @pytest.mark.parametrize("way", ["release", "edit"])
 def test_a_broken_lock_is_lost_however_often_the_request_is_sent(account, way, sent):
     """The document remembers that it was broken: neither the last write nor the release passes for applied."""
-    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
     where = RELEASE if way == "release" else saves
     with pytest.raises(LockLost) as caught, doubled("UpdateItem", times=sent - 1, where=where) as faults, edit as given:
         lock = edit.lock if way == "edit" else edit
@@ -354,7 +355,7 @@ def test_a_document_that_was_made_anew_knows_nothing(account, way, hours):
             pass
         clock.shift -= hours * 3600
 
-    edit = account.edit("a", heartbeat=False) if way == "edit" else account.lock("a", heartbeat=False)
+    edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
     lock = edit.lock if way == "edit" else edit
     with shifted_clock() as clock, pytest.raises(LockLost) as caught, edit as given:
         in_thread(break_and_make_anew)
@@ -452,7 +453,7 @@ def test_our_transaction(engine):
 
 def test_breaking_and_looking_from_outside(account):
     """The operator's requests are repeated as well."""
-    lock = account.lock("a", heartbeat=False).acquire()
+    lock = account.locked("a", heartbeat=False).acquire()
     with lost_responses("GetItem", times=2), lost_responses("UpdateItem", where=EVICT), count_requests() as counted:
         broken = account.break_lock("a", ticket=lock.ticket)
     assert account.lock_state("a").entries == ()

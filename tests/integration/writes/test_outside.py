@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking import OutcomeUnknown, TransactWrite
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import OutcomeUnknown
 from tests.support.faults import between_attempts, is_save, lost_responses
 from tests.support.parties import in_thread
 
@@ -54,7 +55,7 @@ def test_a_write_from_outside_that_was_repeated_is_not_called_refused(account):
     """Applied, answer lost, another party locks, the repetition is refused: the outcome is unknown."""
     item = account.get("a")
     item.balance = 77
-    lock = account.lock("a")
+    lock = account.locked("a")
     comes = between_attempts(lambda: in_thread(lock.acquire))
     with comes, lost_responses("UpdateItem", where=is_save), pytest.raises(OutcomeUnknown):
         item.save()

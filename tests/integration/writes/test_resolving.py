@@ -10,8 +10,9 @@ import pytest
 from botocore.exceptions import ClientError
 from pynamodb.exceptions import UpdateError
 
-from pynamo_locking import OutcomeUnknown, StaleVersion, TransactWrite, VersionedMixin
+from pynamo_locking import TransactWrite, VersionedMixin
 from pynamo_locking._writes.writer import Writer
+from pynamo_locking.exceptions import OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks, declare
@@ -232,7 +233,7 @@ def test_while_the_item_is_locked_it_is_not_to_be_known(engine):
     """The request may arrive when the lock is free, and the write that would prevent it has to wait as well."""
     with delayed("UpdateItem") as late:
         error = unknown(saves, Page)
-    with held_elsewhere(Page.lock("k")):
+    with held_elsewhere(Page.locked("k")):
         assert error.resolve() == "unknown"
     late[0]()
     assert error.resolve() == "applied"

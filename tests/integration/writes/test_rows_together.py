@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import (
-    LockLost,
-    NamedLock,
-    NotUnique,
-    OutcomeUnknown,
-    StaleVersion,
-    TransactionTable,
-    TransactWrite,
-    UniqueTable,
-    transaction,
-)
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose
+from pynamo_locking import NamedLock, TransactionTable, TransactWrite, transaction
+from pynamo_locking.exceptions import LockLost, NotUnique, OutcomeUnknown, StaleVersion
+from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose_lock
 from tests.support.faults import unanswered
 from tests.support.models import declare
 from tests.support.parties import abandoned, in_thread
@@ -82,7 +74,7 @@ def add(model: Any, key: str, times: int = 1) -> None:
 def check_and_save(read: Any, saved: Any) -> None:
     """Check one item and save another, in one native transaction."""
     with TransactWrite(connection=Versioned._get_connection().connection) as tx:
-        tx.read(read)
+        tx.check(read)
         tx.save(saved)
 
 
@@ -145,7 +137,7 @@ def test_an_eviction_that_left_a_trace_tells_that_the_last_save_was_not_stored(m
     Beside("a").save()
 
     def next_holder() -> None:
-        lose(Beside, "a")
+        lose_lock(Beside, "a")
         for _ in range(2):
             with Beside.edit("a") as item:
                 item.n += 1
@@ -161,7 +153,7 @@ def test_a_write_that_is_stored_under_its_own_id_was_applied_whatever_became_of_
     with pytest.raises(LockLost), Inside.locked("a", heartbeat=False) as lock:
         lock.item.n = 5
         with (
-            lost(lambda: lose(Inside, "a"), is_applied=True),
+            lost(lambda: lose_lock(Inside, "a"), is_applied=True),
             TransactWrite(connection=Inside._get_connection().connection) as tx,
         ):
             tx.save(lock.item)
@@ -186,7 +178,7 @@ def test_a_lock_that_was_lost_is_told_beside_a_row_that_was_not_refused(models: 
         other = Versioned.get("b")
         lock.item.n = other.n = 5
         with (
-            lost(lambda: lose(Inside, "a")),
+            lost(lambda: lose_lock(Inside, "a")),
             pytest.raises(LockLost),
             TransactWrite(connection=Inside._get_connection().connection) as tx,
         ):
@@ -213,7 +205,7 @@ def test_a_taken_value_is_told_once_the_dead_holder_is_evicted(models: None) -> 
     with VirtualClock() as clock:
         Named("a", name="x").save()
         Named("b", name="y").save()
-        abandoned(Named.lock("a"))
+        abandoned(Named.locked("a"))
         clock.jump(100_000)
         item = Named.get("a")
         item.name = "y"

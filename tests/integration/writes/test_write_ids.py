@@ -24,7 +24,8 @@ from pynamodb.exceptions import DeleteError, PutError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import Conflict, OutcomeUnknown, StaleVersion, TransactWrite, VersionAttribute, VersionedMixin
+from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
+from pynamo_locking.exceptions import Conflict, OutcomeUnknown, StaleVersion
 from tests.support import faults
 from tests.support.faults import answered, between_attempts, count_requests, lost_requests, lost_responses
 from tests.support.models import meta

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynamo_locking import PayloadMismatch
+from pynamo_locking.exceptions import PayloadMismatch
 from tests.simulation.checkers.base import Checker
 from tests.simulation.history import Told
 from tests.simulation.models import Called, Coin

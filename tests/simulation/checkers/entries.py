@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pynamo_locking import LockLost
+from pynamo_locking.exceptions import LockLost
 from tests.simulation.checkers.base import Checker, queue_of
 from tests.simulation.checkers.items import READS
 from tests.simulation.engine.faults import TIMEOUTS, Fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from pynamo_locking import StaleVersion
+from pynamo_locking.exceptions import StaleVersion
 from tests.simulation.checkers.base import Checker, content_of, log_of
 from tests.simulation.checkers.lives import is_replaced
 from tests.simulation.engine.faults import Fault

@@ -9,7 +9,7 @@ from tests.simulation.history import Told
 from tests.simulation.workloads.jobs import Periods
 
 if TYPE_CHECKING:
-    from pynamo_locking._core.lock_queue import Success
+    from pynamo_locking._core.lock_queue import RunRecord
     from tests.simulation.engine.network import Change, Request
     from tests.simulation.run import Run
 
@@ -25,7 +25,7 @@ class OneSuccess(Checker):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._noted: list[Success] = []
+        self._noted: list[RunRecord] = []
 
     def on_changes(self, request: Request, changes: list[Change]) -> None:
         """Look at each success that is noted, and at what becomes of the row."""
@@ -49,7 +49,7 @@ class OneSuccess(Checker):
                     f"{request.actor} lets {change.place} expire before the end of its period",
                 )
 
-    def _require_right(self, success: Success, holders: set[int], workload: Periods, what: str) -> None:
+    def _require_right(self, success: RunRecord, holders: set[int], workload: Periods, what: str) -> None:
         self.require(success.ticket in holders, f"{what}, and does not hold the lock: {holders}")
         self.require(success.ticket in workload.ended, f"{what}, and its work has not ended well")
         for other in self._noted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking import LockTimeout
+from pynamo_locking.exceptions import LockTimeout
 from tests.simulation.checkers.base import Checker, queue_of
 from tests.simulation.claims import is_turn, queued_in
 from tests.simulation.engine.faults import Fault

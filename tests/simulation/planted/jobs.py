@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking._core.lock_queue import Success
+from pynamo_locking._core.lock_queue import RunRecord
 from pynamo_locking._io import lock_record, lock_requests, protocol, runtime
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._recipes.once import Once, Period
@@ -23,7 +23,7 @@ def success_before_the_work(judge: Any, once: Any) -> Any:
     is_ours = judge(once)
     if is_ours:
         held = once.lock._handle.entry
-        success = Success(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
+        success = RunRecord(held.entry.ticket, "", once._begin_ms, once._began_ms, once._began_ms)
         stored = {":success": lock_record.stored_success(success, once._period.kept_s(0))}
         note = protocol.OWN_ENTRY + Clause(set_="#l.#success = :success")
         lock_requests._update(held.row, note, lock_requests.mine(held.entry) | stored)
@@ -55,7 +55,7 @@ def period_not_looked_at_under_the_lock(_original: Any, once: Any) -> bool:
 @plants(PLAN.but(parties=3, processes=3, rounds=2, skew="some"), "OneSuccess", limit=400)
 @replaces(Period, "answer")
 def period_compared_for_equality(
-    _original: Any, period: Period, begin_ms: int, now_ms: int, last: Success | None
+    _original: Any, period: Period, begin_ms: int, now_ms: int, last: RunRecord | None
 ) -> str:
     """A run is due if its period is another one than the last: a clock that is behind runs an old period again."""
     return "done" if last is not None and last.period_ms == begin_ms else "due"
@@ -63,7 +63,7 @@ def period_compared_for_equality(
 
 @plants(Plan("once in a period, at least apart", 3, 3, rounds=2, skew="some"), "OneSuccess", limit=400)
 @replaces(Period, "answer")
-def at_least_ignored(answer: Any, period: Period, begin_ms: int, now_ms: int, last: Success | None) -> Any:
+def at_least_ignored(answer: Any, period: Period, begin_ms: int, now_ms: int, last: RunRecord | None) -> Any:
     """A run begins at the border of two periods, right after another one."""
     return answer(Period(period.length_s, period.zone, 0), begin_ms, now_ms, last)
 

@@ -248,7 +248,7 @@ def transaction_in_parts(send_all: Any, work: Any) -> Any:
 @plants(Plan("lists", parties=3, processes=3), "OneOrder", limit=180)
 def read_set_not_checked() -> Patches:
     """A transaction does not check what it has only read."""
-    return [(TransactWrite, "read", lambda self, item: None)]
+    return [(TransactWrite, "check", lambda self, item: None)]
 
 
 @plants(Plan("edit, in steps"), "NothingLost", limit=200)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pynamo_locking._core import transactions
-from pynamo_locking._core.transactions import Plan as Paths
+from pynamo_locking._core.transactions import CommitPlan as Paths
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._io import client, protocol, transaction_record, write_intents
 from pynamo_locking._io.client import persistently

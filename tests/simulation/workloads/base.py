@@ -83,7 +83,7 @@ class Workload:
         """Return one lock for each row that is there."""
         for model, key in self.items:
             if has_lock(model) and self.exists(model, key):
-                yield model.lock(key)
+                yield model.locked(key)
 
     @staticmethod
     def exists(model: Any, key: str) -> bool:
@@ -137,7 +137,7 @@ class Workload:
         """Let items show the number of an operation in one native transaction, perhaps only if we still have a lock."""
         with kind(connection=Note._get_connection().connection) as transaction:
             if lock is not None:
-                lock.check(transaction)
+                lock.add_check_to(transaction)
             for item in items:
                 self.append(item, done)
                 transaction.save(item)

@@ -14,7 +14,10 @@ from tests.simulation.workloads.transacting import LEASE_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking import IdempotentCall, Lock, Transaction
+    from pynamo_locking.recipes import IdempotentCall
+    from pynamo_locking.transactions import Transaction
+
+    from pynamo_locking import Lock
     from tests.simulation.engine.network import Place
     from tests.simulation.history import Operation, Told
 
@@ -50,7 +53,7 @@ class Calls(Workload):
         with self.history.operation("call") as done:
             asked_ms = runtime.current.time_ms()
             done.value = asked_ms, payload, None, None
-            call = Called.call(KEY, payload=payload, keep=self.keep_s)
+            call = Called.call(KEY, payload=payload, expires_after=self.keep_s)
             result = {"by": done.number, "way": way, "payload": payload}
             if way == BY_COMMIT:
                 with transaction(lease=LEASE_S, workers=1, wait=100) as tx, call:
@@ -89,7 +92,7 @@ class Calls(Workload):
 
     def locks(self) -> Iterator[Lock[Any]]:
         yield from super().locks()
-        yield Called.lock(KEY)
+        yield Called.locked(KEY)
 
 
 class CallsOfTwoPayloads(Calls):

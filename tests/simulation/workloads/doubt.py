@@ -18,7 +18,7 @@ class IdleHolders(Workload):
     def party(self, index: int, turn: int) -> None:
         """Hold, or write from outside: alone, in a transaction, or again and again."""
         if index % 2 == 0:
-            self.holding(Document.lock("d"), lambda _: runtime.current.sleep(1.5))
+            self.holding(Document.locked("d"), lambda _: runtime.current.sleep(1.5))
         else:
             (self.save, self.transact, self.modify)[(index // 2 * 2 + turn) % 3]()
 
@@ -105,7 +105,7 @@ class LockedCreate(Workload):
             runtime.current.sleep(1.5)
             self.plain_delete(Device, "d")
             return
-        lock = Device.lock("d")
+        lock = Device.locked("d")
         if self.taken(lock):
             with self.history.operation("create", place(Device, "d"), ticket=lock.ticket) as done:
                 Device("d", log=[done.number]).save()

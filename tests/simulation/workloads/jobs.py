@@ -41,7 +41,7 @@ class Periods(Workload):
     def party(self, index: int, turn: int) -> None:
         runtime.current.sleep(PAUSES_S[self.pick(len(PAUSES_S), "pause")])
         if index == 2 and turn == 0:
-            self.saves(Names.lock("job"))
+            self.saves(Names.locked("job"))
             return
         once = Names.once("job", period=PERIOD_S, at_least=self.at_least_s, wait=WAITS_S[self.pick(3, "wait")])
         row = place(Names, "job")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking import LockLost
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockLost
 from tests.simulation.checkers.base import Violation
 from tests.simulation.history import Told
 from tests.simulation.models import NO_HINTS, Names, Note
 from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
-    from pynamo_locking import Term
+    from pynamo_locking.recipes import LeaderTerm
+
     from tests.simulation.engine.scheduler import Process
     from tests.simulation.history import History
 
@@ -24,11 +25,11 @@ LONGEST_S = 9.0
 class Led:
     """A term, as the checkers see a lock."""
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: LeaderTerm) -> None:
         self._term = term
         self._handle = term._lock._handle
         self.ticket = term.ticket
-        self.check = term.check
+        self.check = term.add_check_to
 
     @property
     def is_held(self) -> bool:
@@ -55,7 +56,7 @@ class Leaders(Workload):
         is_over = runtime.current.event()
         kind = (index + turn) % 3
 
-        def work(term: Term) -> None:
+        def work(term: LeaderTerm) -> None:
             try:
                 self.lead(term, kind)
             finally:
@@ -67,7 +68,7 @@ class Leaders(Workload):
             is_over.wait()
         self._candidates.remove(process)
 
-    def lead(self, term: Term, kind: int) -> None:
+    def lead(self, term: LeaderTerm, kind: int) -> None:
         """Resign after a while, lead until the longest term is over, or hang; the last two while others wait."""
         led: Any = Led(term)
         row = place(Names, "leader")
@@ -95,25 +96,25 @@ class Leaders(Workload):
         if self.write_beside(led).told is Told.APPLIED and later:
             self.history.scheduler.fail(Violation(f"Terms: written in term {led.ticket} after {later} had begun"))
 
-    def elected(self, term: Term) -> None:
+    def elected(self, term: LeaderTerm) -> None:
         """Note a term; each is later than those before it."""
         if self._terms and term.ticket <= max(self._terms):
             self.history.scheduler.fail(Violation(f"Terms: {term} began after {self._terms}"))
         self._terms.append(term.ticket)
 
-    def require_end(self, term: Term, since: float, longest_s: float) -> None:
+    def require_end(self, term: LeaderTerm, since: float, longest_s: float) -> None:
         """Look whether a term lasts longer than it may, on a clock that may be slow."""
         lasted_s = self.history.scheduler.now - since
         if term.is_leader and lasted_s > longest_s * 1.05:
             self.history.scheduler.fail(Violation(f"Terms: {term} lasts for {lasted_s:.1f} s"))
 
-    def require_last(self, term: Term) -> None:
+    def require_last(self, term: LeaderTerm) -> None:
         """Look whether the work of an earlier term was told to go on."""
         if self._terms and max(self._terms) > term.ticket:
             message = f"Terms: the work of {term} was told to go on in term {max(self._terms)}"
             self.history.scheduler.fail(Violation(message))
 
-    def is_wanted(self, term: Term) -> bool:
+    def is_wanted(self, term: LeaderTerm) -> bool:
         """Tell whether another candidate that lives has not led since that term."""
         others = [each for each in self._candidates if each.is_alive]
         return len(others) > 1 and max(self._terms, default=0) <= term.ticket

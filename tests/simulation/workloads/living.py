@@ -36,7 +36,7 @@ class _Lives(Workload):
 
     def delete_locked(self) -> None:
         """Delete the item under its lock. From then on the lock may go with it, so it is not reported as held."""
-        lock = self.model.lock("d")
+        lock = self.model.locked("d")
 
         def delete() -> None:
             with self.history.operation("delete", place(self.model, "d"), ticket=lock.ticket):
@@ -46,7 +46,7 @@ class _Lives(Workload):
 
     def save(self) -> None:
         """Change the item under its lock, or without any."""
-        self.saves(self.model.lock("d"), 0)
+        self.saves(self.model.locked("d"), 0)
 
 
 class LivesOfAccount(_Lives):

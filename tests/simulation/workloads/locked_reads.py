@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from pynamo_locking import Transaction
+from pynamo_locking.transactions import Transaction
+
 from tests.simulation.models import Card
 from tests.simulation.workloads.base import Workload, place
 from tests.simulation.workloads.transacting import LEASE_S

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pynamo_locking import LockingError, locked_all
+from pynamo_locking import locked_all
+from pynamo_locking.exceptions import LockingError
 from tests.simulation.models import BY_PACE, OFTEN, Account, Device, Document
 from tests.simulation.workloads.base import Workload, place
 
@@ -19,7 +20,7 @@ class Embedded(Workload):
     items = ((Account, "a"),)
 
     def party(self, index: int, turn: int) -> None:
-        self.saves(Account.lock("a"), 0)
+        self.saves(Account.locked("a"), 0)
 
 
 class SeparateRow(Workload):
@@ -29,7 +30,7 @@ class SeparateRow(Workload):
     items = ((Device, "d"),)
 
     def party(self, index: int, turn: int) -> None:
-        self.saves(Device.lock("d"), 0)
+        self.saves(Device.locked("d"), 0)
 
 
 class LongWork(Workload):
@@ -39,7 +40,7 @@ class LongWork(Workload):
     items = ((Document, "d"),)
 
     def party(self, index: int, turn: int) -> None:
-        self.saves(Document.lock("d"), 7.0, 1.0)
+        self.saves(Document.locked("d"), 7.0, 1.0)
 
 
 class Polling(Workload):
@@ -50,7 +51,7 @@ class Polling(Workload):
     settings = OFTEN
 
     def party(self, index: int, turn: int) -> None:
-        self.saves(Account.lock("a", settings=self.settings), 1.0 if index + turn else 14.0)
+        self.saves(Account.locked("a", settings=self.settings), 1.0 if index + turn else 14.0)
 
 
 class PollingByPace(Polling):
@@ -69,13 +70,13 @@ class NoHeartbeat(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take, work, save; some make sure of the rest of their lease, some do not."""
-        lock = Account.lock("a", heartbeat=False)
+        lock = Account.locked("a", heartbeat=False)
         self.using(lock, lambda: self.work(lock, 3.0 + 4.0 * (index % 2)))
 
     def work(self, lock: Lock[Any], work_s: float) -> None:
         self.save_locked(lock, work_s)
         with self.history.operation("read", place(Account, "a")) as done:
-            lock.ensure(5)
+            lock.ensure_remaining(5)
             done.value = list(Account.get("a", consistent_read=True).log or [])
         self.save_locked(lock)
 
@@ -103,12 +104,12 @@ class Reentry(Workload):
     items = ((Document, "d"),)
 
     def party(self, index: int, turn: int) -> None:
-        outer = Document.lock("d")
+        outer = Document.locked("d")
         self.using(outer, lambda: self.work(outer))
 
     def work(self, outer: Lock[Any]) -> None:
         self.save_locked(outer)
-        self.saves(Document.lock("d"), 0)
+        self.saves(Document.locked("d"), 0)
         self.save_locked(outer)
         edit = Document.edit("d")
         with self.history.operation("edit", place(Document, "d")) as done, edit as item:
@@ -124,7 +125,7 @@ class Waits(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        lock = Account.lock("a")
+        lock = Account.locked("a")
         self.using(lock, lambda: self.save_locked(lock, work_s=2.0), wait=(0, 5, 1000)[(index + turn) % 3])
 
 
@@ -135,7 +136,7 @@ class Both(Workload):
     items = ((Account, "a"), (Document, "b"), (Device, "c"))
 
     def party(self, index: int, turn: int) -> None:
-        locks: list[Any] = [Account.lock("a"), (Document, Device)[turn % 2].lock("bc"[turn % 2])]
+        locks: list[Any] = [Account.locked("a"), (Document, Device)[turn % 2].locked("bc"[turn % 2])]
         if index % 2:
             locks.reverse()
         try:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.exceptions import TransactGetError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import BatchError, ConfigurationError, ItemNotFound, LockingError, TransactWrite, locked_all
+from pynamo_locking import TransactWrite, locked_all
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import BatchError, ConfigurationError, ItemNotFound, LockingError
 from tests.simulation.history import Told
 from tests.simulation.models import Account, Crate, Device, Document, Note, Voucher
 from tests.simulation.workloads.base import Workload, place
@@ -30,7 +31,7 @@ class LockedUpdates(Workload):
 
     def party(self, index: int, turn: int) -> None:
         model: Any = (Document, Device, Account)[turn % 3 if index < 3 else 1]
-        lock = model.lock("d")
+        lock = model.locked("d")
 
         def work(_: Grant) -> None:
             for checks in (False, True):
@@ -54,7 +55,7 @@ class UpdatesBeside(LockedUpdates):
     def party(self, index: int, turn: int) -> None:
         """Take, update, save what the update has left here, release."""
         model, key = self.items[turn % 2]
-        lock = model.lock(key)
+        lock = model.locked(key)
 
         def work() -> None:
             self.update(lock, checks_version=bool(index % 2))
@@ -70,7 +71,7 @@ class LockedBatch(Workload):
     items = ((Document, "d"), (Document, "e"), (Device, "f"))
 
     def party(self, index: int, turn: int) -> None:
-        locks: list[Any] = [Document.lock("d"), Document.lock("e"), Device.lock("f")]
+        locks: list[Any] = [Document.locked("d"), Document.locked("e"), Device.locked("f")]
         try:
             with locked_all(*locks[:: 1 - 2 * (index % 2)]):
                 self.write(locks, transactions=bool((index + turn) % 2))
@@ -103,7 +104,7 @@ class DeletedTogether(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        lock = Document.lock("d")
+        lock = Document.locked("d")
         self.using(lock, lambda: self.delete(lock))
         self.plain_create(Document, "d")
 
@@ -139,7 +140,7 @@ class StockTransactions(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        lock = Document.lock("d")
+        lock = Document.locked("d")
         if (index + turn) % 3 == 0:
             self.transact(None)
         else:
@@ -176,7 +177,7 @@ class ExpiringLocks(_Prolonged):
 
     def use(self) -> None:
         """Save under the lock; then it lives for longer."""
-        lock = Voucher.lock("v")
+        lock = Voucher.locked("v")
 
         def save(_: Grant) -> None:
             with self.history.operation("save", self.item(lock), ticket=lock.ticket) as done:
@@ -190,6 +191,6 @@ class ExpiringLocks(_Prolonged):
 
     def locks(self) -> Iterator[Lock[Any]]:
         """Take the lock as often as it takes to be told that there is nothing to lock: that empties the queue, too."""
-        with contextlib.suppress(ItemNotFound), Voucher.lock("v"):
+        with contextlib.suppress(ItemNotFound), Voucher.locked("v"):
             pass
         yield from ()

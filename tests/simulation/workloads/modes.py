@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import ConfigurationError, TransactWrite
+from pynamo_locking import TransactWrite
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import ConfigurationError
 from tests.simulation.history import Told
 from tests.simulation.models import OFTEN, Account, Device, Document, Note
 from tests.simulation.workloads.base import Workload, place
@@ -72,10 +73,10 @@ class _Readers(Sharing):
 
     def party(self, index: int, turn: int) -> None:
         if (index + turn) % 3 == 0:
-            lock = self.model.lock("a")
+            lock = self.model.locked("a")
             self.holding(lock, lambda _: self.write_both(lock))
         else:
-            lock = self.model.lock("a", shared=True)
+            lock = self.model.locked("a", shared=True)
             self.holding(lock, lambda grant: self.read_both(lock, grant))
 
     def write_both(self, lock: Lock[Any]) -> None:
@@ -120,9 +121,9 @@ class SleepyReaders(Sharing):
 
     def party(self, index: int, turn: int) -> None:
         if index % 2:
-            self.saves(Account.lock("a", settings=OFTEN), 0)
+            self.saves(Account.locked("a", settings=OFTEN), 0)
             return
-        lock = Account.lock("a", shared=True, heartbeat=False, settings=OFTEN)
+        lock = Account.locked("a", shared=True, heartbeat=False, settings=OFTEN)
 
         def read(grant: Grant) -> None:
             runtime.current.sleep(1.0)
@@ -141,7 +142,7 @@ class Downgrades(Sharing):
     def party(self, index: int, turn: int) -> None:
         model = self.models[turn % 2]
         role = (index + turn) % 3
-        lock = model.lock("d", shared=role == 1)
+        lock = model.locked("d", shared=role == 1)
 
         def work(grant: Grant) -> None:
             if role == 1:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking import ConfigurationError
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import ConfigurationError
 from tests.simulation.models import Account, Names, Note
 from tests.simulation.workloads.base import place
 from tests.simulation.workloads.modes import Sharing
@@ -29,15 +29,15 @@ class Semaphores(Sharing):
     def locks(self) -> Iterator[Lock[Any]]:
         """Return them while we have the other permit: the dead may stay in the queue until one is missing."""
         for model, key in ((Names, "pool"), (Account, "a")):
-            first: Lock[Any] = model.lock(key, permits=2)
+            first: Lock[Any] = model.locked(key, permits=2)
             contextvars.Context().run(first.acquire)  # or else the second one would be the same permit
-            yield model.lock(key, permits=2)
+            yield model.locked(key, permits=2)
             first.release()
 
     def party(self, index: int, turn: int) -> None:
         """Take a permit, work, write beside it or try to write under it."""
         model: Any = (Names, Account)[turn % 2]
-        lock = model.lock("pool" if model is Names else "a", permits=2, wait=(1000, 1000, 8, 0)[index % 4])
+        lock = model.locked("pool" if model is Names else "a", permits=2, wait=(1000, 1000, 8, 0)[index % 4])
 
         def work(_: Grant) -> None:
             runtime.current.sleep(1.0)
@@ -59,7 +59,7 @@ class Disagreements(Sharing):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        lock = Names.lock("pool", permits=1 + (index + turn) % 2)
+        lock = Names.locked("pool", permits=1 + (index + turn) % 2)
         try:
             if not self.taken(lock):
                 return
@@ -74,4 +74,4 @@ class Disagreements(Sharing):
         for entry in Names.lock_state("pool").entries:
             self.history.broken.add((place(Names, "pool"), entry.ticket))
             Names.break_lock("pool", ticket=entry.ticket)
-        yield Names.lock("pool")
+        yield Names.locked("pool")

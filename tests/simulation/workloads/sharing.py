@@ -6,8 +6,8 @@ import contextlib
 import contextvars
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking import LockingError
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockingError
 from tests.simulation.models import Account, Device, Document, Names, Note, Vault
 from tests.simulation.workloads.base import Workload, place
 
@@ -26,11 +26,11 @@ class Named(Workload):
 
     def party(self, index: int, turn: int) -> None:
         """Take it with or without patience, renew or make sure of it, write beside it."""
-        lock = Names.lock("job")
+        lock = Names.locked("job")
 
         def work(_: Grant) -> None:
             try:
-                (lock.renew if turn % 2 else lambda: lock.ensure(5.5))()
+                (lock.renew if turn % 2 else lambda: lock.ensure_remaining(5.5))()
             except LockingError:
                 self.history.losses += 1
             self.write_beside(lock)
@@ -55,7 +55,7 @@ class Neighbours(Workload):
         self.once()
 
     def once(self) -> None:
-        self.saves(Account.lock("a"), 0)
+        self.saves(Account.locked("a"), 0)
 
 
 class Callers(Workload):
@@ -84,13 +84,13 @@ class Callers(Workload):
         """Take the lock in one of several ways."""
         model = self.model
         if model is Names:
-            self.saves(Names.lock("job"))
+            self.saves(Names.locked("job"))
         elif how % 4 == 0:
             self.edits(model.edit("d"), fails=how % 8 == 4)
         elif how % 4 == 1:
-            self.saves(model.lock("d"), 0, 0)
+            self.saves(model.locked("d"), 0, 0)
         elif how % 4 == 2:
-            self.saves(model.lock("d", wait=3.0))
+            self.saves(model.locked("d", wait=3.0))
         else:
             self.edits(model.edit("d", wait=(0, 8.0)[how % 8 == 3]))
 
@@ -121,7 +121,7 @@ class Inherit(Workload):
 
     def party(self, index: int, turn: int) -> None:
         model: Any = (Document, Device)[turn % 2]
-        lock = model.lock("d")
+        lock = model.locked("d")
 
         def work() -> None:
             with self.history.held(lock, self.row(lock)):
@@ -158,7 +158,7 @@ class Broken(Workload):
         if index == 0:
             self.break_it(model)
             return
-        self.saves(model.lock("d"), 1.0, 0)
+        self.saves(model.locked("d"), 1.0, 0)
 
     def break_it(self, model: Any) -> None:
         """Remove the first entry. What was broken may believe to hold the lock until its next request."""
@@ -184,4 +184,4 @@ class NoHints(Workload):
     is_contended = True
 
     def party(self, index: int, turn: int) -> None:
-        self.saves(Vault.lock("v", heartbeat=bool((index + turn) % 2)), 3.0 + 4.0 * (index % 2), 0)
+        self.saves(Vault.locked("v", heartbeat=bool((index + turn) % 2)), 3.0 + 4.0 * (index % 2), 0)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import ConfigurationError, LockingError
 from pynamo_locking._io import concurrency, runtime
+from pynamo_locking.exceptions import ConfigurationError, LockingError
 from tests.simulation.checkers.base import Violation
 from tests.simulation.engine import loop
 from tests.simulation.history import Told, _inherited

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
-from pynamo_locking import LockingError, Transaction, sweep
 from pynamo_locking._io import runtime
+from pynamo_locking.exceptions import LockingError
 from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place
@@ -30,7 +31,7 @@ class Transacting(Workload):
 
     def clean_up(self) -> None:
         """Sweep once, after all late requests have arrived: no mark is left, before any request meets it."""
-        report = sweep(Headers)
+        report = Headers.sweep()
         assert not report.failed, report
         connection = Coin._get_connection()
         kwargs = {"TableName": connection.table_name, "ConsistentRead": True}
@@ -157,7 +158,7 @@ class Crowd(Transacting):
         elif way == 1:
             self.plain_save(Coin, "a")
         elif way == 2:
-            self.saves(Coin.lock("b"), 0)
+            self.saves(Coin.locked("b"), 0)
         else:
             with self.history.operation("update", place(Coin, "c")) as done:
                 coin = Coin.get("c", consistent_read=True)
@@ -251,13 +252,13 @@ class Sweepers(Transacting):
     def prepare(self) -> None:
         """Let a coin have a lock document, without which the first mark leaves one: a late copy is refused then."""
         super().prepare()
-        Coin.lock("a").acquire().release()
+        Coin.locked("a").acquire().release()
 
     def party(self, index: int, turn: int) -> None:
         """Leave some marks and take them off again; or sweep."""
         if index % 2:
             with contextlib.suppress(LockingError):
-                sweep(Headers)
+                Headers.sweep()
             return
         with self.history.operation("given up"), self.begin() as tx:
             tx.touch(tx.get(Coin, "a"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PynamoDBException
 
-from pynamo_locking import Transaction, sweep
 from pynamo_locking._io import runtime
 from tests.simulation.history import Told
 from tests.simulation.models import Badge, Headers, Pass, Person, Uniques
@@ -135,7 +135,7 @@ class UniqueValuesInLongTransactions(UniqueValuesInTransactions):
     most_actions = 2
 
     def clean_up(self) -> None:
-        sweep(Headers)
+        Headers.sweep()
 
 
 class OneClaim(UniqueValuesInLongTransactions):

@@ -46,7 +46,7 @@ class LockedRegisters(Registers):
     is_contended = False
 
     def party(self, index: int, turn: int) -> None:
-        lock = LockedRegister.lock("r")
+        lock = LockedRegister.locked("r")
         self.holding(lock, lambda _: self.write(lock))
         self.look(LockedRegister)
 
@@ -110,6 +110,6 @@ class Lists(Workload):
             seen, note = (Note.get(key, consistent_read=True) for key in (read, written))
             self.append(note, done.number)
             with TransactWrite(connection=Note._get_connection().connection) as transaction:
-                transaction.read(seen)
+                transaction.check(seen)
                 transaction.save(note)
             done.seen = {place(Note, read): [int(each) for each in seen.log or []]}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking import BatchError, Conflict
+from pynamo_locking.exceptions import BatchError, Conflict
 from tests.simulation.models import Document, Note, StockNote
 from tests.simulation.workloads.base import Workload, place
 
@@ -88,7 +88,7 @@ class Outsiders(Workload):
 
     def party(self, index: int, turn: int) -> None:
         if index % 2 == 0:
-            self.saves(Document.lock("d"), 0)
+            self.saves(Document.locked("d"), 0)
         else:
             self.plain_save(Document, "d", "save from outside")
 

@@ -13,7 +13,7 @@ from certify import page, stages, work
 from certify.contract import Failed
 from certify.plan import ACCOUNTS
 from certify.work import Ledger, Meter
-from pynamo_locking import LockLost
+from pynamo_locking.exceptions import LockLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,10 +25,10 @@ from botocore.exceptions import (
 from pynamodb.exceptions import ScanError
 
 import pynamo_locking.cli
-from pynamo_locking import ConfigurationError, LockingError, OutcomeUnknown
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import locks, main, session, terminal
 from pynamo_locking.cli.terminal import Exit, Problem, explain
+from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 
 COMMANDS = [
     *(["tables", name] for name in ("create", "check")),

@@ -15,8 +15,8 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 
-from pynamo_locking import ConfigurationError, LockTimeout
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
+from pynamo_locking.exceptions import ConfigurationError, LockTimeout
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from tests.support.models import declare
 

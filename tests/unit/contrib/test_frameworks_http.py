@@ -7,15 +7,22 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from pynamo_locking.inspection import LockState
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import (
+from pynamo_locking import VersionedMixin
+from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.lock_queue import QueueEntry
+from pynamo_locking._core.write_outcome import Known
+from pynamo_locking._io import client, lock_record
+from pynamo_locking._items import versions
+from pynamo_locking.contrib import _frameworks
+from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
     InvalidInput,
     ItemLocked,
     LockLost,
-    LockState,
     LockTimeout,
     NotUnique,
     OutcomeUnknown,
@@ -24,14 +31,7 @@ from pynamo_locking import (
     StaleVersion,
     TransactionAborted,
     TransactionConflict,
-    VersionedMixin,
 )
-from pynamo_locking._core.lock_modes import WHOLE
-from pynamo_locking._core.lock_queue import QueueEntry
-from pynamo_locking._core.write_outcome import Known
-from pynamo_locking._io import client, lock_record
-from pynamo_locking._items import versions
-from pynamo_locking.contrib import _frameworks
 from tests.support.models import declare
 
 SECRET = "do not tell"

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamo_locking import (
-    ConfigurationError,
-    LockableModel,
-    LockAttribute,
-    LockSettings,
-    NamedLock,
-    TransactionTable,
-    VersionAttribute,
-)
+from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, TransactionTable, VersionAttribute
 from pynamo_locking.contrib import _frameworks
+from pynamo_locking.exceptions import ConfigurationError
 
 
 def models():

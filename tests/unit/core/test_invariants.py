@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking._core import invariants
 from pynamo_locking._core.lock_modes import LockMode
-from pynamo_locking._core.lock_queue import LockState, QueueEntry, Success
+from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
 
 
 def entry(ticket: int, **changes: Any) -> QueueEntry:
@@ -33,7 +33,7 @@ def broken() -> LockState:
     return state
 
 
-SUCCESS: Final = Success(ticket=5, owner="a", period_ms=0, began_ms=1, ended_ms=2)
+SUCCESS: Final = RunRecord(ticket=5, owner="a", period_ms=0, began_ms=1, ended_ms=2)
 HELD: Final = LockState((entry(7), entry(8)), next_ticket=9, since=5, evicted={6: 6}, success=SUCCESS)
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking import ConfigurationError, LockSettings
+from pynamo_locking import LockSettings
 from pynamo_locking._core import lease
 from pynamo_locking._core.lease import check_lease, seconds
+from pynamo_locking.exceptions import ConfigurationError
 from tests.unit.helpers import steady
 
 LENGTHS = st.floats(0.1, 86_400)
@@ -55,8 +56,8 @@ def test_a_duration_too_large_for_a_float_is_refused():
 @pytest.mark.parametrize("value", [-1, -0.001, -math.inf, math.nan, timedelta(seconds=-1)])
 def test_durations_below_zero_are_refused_by_name(value):
     """Negative durations and NaN are a ConfigurationError that names the argument and shows the value."""
-    with pytest.raises(ConfigurationError, match=r"^poll must not be negative.*, got ") as caught:
-        seconds(value, "poll")
+    with pytest.raises(ConfigurationError, match=r"^poll_interval must not be negative.*, got ") as caught:
+        seconds(value, "poll_interval")
 
     assert repr(value) in str(caught.value)
 
@@ -74,9 +75,9 @@ def test_defaults():
         heartbeat=True,
         max_clock_skew=10,
         max_waiters=100,
-        poll_min=0.01,
-        poll=0.1,
-        poll_max=2,
+        min_poll_interval=0.01,
+        poll_interval=0.1,
+        max_poll_interval=2,
         request_timeout=1,
         max_lease=86_400,
     )
@@ -89,14 +90,14 @@ def test_every_duration_may_be_a_timedelta():
         wait=ten,
         lease=timedelta(minutes=2),
         max_clock_skew=ten,
-        poll_min=ten,
-        poll=ten,
-        poll_max=ten,
+        min_poll_interval=ten,
+        poll_interval=ten,
+        max_poll_interval=ten,
         request_timeout=ten,
         max_lease=timedelta(days=2),
     )
 
-    polls = (settings.poll_min, settings.poll, settings.poll_max)
+    polls = (settings.min_poll_interval, settings.poll_interval, settings.max_poll_interval)
     given_as = (settings.wait, settings.max_clock_skew, *polls, settings.request_timeout)
 
     assert given_as == (10.0,) * 6
@@ -106,7 +107,17 @@ def test_every_duration_may_be_a_timedelta():
 
 
 @pytest.mark.parametrize(
-    "name", ["wait", "lease", "poll_min", "poll", "poll_max", "request_timeout", "max_clock_skew", "max_lease"]
+    "name",
+    [
+        "wait",
+        "lease",
+        "min_poll_interval",
+        "poll_interval",
+        "max_poll_interval",
+        "request_timeout",
+        "max_clock_skew",
+        "max_lease",
+    ],
 )
 @pytest.mark.parametrize("value", [-1, math.nan, True, "1", [], timedelta(seconds=-1)])
 def test_every_duration_is_checked_by_name(name, value):
@@ -127,9 +138,15 @@ def test_max_waiters_is_a_whole_number_above_zero(value):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        *(({"poll": poll, "poll_max": longest}, r"^poll \(.*poll_max \(") for poll, longest in ((0, 1), (2, 1))),
-        *(({"poll": poll, "poll_max": math.inf}, r"^poll \(.*poll_max \(") for poll in (1, math.inf)),
-        *(({"poll_min": poll_min}, r"^poll_min \(") for poll_min in (0, math.inf)),
+        *(
+            ({"poll_interval": poll, "max_poll_interval": longest}, r"^poll_interval \(.*max_poll_interval \(")
+            for poll, longest in ((0, 1), (2, 1))
+        ),
+        *(
+            ({"poll_interval": poll, "max_poll_interval": math.inf}, r"^poll_interval \(.*max_poll_interval \(")
+            for poll in (1, math.inf)
+        ),
+        *(({"min_poll_interval": min_poll_interval}, r"^min_poll_interval \(") for min_poll_interval in (0, math.inf)),
         *(({"request_timeout": value}, r"^request_timeout must be above 0 and finite") for value in (0, math.inf)),
         *(({"max_lease": endless}, r"^max_lease must be finite") for endless in (math.inf, 1e306)),
         ({"lease": math.inf}, r"^lease must be finite"),
@@ -207,7 +224,7 @@ def test_a_lease_must_outlive_two_failed_renewals(length):
 def test_the_shortest_lease_is_six_request_timeouts():
     """Exactly six are enough."""
     assert LockSettings(lease=6).lease == 6
-    assert LockSettings(lease=0.6, request_timeout=0.1, poll=0.01).lease == 0.6
+    assert LockSettings(lease=0.6, request_timeout=0.1, poll_interval=0.01).lease == 0.6
     with pytest.raises(ConfigurationError):
         LockSettings(lease=6, request_timeout=1.001)
 

@@ -9,8 +9,9 @@ from dataclasses import FrozenInstanceError
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pynamo_locking.inspection import LockState
 
-from pynamo_locking import LockSettings, LockState
+from pynamo_locking import LockSettings
 from pynamo_locking._core.lock_queue import (
     EVICTION_SLOTS,
     FREE,
@@ -246,28 +247,30 @@ def test_a_lease_beyond_belief_counts_as_the_longest():
 @steady
 @given(
     position=st.integers(1, 200),
-    poll_min=st.floats(0.001, 2),
-    poll=st.floats(0.001, 2),
+    min_poll_interval=st.floats(0.001, 2),
+    poll_interval=st.floats(0.001, 2),
     waited=st.floats(0, 100),
     jitter=st.floats(0, 1, exclude_max=True),
 )
-def test_poll_delay(position, poll_min, poll, waited, jitter):
+def test_poll_delay(position, min_poll_interval, poll_interval, waited, jitter):
     """Between half and the whole of the interval, which grows with the wait, up to a longest for each position."""
-    settings = LockSettings(poll_min=poll_min, poll=poll, poll_max=2)
+    settings = LockSettings(min_poll_interval=min_poll_interval, poll_interval=poll_interval, max_poll_interval=2)
     pace = QueueProgress(position, 10.0)
     delay = poll_delay(pace, 10 + waited, settings, jitter)
-    longest = min(poll * position, 2)
+    longest = min(poll_interval * position, 2)
 
-    assert min(poll_min, longest) / 2 <= delay <= longest
+    assert min(min_poll_interval, longest) / 2 <= delay <= longest
     assert poll_delay(pace, 11 + waited, settings, jitter) >= delay
-    assert poll_delay(pace, 10, settings, 0) == min(poll_min, longest) / 2
+    assert poll_delay(pace, 10, settings, 0) == min(min_poll_interval, longest) / 2
     assert poll_delay(pace, 1e9, settings, 0) == longest / 2
-    assert poll_delay(pace, 10 + waited, settings, jitter, is_rung_for=True) == max(delay, poll * (0.5 + jitter / 2))
+    assert poll_delay(pace, 10 + waited, settings, jitter, is_rung_for=True) == max(
+        delay, poll_interval * (0.5 + jitter / 2)
+    )
 
 
 def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
-    """However long the holder takes, the waiter is late by a part of that; up to `poll`."""
-    settings = LockSettings(poll_min=0.01, poll=0.1)
+    """However long the holder takes, the waiter is late by a part of that; up to `poll_interval`."""
+    settings = LockSettings(min_poll_interval=0.01, poll_interval=0.1)
     pace = QueueProgress(1, 5.0)
 
     delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.02, 0.05, 0.1, 0.2, 10)]
@@ -277,7 +280,7 @@ def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
 
 def test_those_behind_look_by_the_pace_of_the_queue():
     """The last one has gone in 0.1 s, so four and a half more take 0.45 s; once none goes any more, longer."""
-    settings = LockSettings(poll_min=0.01, poll=0.1, poll_max=2)
+    settings = LockSettings(min_poll_interval=0.01, poll_interval=0.1, max_poll_interval=2)
     pace = QueueProgress(8, 4.0).seen(6, 5.2).seen(5, 5.3)
 
     assert pace.seen(7, 5.4) is pace, "an older image tells nothing"

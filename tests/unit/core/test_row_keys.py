@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
-from pynamo_locking import ConfigurationError, NamedLock, TransactionTable
+from pynamo_locking import NamedLock, TransactionTable
 from pynamo_locking._core.row_keys import OwnKeys
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.models import declare, meta
 
 SHARED = OwnKeys("pk", "sk", "acme#", "lock")

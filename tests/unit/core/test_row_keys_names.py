@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pynamo_locking import ConfigurationError, InvalidInput
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.row_keys import LONGEST_OWNER, canonical_number, checked_owner, row_name, shown_owner
 from pynamo_locking._io import runtime
 from pynamo_locking._items.keys import ItemKey
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 from tests.unit.helpers import steady
 
 #: Characters that could be taken for separators, escapes or digests, and some that need several bytes.

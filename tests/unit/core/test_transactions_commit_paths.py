@@ -13,9 +13,9 @@ from pynamo_locking._core.transactions import (
     ROW_BYTES,
     CannotBeStaged,
     CommitPath,
+    CommitPlan,
     IntentFacts,
     MemberFacts,
-    Plan,
     choose_path,
     keys_in_rows,
     placeholders,
@@ -27,7 +27,7 @@ from tests.unit.helpers import steady
 MARK = IntentFacts(size=300, key_size=50)
 
 
-def planned(members: list[MemberFacts], *, extra: int = 0) -> Plan:
+def planned(members: list[MemberFacts], *, extra: int = 0) -> CommitPlan:
     return with_requests(choose_path(members, extra=extra), members)
 
 
@@ -146,7 +146,7 @@ def test_costs_of_a_long_plan() -> None:
     """250 updates of small items: 99 are written by the decision, 151 staged, each marked and finished."""
     plan = planned(writes(250))
     assert (plan.requests, plan.rows) == (1 + 1 + 151 + 1 + 151 + 1, 1)
-    assert Plan(CommitPath.NOTHING).with_intents == ()
+    assert CommitPlan(CommitPath.NOTHING).with_intents == ()
 
 
 def test_costs_of_placeholders_and_of_batches() -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import ConfigurationError
 from pynamo_locking import events as public
 from pynamo_locking._core import events
 from pynamo_locking._io import event_stream
 from pynamo_locking.events import Event, LockEvent, Lost, TransactionEvent, WriteEvent, subscribe
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.parties import in_parallel, in_thread
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def test_what_a_subscriber_requests_is_its_own() -> None:
         event_stream.emit(event())
         event_stream.requesting("UpdateItem")
     assert scope is not None
-    assert (scope.requests, scope.looks) == (1, 0)
+    assert (scope.requests, scope.polls) == (1, 0)
 
 
 def test_without_subscribers_a_scope_is_nothing() -> None:
@@ -249,8 +249,8 @@ def test_a_scope_counts_requests_reads_and_units() -> None:
             assert inner is not None
             event_stream.requesting("GetItem")
             event_stream.answered({})
-    assert (outer.requests, outer.looks, outer.units) == (1, 0, 2.0)
-    assert (inner.requests, inner.looks, inner.units) == (1, 1, None)
+    assert (outer.requests, outer.polls, outer.units) == (1, 0, 2.0)
+    assert (inner.requests, inner.polls, inner.units) == (1, 1, None)
 
 
 def test_every_kind_is_public() -> None:

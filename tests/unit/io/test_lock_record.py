@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pynamo_locking.inspection import LockState
 from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, LockState
+from pynamo_locking import LockableModel, LockAttribute
 from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAITERS
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
-from pynamo_locking._core.lock_queue import FREE, Success, WriteIntent
+from pynamo_locking._core.lock_queue import FREE, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_record, runtime, stored_rows, transaction_record
@@ -275,7 +276,7 @@ def test_the_changes_of_a_mark_may_be_in_another_row():
 
 
 def test_a_success_is_stored_as_ever_and_read_back():
-    success = Success(ticket=7, owner="host", period_ms=1, began_ms=2, ended_ms=3)
+    success = RunRecord(ticket=7, owner="host", period_ms=1, began_ms=2, ended_ms=3)
     numbers = {"ticket": "7", "period_ms": "1", "began_ms": "2", "ended_ms": "3", "kept_s": "9"}
     stored_success = lock_record.stored_success(success, 9)
     raw = stored([], 1, 1, {}) | {"success": stored_success}

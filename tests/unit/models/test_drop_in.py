@@ -19,7 +19,6 @@ from pynamodb.exceptions import CancellationReason, TransactWriteError, VerboseC
 from pynamodb.models import Model
 
 from pynamo_locking import (
-    Conflict,
     ExpiringMixin,
     LockableModel,
     LockAttribute,
@@ -28,6 +27,7 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
+from pynamo_locking.exceptions import Conflict
 from tests.support.models import declare, meta
 
 pytestmark = pytest.mark.usefixtures("no_requests")

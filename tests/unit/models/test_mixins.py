@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from pynamo_locking.inspection import LockState
 from pynamodb.attributes import (
     BinaryAttribute,
     BooleanAttribute,
@@ -19,21 +20,9 @@ from pynamodb.attributes import (
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 
-from pynamo_locking import (
-    ConfigurationError,
-    InvalidInput,
-    LockableMixin,
-    LockableModel,
-    LockAttribute,
-    LockingError,
-    LockLost,
-    LockSettings,
-    LockState,
-    LockTimeout,
-    VersionedMixin,
-    locked_all,
-)
+from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, VersionedMixin, locked_all
 from pynamo_locking._locks import held_lock
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, LockLost, LockTimeout
 from tests.support.models import declare, meta
 from tests.unit.helpers import Account, Locks, entry, own_entry, queue
 
@@ -153,30 +142,30 @@ def test_a_new_instance_reads_as_free():
 
 
 def test_the_attribute_makes_locks():
-    """`Model.lock(key)` works though the attribute has that name, with all options of `locked`."""
-    lock = Account.lock("a-1", wait=3, owner="me")
+    """`Model.locked(key)` works though the attribute has that name, with all options of `locked`."""
+    lock = Account.locked("a-1", wait=3, owner="me")
 
     assert lock.name == Account.locked("a-1").name == "accounts/a-1"
     assert (lock.owner, lock._handle.options.wait) == ("me", 3.0)
 
 
 def test_the_method_makes_locks_where_the_attribute_has_another_name():
-    """`Model.lock(key)` and the attribute itself make the same lock."""
-    for lock in (Reading.lock(5, b"x"), Reading.guard(5, b"x"), Reading.locked(5, b"x")):
+    """`Model.locked(key)` and the attribute itself make the same lock."""
+    for lock in (Reading.locked(5, b"x"), Reading.guard(5, b"x"), Reading.locked(5, b"x")):
         assert lock.name == "readings/5/x"
 
 
 def test_the_method_makes_locks_where_there_is_no_attribute():
     """A model whose locks are elsewhere has the method as well."""
-    assert Beside.lock("k").name == "beside/k"
-    assert Beside.lock("k")._handle.target.row.table == "locks"
+    assert Beside.locked("k").name == "beside/k"
+    assert Beside.locked("k")._handle.target.row.table == "locks"
 
 
 def test_locks_are_of_the_class_they_were_asked_of():
     """One attribute object serves a model and its subclasses; each makes locks of its own items."""
-    assert Savings.lock("a-1").name == "savings/a-1"
-    assert Account.lock("a-1").name == "accounts/a-1"
-    assert Savings.lock("a-1")._handle.target.model is Savings
+    assert Savings.locked("a-1").name == "savings/a-1"
+    assert Account.locked("a-1").name == "accounts/a-1"
+    assert Savings.locked("a-1")._handle.target.model is Savings
 
     ours, theirs = Account.lock, Savings.lock
 
@@ -197,7 +186,7 @@ def test_an_attribute_of_a_model_that_is_not_lockable_makes_no_locks():
         lock = LockAttribute()
 
     with pytest.raises(ConfigurationError, match="Plain"):
-        Plain.lock("a-1")
+        Plain.locked("a-1")
 
 
 def test_the_attribute_can_be_named_in_conditions():
@@ -377,7 +366,10 @@ def test_the_wait_of_acquire_is_checked():
     """As that of `locked`, and of `locked_all`."""
     with pytest.raises(ConfigurationError, match=r"^wait must not be negative"):
         Account.locked("a-1").acquire(wait=-1)
-    with pytest.raises(ConfigurationError, match=r"^wait must not be negative"), locked_all(Account.lock("a"), wait=-1):
+    with (
+        pytest.raises(ConfigurationError, match=r"^wait must not be negative"),
+        locked_all(Account.locked("a"), wait=-1),
+    ):
         pass
 
 
@@ -425,7 +417,7 @@ def test_a_lock_that_is_not_held_has_nothing_left():
     assert (lock.is_held, lock.remaining) == (False, 0.0)
     assert repr(lock) == "<Lock accounts/a-1 not held>"
     with pytest.raises(ConfigurationError):
-        lock.ensure(1)
+        lock.ensure_remaining(1)
 
 
 @pytest.fixture
@@ -477,7 +469,7 @@ def test_no_more_can_be_ensured_than_a_lease(held, wanted):
     lock = Account.locked("a-1").acquire()
 
     with pytest.raises(ConfigurationError, match="the lease is 60 s"):
-        lock.ensure(wanted)
+        lock.ensure_remaining(wanted)
 
 
 def test_no_more_can_be_ensured_than_the_lease_that_is_held(held):
@@ -485,7 +477,7 @@ def test_no_more_can_be_ensured_than_the_lease_that_is_held(held):
     inner = Account.locked("a-1", lease=600).acquire()
 
     with pytest.raises(ConfigurationError, match="the lease is 60 s"):
-        inner.ensure(120)
+        inner.ensure_remaining(120)
 
 
 def test_ensuring_what_is_left_makes_no_request(held, world):
@@ -493,9 +485,9 @@ def test_ensuring_what_is_left_makes_no_request(held, world):
     lock = Account.locked("a-1").acquire()
     world.now += 30
 
-    lock.ensure(30)
+    lock.ensure_remaining(30)
     with pytest.raises(AssertionError, match="a request was made: UpdateItem"):
-        lock.ensure(31)
+        lock.ensure_remaining(31)
 
 
 def test_ensure_after_a_loss(held):
@@ -504,7 +496,7 @@ def test_ensure_after_a_loss(held):
     held.lose("evicted")
 
     with pytest.raises(LockLost) as caught:
-        lock.ensure(1)
+        lock.ensure_remaining(1)
 
     assert (caught.value.reason, caught.value.ticket) == ("evicted", 7)
     assert "ticket 7 of accounts/a-1" in str(caught.value)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynamo_locking import ConfigurationError
-from pynamo_locking._core.lock_queue import Success
+from pynamo_locking._core.lock_queue import RunRecord
 from pynamo_locking._recipes.once import make_period
+from pynamo_locking.exceptions import ConfigurationError
 from tests.unit.helpers import steady
 
 DAY = timedelta(days=1)
@@ -49,8 +49,8 @@ class OfPytz(tzinfo):
         return "Europe/Zurich"
 
 
-def success(period: str, began: str | None = None, ended: str | None = None) -> Success:
-    return Success(7, "web-1:811", ms(period), ms(began or period), ms(ended or began or period))
+def success(period: str, began: str | None = None, ended: str | None = None) -> RunRecord:
+    return RunRecord(7, "web-1:811", ms(period), ms(began or period), ms(ended or began or period))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_year_has_all_its_hours_and_days(zone, length):
         ("2026-11-24", "2026-11-24T03:00Z", "due"),
         ("2026-11-23", "2026-11-23T03:00Z", "done"),
         ("2026-11-22", "2026-11-22T23:59Z", "done"),  # a clock that is behind: its period is over
-        ("2026-11-24", "2026-11-24T00:09Z", "too soon"),
+        ("2026-11-24", "2026-11-24T00:09Z", "too_soon"),
         ("2026-11-24", "2026-11-24T00:10Z", "due"),
     ],
 )

@@ -12,19 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pynamo_locking import (
-    ConfigurationError,
-    ExpiringMixin,
-    ItemLocked,
-    LockableModel,
-    LockLost,
-    LockSettings,
-    LockTimeout,
-    TTLAttribute,
-    locked_all,
-)
+from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttribute, locked_all
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import heartbeat
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost, LockTimeout
 from pynamo_locking.testing import ClockView, MemoryDynamoDB, VirtualClock
 from tests.support.models import declare
 from tests.support.parties import in_thread
@@ -96,7 +87,7 @@ def count_up():
 
 def test_a_holder_without_heartbeat_expires(clock):
     """The next one gets in after a lease, and the writes of the first are refused."""
-    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))
+    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(max_callers_per_entry=1))
     in_thread(dead.acquire)
     with Counter.locked("a", wait=60) as lock:
         assert lock.ticket == dead.ticket + 1
@@ -109,7 +100,7 @@ def test_a_holder_without_heartbeat_expires(clock):
 @pytest.mark.parametrize("place", ["same process", "another process"])
 def test_a_silent_holder_costs_one_lease(clock, place, renewals):
     """Callers of its process know when it gave its last sign of life. A holder that goes on is not evicted."""
-    lock = Counter.lock("a", heartbeat=False, lease=100, settings=LockSettings(max_clock_skew=None))
+    lock = Counter.locked("a", heartbeat=False, lease=100, settings=LockSettings(max_clock_skew=None))
     in_thread(lock.acquire)
     for _ in range(renewals):
         clock.sleep(50)
@@ -117,7 +108,7 @@ def test_a_silent_holder_costs_one_lease(clock, place, renewals):
 
     def wait_for_it():
         waiter = Counter.locked("a", wait=HOUR, settings=LockSettings(max_clock_skew=None))
-        with clock.process() if place == "another process" else nullcontext(), waiter:
+        with clock.another_process() if place == "another process" else nullcontext(), waiter:
             return clock.elapsed - 50 * renewals
 
     assert 105 <= in_thread(wait_for_it) < 110
@@ -132,12 +123,12 @@ def test_behind_a_dead_holder_of_several_locks(clock, skew, least, most):
     settings = LockSettings(max_clock_skew=skew)
 
     def all_of_them(**options):
-        return locked_all(*(Counter.lock(name, settings=settings, **options) for name in "ab"), wait=HOUR)
+        return locked_all(*(Counter.locked(name, settings=settings, **options) for name in "ab"), wait=HOUR)
 
     dead = all_of_them(heartbeat=False, lease=100)
-    with clock.process():
+    with clock.another_process():
         dead.__enter__()
-    with clock.process(), all_of_them():
+    with clock.another_process(), all_of_them():
         assert least <= clock.elapsed < most
 
 
@@ -274,7 +265,9 @@ def test_sleepers_wake_in_order(clock):
 def test_without_auto_jump_time_stands_still(clock):
     """A waiter goes on after a jump, at the new moment."""
     clock.auto_jump = False
-    dead = Counter.locked("a", heartbeat=False, lease=10, settings=LockSettings(block=1))  # as of another process
+    dead = Counter.locked(
+        "a", heartbeat=False, lease=10, settings=LockSettings(max_callers_per_entry=1)
+    )  # as of another process
     in_thread(dead.acquire)
     entered = threading.Event()
 
@@ -442,7 +435,7 @@ def test_a_clock_goes_forward(drift):
 
 def test_processes_differ(clock):
     """Each has its own clocks, and code in it goes by them."""
-    ahead, fast = clock.process(skew_s=60), clock.process(drift=0.5)
+    ahead, fast = clock.another_process(skew_s=60), clock.another_process(drift=0.5)
     clock.jump(10)
     with ahead:
         assert runtime.current.time_ms() == clock.time_ms() + 60_000
@@ -458,7 +451,7 @@ def test_processes_differ(clock):
 def test_a_process_sees_items_expire_early(clock):
     """The clock of the one who asks decides."""
     Counter("b", expires=timedelta(minutes=1)).save()
-    with clock.process(skew_s=61):
+    with clock.another_process(skew_s=61):
         assert Counter.count("b") == 0
     assert Counter.count("b") == 1
 
@@ -466,7 +459,7 @@ def test_a_process_sees_items_expire_early(clock):
 @pytest.mark.parametrize("drift", [-0.02, 0.02])
 def test_heartbeats_of_a_drifting_process_keep_its_lock(clock, drift):
     """Its heart goes by the same clocks as its lease, however far they are from the true ones."""
-    process = clock.process(skew_s=300, drift=drift)
+    process = clock.another_process(skew_s=300, drift=drift)
     clock.jump(HOUR)
     with process:
         lock = Counter.locked("a", lease=10)
@@ -482,7 +475,7 @@ def test_heartbeats_of_a_drifting_process_keep_its_lock(clock, drift):
 def test_processes_have_hearts_of_their_own(clock):
     """Each renews by the clock that its leases count on."""
     Counter("b").save()
-    process = clock.process(drift=0.5)
+    process = clock.another_process(drift=0.5)
     with Counter.locked("b", lease=10) as mine:
         with process:
             theirs = Counter.locked("a", lease=10)
@@ -496,13 +489,13 @@ def test_processes_have_hearts_of_their_own(clock):
 
 def test_a_process_is_another_party(clock):
     """Code in it holds none of the locks of the code around it, and still has its own the next time."""
-    ours, theirs = clock.process(), clock.process()
+    ours, theirs = clock.another_process(), clock.another_process()
     with ours:
-        lock = Counter.lock("a")
+        lock = Counter.locked("a")
         lock.acquire()
     with theirs:
         with pytest.raises(LockTimeout):
-            Counter.lock("a", wait=5).acquire()
+            Counter.locked("a", wait=5).acquire()
         with pytest.raises(ItemLocked):
             Counter.get("a").update([Counter.n.set(1)])
     with ours:
@@ -520,7 +513,7 @@ def test_callers_of_two_processes_share_no_entry(clock):
             pass
 
     with Counter.locked("a"):
-        join = start(*(partial(wait_in, clock.process()) for _ in range(2)))
+        join = start(*(partial(wait_in, clock.another_process()) for _ in range(2)))
         until(lambda: len(Counter.lock_state("a").waiters) == 2)
         clock.auto_jump = True
     join()
@@ -528,9 +521,9 @@ def test_callers_of_two_processes_share_no_entry(clock):
 
 async def test_a_task_waits_in_virtual_time(clock):
     """For a holder that dies, and until its own deadline."""
-    in_thread(Counter.locked("a", heartbeat=False, lease=100, settings=LockSettings(block=1)).acquire)
+    in_thread(Counter.locked("a", heartbeat=False, lease=100, settings=LockSettings(max_callers_per_entry=1)).acquire)
     with pytest.raises(LockTimeout):
-        await asyncio.wait_for(Counter.lock("a", wait=5).aacquire(), PATIENCE_S)
+        await asyncio.wait_for(Counter.locked("a", wait=5).aacquire(), PATIENCE_S)
     assert clock.elapsed == pytest.approx(5)
     async with Counter.locked("a", wait=HOUR):
         assert 100 <= clock.elapsed < 120
@@ -538,16 +531,16 @@ async def test_a_task_waits_in_virtual_time(clock):
 
 def test_waits_go_by_the_clock_of_the_process(clock):
     """A fast clock ends them early."""
-    with Counter.locked("a"), clock.process(drift=1):
+    with Counter.locked("a"), clock.another_process(drift=1):
         begun = clock.elapsed
         context = contextvars.copy_context()
         with pytest.raises(LockTimeout):
-            in_thread(lambda: context.run(Counter.lock("a", wait=100).acquire))
+            in_thread(lambda: context.run(Counter.locked("a", wait=100).acquire))
         assert clock.elapsed - begun == pytest.approx(50)
 
 
 def test_the_database_has_the_true_time(clock):
     """Whichever process asks: a token of a transaction does not age because a caller's clock is wrong."""
     database = MemoryDynamoDB()
-    with clock.process(skew_s=3600):
+    with clock.another_process(skew_s=3600):
         assert database.time_ms() == clock.time_ms()

@@ -103,7 +103,7 @@ def test_locks_stay_within_its_block():
 
 def test_locks_that_outlive_its_block_are_ended():
     """With a warning that names those with a heartbeat, which would ask AWS from now on."""
-    locks = [Lockable.lock("a", heartbeat=False), Lockable.lock("b")]
+    locks = [Lockable.locked("a", heartbeat=False), Lockable.locked("b")]
     with pytest.warns(ResourceWarning) as warned, MemoryDynamoDB():  # noqa: PT031
         Lockable.create_table()
         for lock in locks:

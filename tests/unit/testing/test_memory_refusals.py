@@ -8,7 +8,7 @@ from enum import Enum
 import pytest
 from botocore.exceptions import ClientError
 
-from pynamo_locking import ConfigurationError
+from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.testing.clock import Sleeper
 

@@ -49,7 +49,7 @@ def test_a_lock_that_is_renewed(memory_dynamodb):
     Account("a").save()
     Account("b").save()
     before = Surroundings()
-    Account.lock("a", heartbeat=False).acquire()
-    lock = Account.lock("b").acquire()
+    Account.locked("a", heartbeat=False).acquire()
+    lock = Account.locked("b").acquire()
     assert before.left_behind() == ["lock accounts/b ticket " + str(lock.ticket) + ", which is still renewed"]
     assert not lock.is_held

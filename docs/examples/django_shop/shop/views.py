@@ -21,7 +21,7 @@ def order(request: HttpRequest) -> HttpResponse:
     except ValueError as error:
         return JsonResponse({"error": str(error)}, status=400)
     try:
-        with locked_atomic(Stock.lock(product)) as [lock]:
+        with locked_atomic(Stock.locked(product)) as [lock]:
             stock = lock.item
             if stock.left < quantity:
                 return JsonResponse({"error": "sold out", "left": stock.left}, status=409)

@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **__: Any) -> None:
         for product in [stock.product for stock in Stock.scan()]:
-            with locked_atomic(Stock.lock(product)) as [lock]:
+            with locked_atomic(Stock.locked(product)) as [lock]:
                 orders = Order.objects.filter(product=product)
                 sold = orders.aggregate(sum=Sum("quantity"))["sum"] or 0
                 if lock.item.sold != sold:
