@@ -19,13 +19,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import Attribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 import pynamo_locking
 from pynamo_locking import LockableModel, LockAttribute, TransactionTable, VersionAttribute
 from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

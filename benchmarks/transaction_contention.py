@@ -9,7 +9,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pynamodb.connection import Connection
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking.transactions import Transaction
     from tests.engines.engine import Engine
 
 HOT: Final = 10

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, TransactionTable, VersionAttribute, transaction
+from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
 from pynamo_locking import transaction
 from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import Conflict
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
 from tests.support.partitions import READS
@@ -93,7 +93,7 @@ def _abort(n: int) -> Callable[[], object]:
 def _sweep(n: int) -> Callable[[], object]:
     """A process died right after the decision."""
     _left("s", n)
-    return lambda: Transactions.sweep()
+    return Transactions.sweep
 
 
 def _read_marks(n: int) -> Callable[[], object]:

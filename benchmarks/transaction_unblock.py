@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.client import BaseClient
-from pynamo_locking.transactions import Transaction
 
 from benchmarks.transaction_counts import Record, Transactions
 from pynamo_locking import transaction
+from pynamo_locking.transactions import Transaction
 from tests.support import nursery
 from tests.support.bank_audit import marked
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from botocore.client import BaseClient
-from pynamo_locking.transactions import Transaction
 
 from certify.contract import MODULES, Rows, checks_of
 from certify.models import models_of
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from certify.models import Models, Row
     from certify.plan import Place, Plan
+    from pynamo_locking.transactions import Transaction
 
 
 # The units that all processes of a run have used, and the cap on them.

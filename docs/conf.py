@@ -59,27 +59,27 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
     ),
-    (r"py:.*", r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|Answer|Heartbeat|Once"),
+    (r"py:.*", r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Heartbeat|Once"),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.
 NOT_CALLED = {
     f"pynamo_locking.{name}"
     for name in (
-        "BatchResult",
-        "QueueEntry",
+        "batches.BatchResult",
+        "inspection.QueueEntry",
         "ExpiringMixin",
-        "GuardedBatch",
-        "IdempotencyTable",
-        "IdempotentCall",
-        "IntervalMixin",
+        "batches.GuardedBatch",
+        "recipes.IdempotencyTable",
+        "recipes.IdempotentCall",
+        "intervals.IntervalMixin",
         "Lock",
         "LockableMixin",
         "LockableModel",
-        "LockState",
+        "inspection.LockState",
         "NamedLock",
-        "Plan",
-        "SweepReport",
+        "transactions.CommitPlan",
+        "transactions.SweepReport",
         "TransactionTable",
         "VersionedMixin",
         "contrib.django.middleware.LocksMiddleware",

@@ -8,7 +8,7 @@
     │   ├── ItemLocked              another owner holds the item's lock: .holder .ticket
     │   ├── NotUnique               another item has a unique value: .fields .values .holder
     │   ├── TransactionConflict     other transactions kept the items busy: .reasons
-    │   └── TransactionAborted      another process aborted this transaction: .by
+    │   └── TransactionAborted      another process aborted this transaction: .reason
     ├── BatchError                  some writes of a guarded batch failed: .results says which
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    the lock is no longer held: .reason .ticket; stop writing
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamo_locking._core.lock_queue import LockState
+    from pynamo_locking._core.transactions import AbortReason
     from pynamo_locking._core.write_outcome import BatchResult, Resolution
 
 
@@ -151,11 +152,11 @@ class TransactionAborted(Conflict):
     """A transaction of many items was aborted before it was decided; nothing changed, and a retry is safe.
 
     Attributes:
-        by: ``"wounded"`` (an older transaction needed an item), ``"expired"`` (no renewal arrived for a whole
-            lease) or ``"asked"`` (an operator called `recover`, or rolled it back).
+        reason: ``"preempted"`` (an older transaction needed an item), ``"lease_expired"`` (no renewal arrived for a
+            whole lease) or ``"requested"`` (an operator called `recover`, or rolled it back).
     """
 
-    by: str = ""
+    reason: AbortReason = "lease_expired"
 
 
 class BatchError(LockingError):

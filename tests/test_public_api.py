@@ -16,87 +16,85 @@ from pynamodb.models import Model
 
 import pynamo_locking
 import pynamo_locking.testing
+from pynamo_locking import batches, exceptions, inspection, intervals, recipes, transactions, unique
 from pynamo_locking._models.attributes import PlacedMixin
 
 pytestmark = pytest.mark.core
 
 PUBLIC = [
-    "AsyncTransaction",
-    "BatchError",
-    "BatchResult",
-    "Campaign",
-    "ConfigurationError",
-    "Conflict",
-    "CorruptRow",
     "ExpiringMixin",
-    "GuardedBatch",
-    "IdempotencyTable",
-    "IdempotentCall",
-    "IntervalMixin",
-    "InvalidInput",
-    "ItemLocked",
-    "ItemNotFound",
     "Lock",
     "LockAttribute",
-    "LockLost",
     "LockSettings",
-    "LockState",
-    "LockTimeout",
     "LockableMixin",
     "LockableModel",
-    "LockingError",
     "NamedLock",
-    "NotUnique",
-    "OutcomeUnknown",
-    "OverlapError",
-    "PayloadMismatch",
-    "Plan",
-    "QueueEntry",
-    "Run",
-    "StaleVersion",
-    "Success",
-    "SweepReport",
     "TTLAttribute",
-    "Term",
     "TransactWrite",
-    "Transaction",
-    "TransactionAborted",
-    "TransactionConflict",
     "TransactionTable",
-    "UniqueProblem",
-    "UniqueReport",
-    "UniqueTable",
-    "UnknownFormat",
     "VersionAttribute",
     "VersionedMixin",
     "atransaction",
     "atransactional",
-    "current_transaction",
-    "idempotent",
     "locked_all",
-    "outcome",
-    "recover",
-    "sweep",
     "transaction",
     "transactional",
 ]
+#: What fewer programs import, by its module.
+MODULES = {
+    batches: ["BatchResult", "GuardedBatch"],
+    exceptions: [
+        "BatchError",
+        "ConfigurationError",
+        "Conflict",
+        "CorruptRow",
+        "InvalidInput",
+        "ItemLocked",
+        "ItemNotFound",
+        "LockLost",
+        "LockTimeout",
+        "LockingError",
+        "NotUnique",
+        "OutcomeUnknown",
+        "OverlapError",
+        "PayloadMismatch",
+        "StaleVersion",
+        "TransactionAborted",
+        "TransactionConflict",
+        "UnknownFormat",
+    ],
+    inspection: ["LockState", "QueueEntry"],
+    intervals: ["IntervalMixin"],
+    recipes: [
+        "IdempotencyTable",
+        "IdempotentCall",
+        "LeaderElection",
+        "LeaderTerm",
+        "OnceRun",
+        "RunRecord",
+        "idempotent",
+    ],
+    transactions: ["AsyncTransaction", "CommitPlan", "SweepReport", "Transaction", "current_transaction"],
+    unique: ["UniqueProblem", "UniqueReport", "UniqueTable"],
+}
 TESTING = [
     "ClockView",
+    "FaultCount",
     "MemoryClient",
     "MemoryDynamoDB",
-    "Strikes",
     "TimeSource",
     "VirtualClock",
     "VirtualProcess",
-    "conflict",
-    "held",
-    "lose",
-    "lost_answers",
+    "concurrent_write",
+    "held_by_other",
+    "lose_lock",
+    "lost_responses",
     "strong_global_table",
     "throttled",
 ]
 THINGS = {
     **{name: getattr(pynamo_locking, name) for name in PUBLIC},
+    **{name: getattr(module, name) for module, names in MODULES.items() for name in names},
     **{f"testing.{name}": getattr(pynamo_locking.testing, name) for name in TESTING},
 }
 ROOT = Path(pynamo_locking.__file__).parent
@@ -124,6 +122,13 @@ def test_public_names():
     """A name is added or removed on purpose."""
     assert pynamo_locking.__all__ == PUBLIC
     assert [name for name in PUBLIC if not hasattr(pynamo_locking, name)] == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_public_names_of_modules(module):
+    """The same for each of them; each name has one home."""
+    assert sorted(module.__all__) == MODULES[module]
+    assert [name for name in module.__all__ if hasattr(pynamo_locking, name)] == []
 
 
 def test_public_names_for_tests():
@@ -178,9 +183,9 @@ def test_every_public_method_is_documented(function, name):
 #: Public methods of models and locks that have no awaited form, and why.
 NOT_AWAITED = {
     **dict.fromkeys(("locked", "locked_range", "locked_table", "locked_first", "try_locked"), "for `async with`"),
-    **dict.fromkeys(("lock", "edit", "once", "lead", "call"), "for `async with`"),
+    **dict.fromkeys(("edit", "once", "lead", "call"), "for `async with`"),
     **dict.fromkeys(("guarded_batch", "batch_write"), "a block in PynamoDB's form, for `asyncio.to_thread`"),
-    **dict.fromkeys(("lock_settings", "progress", "condition", "check", "give_to", "before_save"), "no request"),
+    **dict.fromkeys(("lock_settings", "progress", "held_condition", "add_check_to", "before_save"), "no request"),
     **dict.fromkeys(("create_table", "update_ttl"), "before there are tasks, as PynamoDB's"),
     **dict.fromkeys(("deserialize", "from_raw_data", "update_local_version_attribute"), "for PynamoDB"),
     **dict.fromkeys((f"get_{each}_kwargs_from_instance" for each in ("save", "update", "delete")), "for PynamoDB"),
@@ -245,7 +250,7 @@ def test_constructors_are_documented(name):
         "LockLost",
         "OutcomeUnknown",
         "OverlapError",
-        "Plan",
+        "CommitPlan",
         "SweepReport",
         "TransactionAborted",
         "TransactionConflict",
@@ -253,7 +258,7 @@ def test_constructors_are_documented(name):
 )
 def test_facts_are_documented(name):
     """Every attribute of a value or an error stands in its docstring."""
-    thing = getattr(pynamo_locking, name)
+    thing = THINGS[name]
     facts = [fact for fact in vars(thing).get("__annotations__", {}) if not fact.startswith("_")]
 
     assert facts
@@ -262,7 +267,7 @@ def test_facts_are_documented(name):
 
 def test_annotations_can_be_read():
     """`typing.get_type_hints` works on the values, which tools for serialization need."""
-    for thing in (pynamo_locking.inspection.QueueEntry, pynamo_locking.LockSettings):
+    for thing in (inspection.QueueEntry, pynamo_locking.LockSettings):
         assert typing.get_type_hints(thing)
 
 

@@ -20,7 +20,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from flask import Flask, Response, jsonify, request
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import UnicodeAttribute, UTCDateTimeAttribute
 
 from pynamo_locking import LockableModel, NamedLock, VersionAttribute
@@ -33,6 +32,7 @@ from pynamo_locking.exceptions import (
     OverlapError,
     TransactionConflict,
 )
+from pynamo_locking.intervals import IntervalMixin
 
 
 class Locks(NamedLock):

@@ -21,12 +21,12 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
-from pynamo_locking.transactions import AsyncTransaction, Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, VersionAttribute
 from pynamo_locking.contrib.fastapi import atransaction_dependency, transaction_dependency
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional
+from pynamo_locking.transactions import AsyncTransaction, Transaction
 
 
 class Account(LockableModel):

@@ -77,9 +77,9 @@ class Attempt(LockEvent):
 
     Attributes:
         waited_ms: from the call until now, in ms.
-        queue_depth: how many entries were in the queue at the last look, ours included if it was there.
+        queue_depth: how many entries were in the queue at the last poll, ours included if it was there.
         requests: how many requests the attempt sent, failed ones included.
-        looks: how many of them were reads.
+        polls: how many of them were reads.
         consumed_units: read and write units of the requests that were answered; None if no answer says. DynamoDB does
             not report what a refused request has consumed.
     """
@@ -87,7 +87,7 @@ class Attempt(LockEvent):
     waited_ms: float
     queue_depth: int
     requests: int
-    looks: int
+    polls: int
     consumed_units: float | None
 
 
@@ -110,7 +110,7 @@ class TimedOut(Attempt):
 
     Attributes:
         wait_ms: how long we would have waited at most, in ms; 0 for ``wait=0``.
-        holder: label of the first entry in the queue at the last look; empty if there was none.
+        holder: label of the first entry in the queue at the last poll; empty if there was none.
         holder_ticket: ticket of that entry.
         holder_held_ms: as in `Waiting`.
     """
@@ -154,15 +154,15 @@ class RenewalFailed(LockEvent):
         remaining_ms: how much of it is left, in ms.
         error: the class of the error.
         failing_ms: the time since the last renewal that succeeded, in ms.
-        is_news: whether it deserves a line in a log: the first failure, the first after the lease has ended, and then
-            one after a minute, two, four, and so on, at least once an hour.
+        should_log: whether it deserves a line in a log: the first failure, the first after the lease has ended, and
+            then one after a minute, two, four, and so on, at least once an hour.
     """
 
     lease_ms: int
     remaining_ms: float
     error: str
     failing_ms: float = 0.0
-    is_news: bool = True
+    should_log: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -245,14 +245,14 @@ class WriteRefused(WriteEvent):
         actual: of a `StaleVersion`: the version that is stored.
         holder: of an `ItemLocked`: the label of the holder.
         holder_ticket: of an `ItemLocked`: the holder's ticket.
-        by: of a `TransactionAborted`: ``"wounded"``, ``"expired"`` or ``"asked"``.
+        reason: of a `TransactionAborted`: ``"preempted"``, ``"lease_expired"`` or ``"requested"``.
     """
 
     expected: int | None = None
     actual: int | None = None
     holder: str | None = None
     holder_ticket: int | None = None
-    by: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -325,11 +325,12 @@ class TransactionRecovered(TransactionEvent):
     Attributes:
         table: the table of transactions.
         outcome: ``"finished"`` or ``"aborted"``.
-        by: ``"recover"`` or ``"sweep"``: all of its items were completed. ``"reader"``: one item was in our way.
-        reason: why we aborted it: ``"expired"`` or ``"wounded"``; empty if it had been decided before.
+        recovered_by: ``"recover"`` or ``"sweep"``: all of its items were completed. ``"reader"``: one item was in our
+            way.
+        reason: why we aborted it: ``"lease_expired"`` or ``"preempted"``; empty if it had been decided before.
     """
 
     table: str
     outcome: str
-    by: str
+    recovered_by: str
     reason: str = ""

@@ -104,24 +104,26 @@ class LockSettings:
         max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
             do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
             the entry for a full lease. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder: processes, where callers share entries (`max_callers_per_entry`). An entry takes
-            50 bytes of the item, and its owner label. If the queue is full, callers look for room from time to time
-            until their deadline. 100; at most 400, which with the longest labels take half of an item. The holders of a
-            semaphore do not count. Of the holders of a shared lock, or of ranges, all but one count as waiters.
-        min_poll_interval: shortest time between two looks of a waiter, while the queue moves fast: the next look is when its
-            turn seems to come. 0.01 s; `poll_interval` itself if that is shorter.
-        poll: longest time between two looks of the first waiter; one look is half a read unit for each 4 KB of the
-            item. Waiters further back look less often. 0.1 s.
-        max_poll_interval: longest time between two looks, however far back. 2 s.
-        block: how many callers of one process may share an entry of the queue. The first of them draws a ticket for
-            each caller that waits with it, and the entry is handed over from caller to caller, without polling. They
-            are served in the order in which they came. Then it is the turn of the next entry in the queue. A caller
-            that comes while its process has an entry is in the next one, which goes to the end of the queue. So up to
-            `max_callers_per_entry` later callers of each other process are served before it, and as many more for each `max_callers_per_entry` callers
-            of its own process that are in line before it. 1 gives each caller an entry of its own. 32.
-        bell: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by a socket
-            in the directory for temporary files. Not on Windows. The waiter polls as well; while all that are ahead of
-            it listen, and for a lock in the item, at most once in each `poll_interval`.
+        max_waiters: entries allowed behind the holder: processes, where callers share entries
+            (`max_callers_per_entry`). An entry takes 50 bytes of the item, and its owner label. If the queue is full,
+            callers look for room from time to time until their deadline. 100; at most 400, which with the longest
+            labels take half of an item. The holders of a semaphore do not count. Of the holders of a shared lock, or of
+            ranges, all but one count as waiters.
+        min_poll_interval: shortest time between two polls of a waiter, while the queue moves fast: the next poll is
+            when its turn seems to come. 0.01 s; `poll_interval` itself if that is shorter.
+        poll_interval: longest time between two polls of the first waiter; one poll is half a read unit for each 4 KB of
+            the item. Waiters further back poll less often. 0.1 s.
+        max_poll_interval: longest time between two polls, however far back. 2 s.
+        max_callers_per_entry: how many callers of one process may share an entry of the queue. The first of them draws
+            a ticket for each caller that waits with it, and the entry is handed over from caller to caller, without
+            polling. They are served in the order in which they came. Then it is the turn of the next entry in the
+            queue. A caller that comes while its process has an entry is in the next one, which goes to the end of the
+            queue. So up to `max_callers_per_entry` later callers of each other process are served before it, and as
+            many more for each `max_callers_per_entry` callers of its own process that are in line before it. 1 gives
+            each caller an entry of its own. 32.
+        local_wakeups: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by
+            a socket in the directory for temporary files. Not on Windows. The waiter polls as well; while all that are
+            ahead of it listen, and for a lock in the item, at most once in each `poll_interval`.
         request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
             times as long, so that two renewals can fail before it ends. 1 s.
 
@@ -135,12 +137,12 @@ class LockSettings:
     max_clock_skew: float | None = 10.0
     max_waiters: int = 100
     min_poll_interval: Seconds = Seconds(0.01)
-    poll: Seconds = Seconds(0.1)
+    poll_interval: Seconds = Seconds(0.1)
     max_poll_interval: Seconds = Seconds(2.0)
     request_timeout: Seconds = Seconds(1.0)
     max_lease: Seconds = Seconds(LONGEST_LEASE_S)
-    block: int = 32
-    bell: bool = True
+    max_callers_per_entry: int = 32
+    local_wakeups: bool = True
     max_hold: Seconds = Seconds(math.inf)
 
     def __post_init__(self) -> None:
@@ -153,11 +155,19 @@ class LockSettings:
             raise ConfigurationError(
                 f"max_waiters must be at most {MOST_WAITERS}, got {self.max_waiters!r}: all are kept in one item."
             )
-        if not _is_number(self.block) or not 1 <= self.block <= MOST_WAITERS or self.block % 1:
-            raise ConfigurationError(f"block must be a whole number from 1 to {MOST_WAITERS}, got {self.block!r}.")
-        if not 0 < self.poll <= self.max_poll_interval < math.inf:
+        if (
+            not _is_number(self.max_callers_per_entry)
+            or not 1 <= self.max_callers_per_entry <= MOST_WAITERS
+            or self.max_callers_per_entry % 1
+        ):
             raise ConfigurationError(
-                f"poll ({self.poll} s) must be above 0 and at most max_poll_interval ({self.max_poll_interval} s)."
+                f"max_callers_per_entry must be a whole number from 1 to {MOST_WAITERS}, "
+                f"got {self.max_callers_per_entry!r}."
+            )
+        if not 0 < self.poll_interval <= self.max_poll_interval < math.inf:
+            raise ConfigurationError(
+                f"poll_interval ({self.poll_interval} s) must be above 0 and at most "
+                f"max_poll_interval ({self.max_poll_interval} s)."
             )
         if not 0 < self.min_poll_interval < math.inf:
             raise ConfigurationError(f"min_poll_interval ({self.min_poll_interval} s) must be above 0 and finite.")

@@ -116,7 +116,7 @@ class QueueEntry:
 
 
 @dataclass(frozen=True)
-class Success:
+class RunRecord:
     """The last successful run of a job that runs once in a period: `NamedLock.once`.
 
     Attributes:
@@ -156,7 +156,7 @@ class LockState:
     evicted: Mapping[int, int] = field(default_factory=dict)
     raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     intent: WriteIntent | None = None
-    success: Success | None = None
+    success: RunRecord | None = None
     unreadable: str = field(default="", init=False)
 
     @property
@@ -306,18 +306,18 @@ class QueueProgress:
 def poll_delay(
     pace: QueueProgress, now: float, settings: LockSettings, jitter: float, *, is_rung_for: bool = False
 ) -> float:
-    """Return the time until the next look: when our turn seems to come.
+    """Return the time until the next poll: when our turn seems to come.
 
     So the first waiter is late only by a part of its wait, waiters do not slow down a queue that moves fast, and
-    waiters far back look seldom. Never longer than `poll_interval` for each position, and `max_poll_interval`.
+    waiters far back poll seldom. Never longer than `poll_interval` for each position, and `max_poll_interval`.
 
     Args:
         pace: how fast the queue moves.
         now: on our monotonic clock.
         settings: gives `min_poll_interval`, `poll_interval` and `max_poll_interval`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
-        is_rung_for: whether all that are ahead ring as they leave. Then `poll_interval` is the shortest interval: a look is only
-            needed if a bell is lost.
+        is_rung_for: whether all that are ahead ring as they leave. Then `poll_interval` is the shortest interval: a
+            poll is only needed if a bell is lost.
     """
     longest = min(settings.poll_interval * pace.position, settings.max_poll_interval)
     shortest = max(settings.min_poll_interval, settings.poll_interval) if is_rung_for else settings.min_poll_interval

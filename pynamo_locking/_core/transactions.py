@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from typing_extensions import assert_never
 
@@ -28,6 +28,22 @@ if TYPE_CHECKING:
 
 
 # Transactions of many items: what a record says about an intent, and which transaction may be wounded. Pure.
+
+
+#: Why another party has aborted a transaction.
+AbortReason: TypeAlias = Literal["preempted", "lease_expired", "requested"]
+
+#: The same in the words in which it is stored.
+_REASONS: Final[dict[str, AbortReason]] = {
+    "wounded": "preempted",
+    "expired": "lease_expired",
+    "asked": "requested",
+}
+
+
+def public_reason(stored: str) -> AbortReason:
+    """Return why a transaction was aborted; nobody else renews a lease, so it has expired if nothing is stored."""
+    return _REASONS.get(stored, "lease_expired")
 
 
 #: How long an older transaction waits before it wounds a younger one, so that most can finish.
@@ -316,7 +332,7 @@ class IntentFacts:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CommitPlan:
     """How a transaction would be committed now, and in how many requests if no other writer interferes.
 
     Attributes:
@@ -348,7 +364,7 @@ class CannotBeStaged(ValueError):  # noqa: N818 - a finding
     """More items than the deciding transaction can hold cannot have an intent."""
 
 
-def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> Plan:
+def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool = False) -> CommitPlan:
     """Return how a transaction is committed, without the number of its requests.
 
     `members` are in the order of their keys; `extra` counts the other actions of the deciding transaction: lock rows,
@@ -360,16 +376,16 @@ def choose_path(members: Sequence[MemberFacts], *, extra: int = 0, record: bool 
     writes = tuple(i for i, member in enumerate(members) if member.is_write)
     reads = tuple(i for i, member in enumerate(members) if not member.is_write)
     if not writes and not extra:
-        return Plan(CommitPath.READ, validated=reads) if reads else Plan(CommitPath.NOTHING)
+        return CommitPlan(CommitPath.READ, validated=reads) if reads else CommitPlan(CommitPath.NOTHING)
     if len(writes) == 1 and not reads and not extra and not record and not members[writes[0]].needs_token:
-        return Plan(CommitPath.SINGLE, direct=writes)
+        return CommitPlan(CommitPath.SINGLE, direct=writes)
     fits = sum(member.size for member in members) <= dynamodb.MOST_BYTES
     if len(members) + extra + record <= dynamodb.MOST_ACTIONS and fits:
-        return Plan(CommitPath.NATIVE, direct=writes, checked=reads)
+        return CommitPlan(CommitPath.NATIVE, direct=writes, checked=reads)
     return _long_path(members, writes, reads, extra)
 
 
-def with_requests(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
+def with_requests(plan: CommitPlan, members: Sequence[MemberFacts]) -> CommitPlan:
     """Return a plan with the number of its requests."""
     if plan.path is CommitPath.NOTHING:
         return plan
@@ -385,7 +401,7 @@ def chunks(sizes: Sequence[int]) -> list[range]:
     return _packed(sizes, dynamodb.MOST_BYTES, dynamodb.MOST_ACTIONS)
 
 
-def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> Plan:
+def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Sequence[int], extra: int) -> CommitPlan:
     room = dynamodb.MOST_ACTIONS - 1 - extra
     # The decision checks the reads if that leaves most of its places to writes, each of which saves a request. It
     # also does if some items cannot have an intent, because those cannot wait for a check before the decision.
@@ -402,7 +418,7 @@ def _long_path(members: Sequence[MemberFacts], writes: Sequence[int], reads: Seq
     stuck = [i for i in (staged if is_checked_inside else writes) if not members[i].can_have_intent]
     if stuck:
         raise CannotBeStaged(_why_stuck(members, writes, len(reads), room))
-    return Plan(CommitPath.LONG, 0, tuple(direct), tuple(staged), checked, validated)
+    return CommitPlan(CommitPath.LONG, 0, tuple(direct), tuple(staged), checked, validated)
 
 
 def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int, room: int) -> str:
@@ -430,7 +446,7 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
     return sorted(chosen)
 
 
-def _with_requests_of_intents(plan: Plan, members: Sequence[MemberFacts]) -> Plan:
+def _with_requests_of_intents(plan: CommitPlan, members: Sequence[MemberFacts]) -> CommitPlan:
     intents = {i: members[i].intent or IntentFacts() for i in plan.with_intents}
     rows = keys_in_rows([intent.key_size for intent in intents.values()])
     new = {i for i, intent in intents.items() if members[i].is_absent and not intent.is_read_first}

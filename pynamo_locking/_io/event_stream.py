@@ -17,6 +17,7 @@ from typing_extensions import ParamSpec
 
 from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.transactions import public_reason
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ class Subscription:
         """Stop calling the subscriber, except for an event that is being delivered. May be called twice."""
         _replace(lambda before: tuple(each for each in before if each is not self))
 
-    def hears(self, kind: type[Event]) -> bool:
+    def _hears(self, kind: type[Event]) -> bool:
         """Tell whether it is called for such events."""
         return issubclass(kind, self._of)
 
-    def hear(self, event: Event) -> None:
+    def _hear(self, event: Event) -> None:
         """Call the subscriber, but not for events of its own doing. Its first error is logged."""
         told = _told.get()
         if self in told or not isinstance(event, self._of):
@@ -135,14 +136,14 @@ def emit(event: Event) -> None:
     reset = _scope.set(None)  # a listener's requests are no part of the work that it hears of
     try:
         for listener in listeners:
-            listener.hear(event)
+            listener._hear(event)
     finally:
         _scope.reset(reset)
 
 
 def is_logged(kind: str) -> bool:
     """Tell whether `telemetry.logs` logs the events with this name, so that our own line would repeat it."""
-    return any(each.is_log and each.hears(getattr(events, kind)) for each in listeners)
+    return any(each.is_log and each._hears(getattr(events, kind)) for each in listeners)
 
 
 class Scope:
@@ -154,7 +155,7 @@ class Scope:
     Attributes:
         began_s: when, by the monotonic clock.
         requests: how many requests of locks were sent.
-        looks: how many of them were reads.
+        polls: how many of them were reads.
         units: what they consumed, None if DynamoDB did not say.
         is_waiting: whether `Waiting` was emitted.
         kept: the events that wait for its end.
@@ -291,7 +292,7 @@ def recovered(
     transaction_id: str,
     *,
     outcome: str,
-    by: str,
+    recovered_by: str,
     reason: str = "",
 ) -> None:
     """Report what we did about another party's transaction."""
@@ -302,7 +303,7 @@ def recovered(
             owner="" if record is None else record.owner,
             table=record_table.table,
             outcome=outcome,
-            by=by,
-            reason=reason,
+            recovered_by=recovered_by,
+            reason=public_reason(reason) if reason else "",
         )
     )

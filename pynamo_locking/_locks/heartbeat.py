@@ -49,15 +49,15 @@ class RenewalOutage:
             self._renewed_s = held.deadline - held.entry.lease
             self._next_s, self._pause_s, self._is_over = now, _FIRST_PAUSE_S, False
         has_ended = not held.remaining and not self._is_over
-        is_news = held.possession.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew
+        should_log = held.possession.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew
         failing_s = now - self._renewed_s
-        if is_news:
+        if should_log:
             self._next_s, self._pause_s = now + self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
             self._is_over = self._is_over or has_ended
             if not event_stream.is_logged("RenewalFailed"):
                 logger.warning("%s", self._words(held, error, failing_s), exc_info=error if is_odd else None)
         if event_stream.listeners:
-            lock_events.renewal_failed(held, error, failing_s=failing_s, is_news=is_news)
+            lock_events.renewal_failed(held, error, failing_s=failing_s, should_log=should_log)
 
     def _words(self, held: HeldInfo, error: BaseException, failing_s: float) -> str:
         if held.remaining:

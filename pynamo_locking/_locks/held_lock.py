@@ -715,7 +715,7 @@ def ensure(held: HeldEntry, wanted: float) -> None:
     """
     if wanted >= held.entry.lease:
         raise ConfigurationError(
-            f"ensure({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Use a longer lease."
+            f"ensure_remaining({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Use a longer lease."
         )
     held.refuse_if_lost()
     remaining = held.remaining

@@ -47,9 +47,9 @@ class Kept(Protocol):
     @property
     def remaining(self) -> float: ...
 
-    def ensure(self, remaining: Duration) -> None: ...
+    def ensure_remaining(self, remaining: Duration) -> None: ...
 
-    async def aensure(self, remaining: Duration) -> None: ...
+    async def aensure_remaining(self, remaining: Duration) -> None: ...
 
     def renew(self) -> None: ...
 
@@ -488,7 +488,7 @@ class LockHandle(Generic[M]):
 class Lock(Generic[M]):
     """A first come, first served lock on one item or one name, for threads and for tasks of asyncio.
 
-    Made by `Model.locked()`, `Model.locked()` and `NamedLock.locked()`. Use it in a ``with`` or ``async with`` statement,
+    Made by `Model.locked()`, also of a `NamedLock`. Use it in a ``with`` or ``async with`` statement,
     or call `acquire()` and `release()`, or `aacquire()` and `arelease()`, in pairs. The object can be used again after
     a release; each time it gets a new ticket. A thread or task that acquires a lock it already holds gets the same
     ticket again, and the last release leaves the queue. Threads and tasks started inside a lock write under it if they
@@ -503,8 +503,8 @@ class Lock(Generic[M]):
     one unexpired holder in DynamoDB's own document, holders in the order of their tickets, and no guarded write
     (`save`, `update`, `delete` of the locked item) applied after another process has taken over. The threads and tasks
     of a process are served in the order in which they came; each may draw its ticket up to one block later than callers
-    of other processes (`LockSettings.max_callers_per_entry`). Not guaranteed: exclusion of work outside DynamoDB. Pass the `ticket` to
-    such systems, and let them refuse a smaller one than they have seen.
+    of other processes (`LockSettings.max_callers_per_entry`). Not guaranteed: exclusion of work outside DynamoDB. Pass
+    the `ticket` to such systems, and let them refuse a smaller one than they have seen.
 
     Guaranteed when a task is cancelled, however often, while it enters, waits, is granted the lock, holds or releases
     it: when the task has ended, none of its entries is in the queue, and nothing is held. For this it may go on for the
@@ -513,9 +513,9 @@ class Lock(Generic[M]):
     behind it. An async generator that is closed in the block releases the lock before `aclose` returns, if the task
     that acquired it closes it, or the loop does.
 
-    Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read a look, and one write
-    each third of the lease, for all callers of a process together. A request that is awaited also costs the start of a
-    thread, some 0.1 ms.
+    Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read for each poll, and one
+    write each third of the lease, for all callers of a process together. A request that is awaited also costs the start
+    of a thread, some 0.1 ms.
     """
 
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
@@ -705,7 +705,7 @@ class Lock(Generic[M]):
         """
         held_lock.progress(self._handle.held_entry())
 
-    def ensure(self, remaining: Duration) -> None:
+    def ensure_remaining(self, remaining: Duration) -> None:
         """Make sure that so much of the lease is left, or any of it for 0, renewing it if not. 0 or 1 write.
 
         Args:
@@ -717,9 +717,9 @@ class Lock(Generic[M]):
             ConfigurationError: more was asked for than a lease is long, or the lock is not held.
         """
         wanted = seconds(remaining, "remaining")
-        held_lock.ensure(self._handle.entry_for("ensure"), wanted)
+        held_lock.ensure(self._handle.entry_for("ensure_remaining"), wanted)
 
-    async def aensure(self, remaining: Duration) -> None:
+    async def aensure_remaining(self, remaining: Duration) -> None:
         """As `ensure_remaining`, awaited, with the same argument `remaining`."""
         wanted = seconds(remaining, "remaining")
         await concurrency.to_the_end(partial(held_lock.ensure, self._handle.held_entry(), wanted))
@@ -783,7 +783,7 @@ class Lock(Generic[M]):
 
     # Guards for writes of your own
 
-    def condition(self) -> Condition:
+    def held_condition(self) -> Condition:
         """Return the condition that holds as long as our entry is in the queue.
 
         For hand-written conditions on the row that carries the lock: the item itself for an embedded
@@ -791,14 +791,14 @@ class Lock(Generic[M]):
         """
         return fencing.entry_in_queue(self._handle.held_entry())
 
-    def check(self, transaction: TransactWrite) -> None:
+    def add_check_to(self, transaction: TransactWrite) -> None:
         """Add a ConditionCheck to a transaction on other items, so that it fails once the lock is lost.
 
         For an embedded lock the transaction cannot write the locked item as well: DynamoDB allows one action an item,
         and `transaction.save(item)` already carries the guard.
         """
         model, hash_key, range_key = self._handle.target.carrier
-        transaction.condition_check(model, hash_key, range_key, condition=self.condition())
+        transaction.condition_check(model, hash_key, range_key, condition=self.held_condition())
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to copy or pickle it: two objects would share one hold, and release it twice."""

@@ -143,7 +143,7 @@ def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float |
 
 
 @harmless
-def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, is_news: bool) -> None:
+def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, should_log: bool) -> None:
     cause = getattr(error, "cause", None) or error
     emit(
         events.RenewalFailed(
@@ -152,7 +152,7 @@ def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, is
             remaining_ms=held.remaining * 1000,
             error=type(cause).__name__,
             failing_ms=failing_s * 1000,
-            is_news=is_news,
+            should_log=should_log,
         )
     )
 

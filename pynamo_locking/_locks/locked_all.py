@@ -75,7 +75,7 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
     held.
 
     Args:
-        *locks: locks made by `Model.locked()`, `Model.locked_range()` and `NamedLock.locked()`; naming the same one twice
+        *locks: locks made by `Model.locked()` and `Model.locked_range()`; naming the same one twice
             is fine.
         wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
 

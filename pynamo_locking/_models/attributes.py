@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from datetime import datetime, timedelta, timezone
 from types import FunctionType
@@ -15,7 +14,7 @@ from pynamodb.constants import MAP
 from pynamodb.exceptions import TransactGetError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactGet
-from typing_extensions import Self, Unpack, overload, override
+from typing_extensions import Self, overload, override
 
 from pynamo_locking._core.dynamodb import RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pynamo_locking._locks.held_lock import HeldEntry
-    from pynamo_locking._locks.lock import Lock
-    from pynamo_locking._locks.options import LockKeywords
 
 
 # Model attributes of the package.
@@ -54,9 +51,6 @@ class LockAttribute(Attribute[LockState]):
     reads the item. The attribute is maintained by lock operations alone: on an instance it reads as the
     `LockState` at the time the instance was loaded, and it cannot be assigned.
 
-    A model may call the attribute ``lock``, as most do. ``Model.locked(key)`` still makes a lock then:
-    on the class, the attribute can be called with the key of an item.
-
     Args:
         attr_name: name in the stored item, if it differs from the Python name.
 
@@ -69,7 +63,6 @@ class LockAttribute(Attribute[LockState]):
 
     def __init__(self, attr_name: str | None = None) -> None:
         super().__init__(null=True, attr_name=attr_name)
-        self._model: type[Any] | None = None
 
     @overload
     def __get__(self, instance: None, owner: Any) -> LockAttribute: ...
@@ -81,13 +74,9 @@ class LockAttribute(Attribute[LockState]):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is not None:
             return super().__get__(instance, owner) or FREE
-        if self._model is owner:
-            return self
         if issubclass(owner, Model):
             _refuse_stock_model(owner, self)
-        bound = copy.copy(self)  # all subclasses of a model share one attribute object
-        bound._model = owner
-        return bound
+        return self
 
     @override
     def __set__(self, instance: Any, value: LockState | None) -> None:
@@ -105,18 +94,6 @@ class LockAttribute(Attribute[LockState]):
     @override
     def deserialize(self, value: Mapping[str, Any]) -> LockState:
         return state_of(value)
-
-    def __call__(self, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Lock[Any]:
-        """Return ``Model.locked(hash_key, range_key, **options)``, for models whose attribute hides it."""
-        model: type[Any] | None = self._model
-        if model is None:
-            raise ConfigurationError("a LockAttribute makes locks only through its model: Model.locked(key).")
-        if not hasattr(model, "locked"):
-            raise ConfigurationError(
-                f"{model.__name__} has a LockAttribute, but is no LockableModel: derive it from one."
-            )
-        lock: Lock[Any] = model.locked(hash_key, range_key, **options)
-        return lock
 
 
 class VersionAttribute(PynamoVersionAttribute):
@@ -271,11 +248,7 @@ class PlacedMixin(_Base):
             (name, value) for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Attribute)
         ]
         reserved: set[str] = set().union(*(vars(base).get("_reserved_names", ()) for base in cls.__mro__))
-        hidden = sorted(
-            name
-            for name, value in attributes
-            if name in reserved and not (name == "lock" and isinstance(value, LockAttribute))
-        )
+        hidden = sorted(name for name, value in attributes if name in reserved)
         if hidden:
             raise ConfigurationError(
                 f"{cls.__name__} declares an attribute called {hidden[0]!r}, which would hide the method of that "
@@ -338,7 +311,7 @@ class PlacedMixin(_Base):
     @classmethod
     def _enforces(cls) -> str | None:
         """Return ``Meta.enforce_locks``: which locks every write is checked against, also outside of them."""
-        what = getattr(getattr(cls, "Meta", None), "enforce", None)
+        what = getattr(getattr(cls, "Meta", None), "enforce_locks", None)
         if what is None:
             return None
         if what not in {"ranges", "table"} or range_name_of(cls) is None or cls._lock_attribute() is not None:

@@ -126,7 +126,7 @@ class TransactWrite(PynamoTransactWrite):
             row = model_cls._lock_target(hash_key, range_key, model_cls.lock_settings()).row
         self._add({"ConditionCheck": kwargs}, row)
 
-    def read(self, item: Model) -> None:
+    def check(self, item: Model) -> None:
         """Check that an item is still the one that was read, without writing it.
 
         A transaction that decides by one item and writes another needs this: two such transactions could each be

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._locks.locked_all import Block
     from pynamo_locking._locks.options import LockKeywords, LockTarget, RangeKeywords
-    from pynamo_locking._models.attributes import LockAttribute
     from pynamo_locking._models.unique_audit import UniqueReport
 
 
@@ -360,10 +359,10 @@ class VersionedMixin(GuardedMixin):
 class LockableMixin(VersionedMixin):
     """Adds locks to a model: put it right before `Model` in the bases, or derive from `LockableModel`.
 
-    The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the
-    `NamedLock` class named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a
-    `LockSettings`. With ``Meta.enforce_locks = "ranges"``, or ``"table"``, every write through the model is refused while
-    another party has locked a range around the item, or the table.
+    The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the `NamedLock` class
+    named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a `LockSettings`. With
+    ``Meta.enforce_locks = "ranges"``, or ``"table"``, every write through the model is refused while another party has
+    locked a range around the item, or the table.
 
     Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
     lock is lost. With a `LockAttribute`, writes from outside the lock are refused while it is held.
@@ -375,7 +374,7 @@ class LockableMixin(VersionedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"lock", "locked", "locked_range", "locked_table", "locked_first", "try_locked", "edit"}
+        {"locked", "locked_range", "locked_table", "locked_first", "try_locked", "edit"}
         | {"lock_state", "alock_state", "break_lock", "abreak_lock", "lock_settings"}
     )
 
@@ -454,11 +453,11 @@ class LockableMixin(VersionedMixin):
     def locked_range(cls, hash_key: Any, lower: Any, upper: Any, **options: Unpack[RangeKeywords]) -> Lock[Self]:
         """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
 
-        It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do
-        not conflict. First come, first served: small ranges that come later wait behind a large range. With
-        ``Meta.enforce_locks`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`), except
-        those of the holder; a row with an interval (`IntervalMixin`) is in the range if a part of its interval is.
-        Without it only other locks of ranges meet this one. Inside, writes of items in the range are refused by
+        It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do not
+        conflict. First come, first served: small ranges that come later wait behind a large range. With
+        ``Meta.enforce_locks`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`),
+        except those of the holder; a row with an interval (`IntervalMixin`) is in the range if a part of its interval
+        is. Without it only other locks of ranges meet this one. Inside, writes of items in the range are refused by
         DynamoDB once the lock is lost, and reads see everything that earlier holders wrote. Locks of single items,
         which `locked` takes, ignore ranges; so do writes of items that carry a `LockAttribute` of their own.
 
@@ -562,16 +561,6 @@ class LockableMixin(VersionedMixin):
         if wrong is not None:
             raise ConfigurationError(f"a key is a hash key, or a pair of hash and range key, not {wrong!r}.")
         return [cls.locked(*pair, **options) for pair in pairs]
-
-    if TYPE_CHECKING:
-        # Most models call their LockAttribute `lock`; it makes locks as well (see there).
-        lock: LockAttribute
-    else:
-
-        @classmethod
-        def lock(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Lock[Self]:
-            """Return the lock of one item, to be passed on or acquired by hand. The same as `locked`."""
-            return cls.locked(hash_key, range_key, **options)
 
     @classmethod
     def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:

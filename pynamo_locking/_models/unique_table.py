@@ -12,12 +12,9 @@ from typing_extensions import override
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking._models.mixins import ExpiringMixin, VersionedMixin
 from pynamo_locking._models.tables import OwnTable
-from pynamo_locking._pynamodb import ttl_attribute_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pynamo_locking._writes.unique_rows import Holder
 
 
 class _HolderAttribute(Attribute["Mapping[str, Any]"]):
@@ -67,8 +64,3 @@ class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
     expires: TTLAttribute = TTLAttribute(null=True, attr_name="expires_s")
     version: VersionAttribute = VersionAttribute(null=True)
     lock: LockAttribute = LockAttribute()
-
-    def give_to(self, holder: Holder) -> None:
-        """Make it the row of an item."""
-        self.holder = holder.stored().values[0]["M"]
-        self.expires = None if holder.expires is None else ttl_attribute_of(self).deserialize(holder.expires["N"])

@@ -200,8 +200,8 @@ class GuardedMixin(ReadingMixin):
             elif not all(mine.covers(part) for part in parts):
                 raise ConfigurationError(
                     f"this write of {type(self).__name__} is inside and outside of a range that is locked here "
-                    f"({mine}), and all writes are checked (Meta.enforce_locks): lock one range that spans its interval, "
-                    f"before and after the write."
+                    f"({mine}), and all writes are checked (Meta.enforce_locks): lock one range that spans its "
+                    f"interval, before and after the write."
                 )
         return checks
 

@@ -122,13 +122,13 @@ class IdempotencyTable(NamedLock):
         key: str,
         *,
         payload: object = None,
-        keep: Duration = KEEP_S,
+        expires_after: Duration = KEEP_S,
         wait: Duration | None = None,
         lease: Duration | None = None,
         heartbeat: bool | None = None,
         owner: str | None = None,
         lambda_context: LambdaContext | None = None,
-        final: tuple[type[Exception], ...] = (),
+        store_errors: tuple[type[Exception], ...] = (),
         serializer: Serializer = json,
     ) -> IdempotentCall:
         """Return a block that is one call, in a ``with`` or ``async with`` statement. `idempotent` makes one of a call.
@@ -144,7 +144,7 @@ class IdempotencyTable(NamedLock):
             key: names the call among all that share the table; 2,048 bytes at most.
             payload: what the call is about, as JSON or bytes. Its SHA-256 is stored with the result, and a call with
                 another one is refused. None compares nothing.
-            keep: for how long the result counts, in seconds or as a timedelta. A day.
+            expires_after: for how long the result counts, in seconds or as a timedelta. A day.
             wait: how long to wait for a call with this key that is in progress elsewhere; 0 refuses at once. That of
                 ``Meta.lock_settings`` unless given, which is 60 s unless set.
             lease: how long a call in progress survives without a renewal; likewise.
@@ -152,14 +152,14 @@ class IdempotencyTable(NamedLock):
             owner: label for people, as in `LockableModel.locked`.
             lambda_context: the second argument of the Lambda handler that the call is made in. Then `lease` is what is
                 left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
-            final: exceptions that are results: stored, and raised again by a repeat, as ``type(*args)``.
+            store_errors: exceptions that are results: stored, and raised again by a repeat, as ``type(*args)``.
             serializer: has `dumps` to text and `loads`, as the module `json` has.
 
         Raises:
             ConfigurationError: for arguments that cannot work. No request has been made.
         """
         _check_key(key)
-        kept = check_terms(keep, final, serializer)
+        kept = check_terms(expires_after, store_errors, serializer)
         options = make_options(cls, wait=wait, lease=lease, heartbeat=heartbeat, owner=owner, settings=None)
         if lambda_context is not None:
             if lease is not None or heartbeat is not None:
@@ -171,7 +171,7 @@ class IdempotencyTable(NamedLock):
         target = cls._lock_target(key, None, options.settings)
         target = replace(target, row=replace(target.row, kept_s=IDLE_TTL_S + math.ceil(kept)))
         lock = Lock(target, replace(options, peek=cls._peek), None)
-        return IdempotentCall(cls(key), lock, _Terms(key, _hash_of(payload), kept, final, serializer))
+        return IdempotentCall(cls(key), lock, _Terms(key, _hash_of(payload), kept, store_errors, serializer))
 
     @classmethod
     def _peek(cls, image: Image) -> None:
@@ -187,20 +187,22 @@ def _check_key(key: Any) -> None:
         raise InvalidInput(f"the key of a call is a text that is not empty, not {key!r:.80}.")
 
 
-def check_terms(keep: Duration, final: Any, serializer: Any) -> float:
+def check_terms(expires_after: Duration, store_errors: Any, serializer: Any) -> float:
     """Refuse what no call can have; return for how many seconds its result is kept."""
-    kept = seconds(keep, "keep")
+    kept = seconds(expires_after, "expires_after")
     if not 0 < kept <= _LONGEST_KEEP_S:
-        raise ConfigurationError(f"keep must be above 0 and at most a hundred years, got {keep!r}.")
+        raise ConfigurationError(f"expires_after must be above 0 and at most a hundred years, got {expires_after!r}.")
     if not (callable(getattr(serializer, "dumps", None)) and callable(getattr(serializer, "loads", None))):
         raise ConfigurationError(
             f"the serializer must have dumps and loads, as the module json has, not {serializer!r}."
         )
-    is_tuple = isinstance(final, tuple)
-    if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in final)):
-        raise ConfigurationError(f"final must be a tuple of exception classes, not {final!r}.")
-    if len({kind.__name__ for kind in final}) < len(set(final)):
-        raise ConfigurationError(f"final has two exceptions of one name, by which a repeat knows them: {final!r}.")
+    is_tuple = isinstance(store_errors, tuple)
+    if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in store_errors)):
+        raise ConfigurationError(f"store_errors must be a tuple of exception classes, not {store_errors!r}.")
+    if len({kind.__name__ for kind in store_errors}) < len(set(store_errors)):
+        raise ConfigurationError(
+            f"store_errors has two exceptions of one name, by which a repeat knows them: {store_errors!r}."
+        )
     return kept
 
 
@@ -225,8 +227,8 @@ def _hash_of(payload: object) -> str | None:
 class _Terms:
     key: str
     payload_hash: str | None
-    keep: float
-    final: tuple[type[Exception], ...]
+    kept_s: float
+    store_errors: tuple[type[Exception], ...]
     serializer: Serializer
 
 
@@ -254,7 +256,7 @@ class IdempotentCall:
     """One call that may be made twice, made by `IdempotencyTable.call`, for ``with`` and for ``async with``.
 
     A block that ends stores its `result`, in the write that releases the key's lock. A block that raises stores nothing
-    (unless the exception is in `final`), and the key is free again.
+    (unless the exception is in `store_errors`), and the key is free again.
 
     Inside an open `transaction` (or `atransaction`) no lock is acquired. The row is read by the transaction, and the
     result is one action of its commit: effect and result are stored together, or neither. If the block raises, the
@@ -293,7 +295,7 @@ class IdempotentCall:
 
     @property
     def lock(self) -> Lock[IdempotencyTable]:
-        """The lock of the key: its `ticket` for other systems, its `check` for transactions.
+        """The lock of the key: its `ticket` for other systems, its `add_check_to` for transactions.
 
         Raises:
             ConfigurationError: the call is part of a transaction, or repeated, and holds no lock.
@@ -386,10 +388,10 @@ class IdempotentCall:
             raise ConfigurationError(
                 f"the call {self._terms.key!r} is in progress in this very thread or task, and would wait for itself."
             )
-        if tx is not None and self._terms.final:
+        if tx is not None and self._terms.store_errors:
             raise ConfigurationError(
-                "a transaction that raises stores nothing, so it cannot store an exception that is final: catch it in "
-                "the function, and return a value for it."
+                "a transaction that raises stores nothing, so it cannot store an exception of `store_errors`: catch it "
+                "in the function, and return a value for it."
             )
         return tx
 
@@ -408,7 +410,7 @@ class IdempotentCall:
             if not tx._is_over:  # the caller may catch the error, and commit what it has done besides
                 self._before.rollback()
             return
-        lasts = Stored(number(lease_end_s(runtime.current.time_ms(), self._terms.keep + IDLE_TTL_S)))
+        lasts = Stored(number(lease_end_s(runtime.current.time_ms(), self._terms.kept_s + IDLE_TTL_S)))
         tx.update(self._row, [*self._actions(), Place(type(self._row).expires.attr_name).set(lasts)])
 
     def _repeat(self, row: IdempotencyTable) -> Self:
@@ -424,11 +426,11 @@ class IdempotentCall:
         if row.error is None:
             self._result = value
             return self
-        kind = next((each for each in self._terms.final if each.__name__ == row.error), None)
+        kind = next((each for each in self._terms.store_errors if each.__name__ == row.error), None)
         if kind is None:
             raise ConfigurationError(
                 f"the call {self._terms.key!r} has ended with {plain(row.error)}{tuple(value)!r}, which is not in "
-                f"`final` here."
+                f"`store_errors` here."
             )
         raise kind(*value)
 
@@ -437,7 +439,7 @@ class IdempotentCall:
         try:
             if error is None:
                 self._encode(self._result)
-            elif type(error) in self._terms.final:
+            elif type(error) in self._terms.store_errors:
                 type(error)(*error.args)  # what a repeat could not make is not stored
                 self._encode(list(error.args), type(error).__name__)
             else:
@@ -460,7 +462,7 @@ class IdempotentCall:
         self._result, self._text = value if error else terms.serializer.loads(text), text
         row = self._row
         row.result, row.error, row.payload_hash = text, error, terms.payload_hash
-        row.kept_until_ms = runtime.current.time_ms() + int(terms.keep * 1000)
+        row.kept_until_ms = runtime.current.time_ms() + int(terms.kept_s * 1000)
 
     def _actions(self) -> list[Action]:
         """Return the result as actions of an update, which the row of the instance may be created by."""
@@ -485,12 +487,12 @@ def idempotent(  # noqa: PLR0913 - options
     *,
     key: str | Callable[..., object],
     payload: str | Callable[..., object] | None = None,
-    name: str | None = None,
-    keep: Duration = KEEP_S,
+    key_prefix: str | None = None,
+    expires_after: Duration = KEEP_S,
     wait: Duration | None = None,
     lease: Duration | None = None,
     heartbeat: bool | None = None,
-    final: tuple[type[Exception], ...] = (),
+    store_errors: tuple[type[Exception], ...] = (),
     serializer: Serializer = json,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Run a function once for each key: a second call returns the stored result of the first, and does nothing.
@@ -503,15 +505,15 @@ def idempotent(  # noqa: PLR0913 - options
 
     Also for coroutine functions. Every caller gets what the serializer makes of the stored text, the first one too: a
     tuple becomes a list. A function that raises stores nothing, and its key is free again, unless the exception is in
-    `final`. One that returns what cannot be serialized raises as well.
+    `store_errors`. One that returns what cannot be serialized raises as well.
 
     Guaranteed under crashes, lost answers and pauses: of all calls with one key, one result is stored, and returned
-    until `expires_after` has passed. While a call is in progress, other calls wait or are refused. A call that ends after its
-    key was taken over raises `LockLost`, and its result is not stored. Not guaranteed: that the effects of the function
-    elsewhere happen once. If its process dies after the effect and before the result is stored, the next call repeats
-    the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a system that can refuse it. Changes of items
-    are made once inside a `transaction`, as ``@transactional()`` above this decorator opens it: the commit stores the
-    items and the result, and no lock is acquired.
+    until `expires_after` has passed. While a call is in progress, other calls wait or are refused. A call that ends
+    after its key was taken over raises `LockLost`, and its result is not stored. Not guaranteed: that the effects of
+    the function elsewhere happen once. If its process dies after the effect and before the result is stored, the next
+    call repeats the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a system that can refuse it.
+    Changes of items are made once inside a `transaction`, as ``@transactional()`` above this decorator opens it: the
+    commit stores the items and the result, and no lock is acquired.
 
     In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
     ``lambda_context`` of `IdempotencyTable.call`.
@@ -522,15 +524,15 @@ def idempotent(  # noqa: PLR0913 - options
             arguments, defaults included, that returns it.
         payload: what else must be the same if a key comes again: the name of an argument, or a function of all
             arguments, whose value is JSON or bytes. None compares nothing.
-        name: of the function, which the stored key begins with; its module and qualified name unless given. Give one to
+        key_prefix: what the stored key begins with; the function's module and qualified name unless given. Give one to
             a function that may be renamed or moved: its keys would be forgotten. Functions that share a table and have
             one qualified name need one too: two programs' ``__main__.run``, two Lambda functions' ``app.handler``, a
             function that is made anew by each call of another one. They would get each other's results.
-        keep: for how long a result counts. See `IdempotencyTable.call`, for all that follow as well.
+        expires_after: for how long a result counts. See `IdempotencyTable.call`, for all that follow as well.
         wait: how long to wait for a call that is in progress elsewhere; 0 refuses at once.
         lease: how long a call in progress survives without a renewal.
         heartbeat: renew in the background.
-        final: exceptions that are results.
+        store_errors: exceptions that are results.
         serializer: of the result.
 
     Returns:
@@ -551,13 +553,13 @@ def idempotent(  # noqa: PLR0913 - options
     Source: the decorator of Powertools for AWS Lambda; the record of draft-ietf-httpapi-idempotency-key-header.
     """
     _check_table(table)
-    check_terms(keep, final, serializer)
+    check_terms(expires_after, store_errors, serializer)
     make_options(table, wait=wait, lease=lease, heartbeat=heartbeat, owner=None, settings=None)
-    options: Any = {"keep": keep, "wait": wait, "lease": lease, "heartbeat": heartbeat}
-    options |= {"final": final, "serializer": serializer}
+    options: Any = {"expires_after": expires_after, "wait": wait, "lease": lease, "heartbeat": heartbeat}
+    options |= {"store_errors": store_errors, "serializer": serializer}
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        begin = _Beginning(table, function, name, key, payload, options)
+        begin = _Beginning(table, function, key_prefix, key, payload, options)
 
         @functools.wraps(function)
         def run(*arguments: _P.args, **keywords: _P.kwargs) -> _T:
@@ -590,7 +592,7 @@ class _Beginning:
         self,
         table: type[IdempotencyTable],
         function: Callable[..., object],
-        name: str | None,
+        key_prefix: str | None,
         key: str | Callable[..., object],
         payload: str | Callable[..., object] | None,
         options: dict[str, Any],
@@ -613,7 +615,7 @@ class _Beginning:
             if not isinstance(each, str) and not callable(each) and (each, what) != (None, "payload"):
                 raise ConfigurationError(f"the {what} is the name of an argument, or a function, not {each!r}.")
         self._table = table
-        self._name = f"{function.__module__}.{function.__qualname__}" if name is None else name
+        self._name = f"{function.__module__}.{function.__qualname__}" if key_prefix is None else key_prefix
         self._key = key
         self._payload = payload
         self._options = options

@@ -40,10 +40,10 @@ logger = logging.getLogger("pynamo_locking")
 _LAST_PART: Final = 1 / 4
 
 #: The campaign that this thread, or task, was started by.
-_started_by: ContextVar[Campaign | None] = ContextVar("pynamo_locking_started_by", default=None)
+_started_by: ContextVar[LeaderElection | None] = ContextVar("pynamo_locking_started_by", default=None)
 
 
-class Term:
+class LeaderTerm:
     """The time for which a process leads, from its election until it loses the lock or resigns.
 
     At most one process believes to be in a term, by its own clock, under the faults that `Lock` names. Work that does
@@ -78,7 +78,7 @@ class Term:
         """
         self._lasting().progress()
 
-    def condition(self) -> Condition:
+    def held_condition(self) -> Condition:
         """Return the condition that the term lasts, for writes of the row that carries the lock: `Lock.held_condition`.
 
         Raises:
@@ -86,7 +86,7 @@ class Term:
         """
         return self._lasting().held_condition()
 
-    def check(self, transaction: TransactWrite) -> None:
+    def add_check_to(self, transaction: TransactWrite) -> None:
         """Let a transaction fail once the term has ended, whatever this process believes: `Lock.add_check_to`.
 
         Raises:
@@ -124,10 +124,10 @@ class Term:
         return held.remaining - held.entry.lease * _LAST_PART
 
     def __repr__(self) -> str:
-        return f"<Term {self.ticket} of {self._lock.name}{f' {self.reason}' if self.reason else ''}>"
+        return f"<LeaderTerm {self.ticket} of {self._lock.name}{f' {self.reason}' if self.reason else ''}>"
 
 
-class Campaign:
+class LeaderElection:
     """A campaign for the leadership of one name, made by `NamedLock.lead`, for ``with`` and ``async with``.
 
     It goes on in a thread until the block is left: it waits for its turn, leads for a term, and waits again. One object
@@ -140,13 +140,13 @@ class Campaign:
     whose work hangs, is succeeded when its lease has expired.
 
     Cost: 1 write for each term to begin and to end, 1 write in each third of a lease for each process, and for those
-    that wait one eventually consistent read a look.
+    that wait one eventually consistent read for each poll.
     """
 
     def __init__(
         self,
         lock: Lock[Any],
-        on_elected: Callable[[Term], object] | None,
+        on_elected: Callable[[LeaderTerm], object] | None,
         on_lost: Callable[[str], object] | None,
     ) -> None:
         if not handle_of(lock).options.heartbeat:
@@ -154,7 +154,7 @@ class Campaign:
         self._pattern = lock
         self._on_elected = on_elected
         self._on_lost = on_lost
-        self._term: Term | None = None
+        self._term: LeaderTerm | None = None
         self._candidate = lock
         self._is_running = self._is_stopping = False
         self._forks = runtime.forks
@@ -168,12 +168,12 @@ class Campaign:
         return self.term is not None
 
     @property
-    def term(self) -> Term | None:
+    def term(self) -> LeaderTerm | None:
         """The term for which this process leads now; None if it does not."""
         term = self._term
         return term if term is not None and term.is_leader else None
 
-    def elected(self, timeout: Duration | None = None) -> Term | None:
+    def elected(self, timeout: Duration | None = None) -> LeaderTerm | None:
         """Wait until this process leads.
 
         Args:
@@ -184,7 +184,7 @@ class Campaign:
         """
         return run_steps(self._until_elected(timeout))
 
-    async def aelected(self, timeout: Duration | None = None) -> Term | None:
+    async def aelected(self, timeout: Duration | None = None) -> LeaderTerm | None:
         """As `elected`, awaited, with the same argument `timeout`."""
         return await arun_steps(self._until_elected(timeout))
 
@@ -262,7 +262,7 @@ class Campaign:
         finally:
             self._mailboxes.remove(mailbox)
 
-    def _until_elected(self, timeout: Duration | None) -> Steps[Term | None]:
+    def _until_elected(self, timeout: Duration | None) -> Steps[LeaderTerm | None]:
         ends = runtime.current.monotonic() + (math.inf if timeout is None else seconds(timeout, "timeout"))
 
         def left() -> float:
@@ -311,7 +311,7 @@ class Campaign:
 
     def _lead(self, lock: Lock[Any]) -> bool:
         """Lead for one term; tell whether its work has gone well."""
-        term = Term(lock, self._tell)
+        term = LeaderTerm(lock, self._tell)
         try:
             self._term = term
             self._begin_work(term)
@@ -336,7 +336,7 @@ class Campaign:
                 lock.release()
         return term._wish != "failed"
 
-    def _begin_work(self, term: Term) -> None:
+    def _begin_work(self, term: LeaderTerm) -> None:
         on_elected = self._on_elected
         if on_elected is None:
             return

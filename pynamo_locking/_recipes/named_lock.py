@@ -87,19 +87,19 @@ class NamedLock(OwnTable, LockableModel):
                             term.progress()
                             ...
 
-        The leader is the process that holds the lock of that name; the other candidates wait in its queue. `LeaderElection`
-        says what is guaranteed, and `LeaderTerm` what a leader may rely on.
+        The leader is the process that holds the lock of that name; the other candidates wait in its queue.
+        `LeaderElection` says what is guaranteed, and `LeaderTerm` what a leader may rely on.
 
         Args:
             name: what is led.
-            on_elected: a plain function, called with the `LeaderTerm` when this process is elected, on a thread of its own.
-                It may do the work of the leader, or start it and return. If it raises an error, the term ends, and the
-                campaign goes on a third of a lease later; `LockLost` of the term itself is no error.
+            on_elected: a plain function, called with the `LeaderTerm` when this process is elected, on a thread of its
+                own. It may do the work of the leader, or start it and return. If it raises an error, the term ends, and
+                the campaign goes on a third of a lease later; `LockLost` of the term itself is no error.
             on_lost: a plain function, called with the reason (`LeaderTerm.reason`) when a term has ended, also when the
                 leader resigns, and before the lock is released: stop here what `on_elected` has started.
             lease: how long a killed leader blocks its successor, in seconds or as a timedelta. 60 s unless set.
-            heartbeat: ``"progress"``, the default: a leader whose work does not call `LeaderTerm.progress` for two thirds of
-                a lease steps down. With True it leads for as long as its process lives.
+            heartbeat: ``"progress"``, the default: a leader whose work does not call `LeaderTerm.progress` for two
+                thirds of a lease steps down. With True it leads for as long as its process lives.
             max_hold: the longest term, in seconds or as a timedelta. Without end unless set.
             owner: as for `locked`.
             settings: as for `locked`.
@@ -157,10 +157,10 @@ class NamedLock(OwnTable, LockableModel):
                 process that dies or fails; with 0 a job that runs elsewhere is not waited for.
 
         Returns:
-            A context manager, also for ``async with``, that yields a `OnceRun`: true if the job is to be done in the block;
-            or a decorator of a function that is the job, whose call returns None if it is not to be done here.
-            Otherwise `OnceRun.status` says why: it is done, too soon, or was running elsewhere for all of `wait`. A block
-            that asks neither runs each time, which a warning says.
+            A context manager, also for ``async with``, that yields a `OnceRun`: true if the job is to be done in the
+            block; or a decorator of a function that is the job, whose call returns None if it is not to be done here.
+            Otherwise `OnceRun.status` says why: it is done, too soon, or was running elsewhere for all of `wait`. A
+            block that asks neither runs each time, which a warning says.
 
         Raises:
             LockTimeout: on entering: no answer from DynamoDB in time.

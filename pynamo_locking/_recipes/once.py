@@ -40,8 +40,8 @@ _P = ParamSpec("_P")
 # When a job that runs once in a period is due. Pure.
 
 
-#: What became of the question whether a run is ours.
-Answer: TypeAlias = Literal["due", "done", "too_soon", "busy"]
+#: Whether a run is ours, or why not.
+RunStatus: TypeAlias = Literal["due", "done", "too_soon", "busy"]
 
 _DAY_S: Final = 24 * 3600
 _HOUR_S: Final = 3600
@@ -90,7 +90,7 @@ class Period:
                 begin = begin.replace(fold=1)  # by the clock as it is now
         return int(begin.timestamp()) * 1000
 
-    def answer(self, begin_ms: int, now_ms: int, last: RunRecord | None) -> Answer:
+    def status(self, begin_ms: int, now_ms: int, last: RunRecord | None) -> RunStatus:
         """Tell whether a run is due in the period that began then, by the last success.
 
         Periods are compared by their order, and not for equality: a machine whose clock is behind would run the job of
@@ -156,19 +156,20 @@ def _zone(zone: object) -> tzinfo:
 _SKEW_S: Final = 10.0
 
 
-class Run(Generic[M]):
+class OnceRun(Generic[M]):
     """What `NamedLock.once` yields: true if this run is ours, and why not otherwise.
 
     Attributes:
-        lock: of the job. It is held if the run is ours: for `Lock.add_check_to`, `Lock.renew`, `Lock.lost` and `Lock.item`.
+        lock: of the job. It is held if the run is ours: for `Lock.add_check_to`, `Lock.renew`, `Lock.lost` and
+            `Lock.item`.
         last: the last successful run before this one; None if none is known, or the run is busy.
         period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
         timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
     """
 
-    def __init__(self, lock: Lock[M], answer: Answer, last: RunRecord | None, period_begins: datetime) -> None:
+    def __init__(self, lock: Lock[M], status: RunStatus, last: RunRecord | None, period_begins: datetime) -> None:
         self.lock = lock
-        self._answer: Answer = answer
+        self._status: RunStatus = status
         self._was_asked = False
         self.last = last
         self.period_begins = period_begins
@@ -176,17 +177,17 @@ class Run(Generic[M]):
         self._counts = True
 
     @property
-    def answer(self) -> Answer:
+    def status(self) -> RunStatus:
         """``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
 
         ``"too_soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the lock
         for all of `wait`.
         """
         self._was_asked = True
-        return self._answer
+        return self._status
 
     def __bool__(self) -> bool:
-        return self.answer == "due"
+        return self.status == "due"
 
     @property
     def ticket(self) -> int:
@@ -196,15 +197,15 @@ class Run(Generic[M]):
             ConfigurationError: the program does not run here.
         """
         if not self:
-            raise ConfigurationError(f"{self.lock.name} does not run here ({self.answer}), so there is no ticket.")
+            raise ConfigurationError(f"{self.lock.name} does not run here ({self.status}), so there is no ticket.")
         return self.lock.ticket
 
-    def does_not_count(self) -> None:
+    def discard(self) -> None:
         """Let the end of the block note no success, as if the block raised: the next caller runs the job."""
         self._counts, self._was_asked = False, True
 
     def __repr__(self) -> str:
-        return f"<Run of {self.lock.name}: {self._answer}>"
+        return f"<OnceRun of {self.lock.name}: {self._status}>"
 
 
 class Once(Generic[M]):
@@ -232,7 +233,7 @@ class Once(Generic[M]):
 
         return run
 
-    def __enter__(self) -> Run[M]:
+    def __enter__(self) -> OnceRun[M]:
         self._begin()
         takes = self._handle.depth
         try:
@@ -247,7 +248,7 @@ class Once(Generic[M]):
                 raise
         return self._run
 
-    async def __aenter__(self) -> Run[M]:
+    async def __aenter__(self) -> OnceRun[M]:
         self._begin()
         try:
             if await concurrency.call(self._is_done):
@@ -312,12 +313,12 @@ class Once(Generic[M]):
         now_ms, last = runtime.current.time_ms(), state.success
         if self._period.zone is None:
             self._begin_ms = now_ms
-        answer = self._period.answer(self._begin_ms, now_ms, last)
-        self._run = self._make_run(answer, last)
+        status = self._period.status(self._begin_ms, now_ms, last)
+        self._run = self._make_run(status, last)
         self._began_ms = now_ms
-        if last is not None and answer != "due":
+        if last is not None and status != "due":
             self._warn(last, now_ms)
-        return answer == "due"
+        return status == "due"
 
     def _warn(self, last: RunRecord, now_ms: int) -> None:
         skew = self._handle.options.settings.max_clock_skew
@@ -342,21 +343,21 @@ class Once(Generic[M]):
         self._run.timeout = error
         return True
 
-    def _make_run(self, answer: Answer, last: RunRecord | None) -> Run[M]:
+    def _make_run(self, status: RunStatus, last: RunRecord | None) -> OnceRun[M]:
         zone = self._period.zone or timezone.utc
-        return Run(self.lock, answer, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
+        return OnceRun(self.lock, status, last, datetime.fromtimestamp(self._begin_ms / 1000, tz=zone))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._run._answer == "due":
+        if self._run._status == "due":
             self._leave(error)
         self._check_asked(error)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._run._answer == "due":
+        if self._run._status == "due":
             await self._handle.aend_block(partial(self._leave, error), error)
         self._check_asked(error)
 
@@ -364,7 +365,7 @@ class Once(Generic[M]):
         if error is None and not self._run._was_asked:
             warnings.warn(
                 f"the block of once() of {self.lock.name} has not asked whether the job runs here (it is "
-                f"{self._run._answer}), so it runs each time: write `with ... as run: if run: ...`.",
+                f"{self._run._status}), so it runs each time: write `with ... as run: if run: ...`.",
                 stacklevel=3,
             )
 

@@ -31,7 +31,6 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import dynamodb, transactions
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import next_renewal
-from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.transactions import (
     CannotBeStaged,
     CommitPath,
@@ -43,6 +42,7 @@ from pynamo_locking._core.transactions import (
     choose_path,
     keys_in_rows,
     placeholders,
+    public_reason,
     row_of_changes,
     row_of_key,
     row_of_participants,
@@ -330,9 +330,9 @@ class MultiRequestCommit:
 
     def _aborted(self, stored: TransactionRecord) -> TransactionAborted:
         return also(TransactionAborted, TransactWriteError)(
-            f"the transaction {self._record.id} was aborted by another process ({plain(stored.by or 'expired')}); "
+            f"the transaction {self._record.id} was aborted by another process ({public_reason(stored.by)}); "
             f"nothing was written. Run it again from the start.",
-            by=stored.by or "expired",
+            reason=public_reason(stored.by),
         )
 
     def _run(self, jobs: Sequence[Callable[[], object]], on_done: Callable[[int], None]) -> None:

@@ -32,6 +32,7 @@ from pynamo_locking._core.transactions import (
     TransactionRecord,
     TransactionStatus,
     observe_pending,
+    public_reason,
     resolution_of_intent,
     row_of_key,
     row_of_participants,
@@ -97,7 +98,7 @@ def recover(record_table: RecordTable, transaction_id: str, *, force: bool) -> s
         return None
     completed, _ = answered(lambda: _complete(record_table, record))
     if event_stream.listeners:
-        event_stream.recovered(record_table, record, transaction_id, outcome=completed, by="recover")
+        event_stream.recovered(record_table, record, transaction_id, outcome=completed, recovered_by="recover")
     return completed
 
 
@@ -230,7 +231,7 @@ def _sweep_one(
     if was_aborted and not intents:
         return ""
     if event_stream.listeners and not dry_run:
-        event_stream.recovered(record_table, record, record.id, outcome=completed, by="sweep")
+        event_stream.recovered(record_table, record, record.id, outcome=completed, recovered_by="sweep")
     return completed
 
 
@@ -491,14 +492,14 @@ def _shown(record: TransactionRecord) -> Shown:
         "id": record.id,
         "state": record.state.value,
         "owner": record.owner,
-        "marked_items": record.items,
+        "items_with_intents": record.items,
         "began_at": None if began_ms is None else text_of_ms(began_ms),
         "age_s": None if began_ms is None else (now_ms - began_ms) / 1000,
         "lease_s": record.lease,
         "since_renewal_s": (now_ms - record.renewed_ms) / 1000,
         "lease_ends_at": text_of_ms(record.until_ms),
         "lease_left_s": (record.until_ms - now_ms) / 1000,
-        "aborted_by": record.by or None,
+        "abort_reason": public_reason(record.by) if record.by else None,
     }
 
 

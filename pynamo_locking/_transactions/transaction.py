@@ -453,13 +453,13 @@ class Transaction:
         finally:
             self._members.give_back()  # what an interrupted end has left
 
-    def suspend(self, *, keep: Duration = 86_400.0) -> str:
+    def suspend(self, *, expires_after: Duration = 86_400.0) -> str:
         """Store what was read and what is to be written, for any process to `resume`, and roll back.
 
         Conditions are checked now; the commit checks that all items are still as they were read.
 
         Args:
-            keep: how long DynamoDB's TTL leaves the row alone, in seconds or as a timedelta. A day.
+            expires_after: how long DynamoDB's TTL leaves the row alone, in seconds or as a timedelta. A day.
 
         Returns:
             The id to resume it by: `id`, or the id by which it was resumed itself. It can be committed once.
@@ -475,7 +475,9 @@ class Transaction:
         self._check_open()
         if self._read_only or self._members.locks or self._after_commit or self._after_rollback:
             raise ConfigurationError("a transaction that only reads, or with locks or callbacks, cannot be suspended.")
-        id_ = suspension.suspend(self._members, self.id, self._options.idempotency_key, seconds(keep, "keep"))
+        id_ = suspension.suspend(
+            self._members, self.id, self._options.idempotency_key, seconds(expires_after, "expires_after")
+        )
         self.rollback()
         return id_
 
@@ -488,7 +490,7 @@ class Transaction:
 
         Raises:
             InvalidInput: the id is no text.
-            DoesNotExist: there is none: it was committed, or `keep` is over.
+            DoesNotExist: there is none: it was committed, or `expires_after` is over.
             StaleVersion: an item was changed since it was read.
             ConfigurationError: a model is missing; or this transaction is read only, has resumed one already, or has
                 another idempotency key.

@@ -107,7 +107,8 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
         Args:
             id: its `Transaction.id`.
-            force: abort it at once if it is undecided. Its commit then raises `TransactionAborted`, by ``"asked"``.
+            force: abort it at once if it is undecided. Its commit then raises `TransactionAborted`, with the reason
+                ``"requested"``.
 
         Returns:
             ``"finished"`` or ``"aborted"``; None if nothing is known of it.
@@ -207,31 +208,3 @@ def check_table(table: Any) -> type[TransactionTable]:
     if not (isinstance(table, type) and issubclass(table, TransactionTable)):
         raise ConfigurationError(f"the table of transactions must be a subclass of TransactionTable, not {table!r}.")
     return table
-
-
-def outcome(
-    table: type[TransactionTable],
-    id: str | None = None,  # noqa: A002
-    *,
-    idempotency_key: str | None = None,
-) -> str | None:
-    """Return the state of a transaction, of its id or of its idempotency key: see `TransactionTable.outcome`."""
-    return check_table(table).outcome(id, idempotency_key=idempotency_key)
-
-
-def recover(table: type[TransactionTable], id: str, *, force: bool = False) -> str | None:  # noqa: A002
-    """Complete a transaction of many items: see `TransactionTable.recover`."""
-    return check_table(table).recover(id, force=force)
-
-
-def sweep(
-    table: type[TransactionTable],
-    *,
-    segments: int = 1,
-    dry_run: bool = False,
-    on_progress: Callable[[SweepReport], object] | None = None,
-    older_than: Duration = 0.0,
-) -> SweepReport:
-    """Complete all transactions of many items whose process has died: see `TransactionTable.sweep`."""
-    options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}
-    return check_table(table).sweep(**options)

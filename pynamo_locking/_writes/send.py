@@ -9,8 +9,8 @@ applied any more. Of a work with several rows one proof is enough, since all of 
 number that is ours, a row whose write id is gone for good, or a row that was not refused although DynamoDB would have
 refused a second copy of it. That an item is absent proves nothing of other rows: another writer may have deleted it.
 
-A row for a lock that the caller does not hold (`ForeignLockCheck`, by ``Meta.enforce_locks``) asks that no entry is in the
-queue, or that none has come since an image in which no entry was in the way. Entries leave and never grow, so those
+A row for a lock that the caller does not hold (`ForeignLockCheck`, by ``Meta.enforce_locks``) asks that no entry is in
+the queue, or that none has come since an image in which no entry was in the way. Entries leave and never grow, so those
 that are left are not in the way either.
 
 Rejected: a sender for each place of a lock, each with its own differences in doubt; trusting the token of a native

@@ -21,7 +21,7 @@ from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, key_values_of, ttl_attribute_of
 from pynamo_locking.exceptions import NotUnique, TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ class UniqueRow:
         """Make an instance the row as it will be."""
         versions.note(row, self)
         if self.to is not None:
-            row.give_to(self.to)
+            row.holder = self.to.stored().values[0]["M"]
+            expires = self.to.expires
+            row.expires = None if expires is None else ttl_attribute_of(row).deserialize(expires["N"])
 
     def holders(self) -> list[ItemKey]:
         """Return which items may have the row before."""

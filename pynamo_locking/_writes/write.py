@@ -586,7 +586,7 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
     elif isinstance(error, ItemLocked):
         emit(events.WriteRefused(**about, holder=error.holder, holder_ticket=error.ticket))
     elif isinstance(error, TransactionAborted):
-        emit(events.WriteRefused(**about, by=error.reason))
+        emit(events.WriteRefused(**about, reason=error.reason))
     elif isinstance(error, Conflict):
         emit(events.WriteRefused(**about))
 

@@ -308,7 +308,7 @@ def _rows(lock: dict[str, Any]) -> list[tuple[object, ...]]:
     made: list[tuple[object, ...]] = [(Text(role, _STYLES[role]), *_cells(entry)) for role, entry in entries]
     if lock["transaction"] is not None:
         what = f"transaction {lock['transaction']['id']}"
-        made.append((Text("marked", "magenta"), "", "", what, lock["transaction"]["operation"], "", "", ""))
+        made.append((Text("intent", "magenta"), "", "", what, lock["transaction"]["operation"], "", "", ""))
     if not made:
         made.append(("free", "", "", "", "", "", "", ""))
     success = lock["last_success"]

@@ -137,7 +137,7 @@ def shown(run: OnceRun[Any] | None, *, has_run: bool, counts: bool) -> Mapping[s
     if run is None:
         return {}
     return {
-        "answer": run.status,
+        "status": run.status,
         "has_run": has_run,
         "counts": counts,
         "period_began_at": text_of_ms(int(run.period_begins.timestamp() * 1000)),

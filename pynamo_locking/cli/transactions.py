@@ -37,10 +37,10 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be
 _Segments = Annotated[int, typer.Option("--segments", metavar="NUMBER", help="Scan so many at once.", min=1, max=256)]
 _OlderThan = Annotated[float, typer.Option("--older-than", metavar="SECONDS", help=_OLDER, min=0)]
 
-_COLUMNS: Final = ("id", "state", "owner", "items", "began", "renewed", "lease ends", "aborted by")
+_COLUMNS: Final = ("id", "state", "owner", "items", "began", "renewed", "lease ends", "aborted because")
 
 app = Commands(
-    "Transactions of more than 100 actions, which have a header of their own.", name="tx", settings=TRANSACTIONS
+    "Transactions of more than 100 actions, each with a transaction record.", name="tx", settings=TRANSACTIONS
 )
 
 
@@ -61,7 +61,7 @@ def list_(session: Session, *, model: _Model = None, state: _State = None) -> in
 
 @app.add("show 5KXxQY1s --table transactions")
 def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
-    """Show one transaction, and the items that may carry a mark of it.
+    """Show one transaction, and the items that may carry a write intent of it.
 
     One consistent read, and one for each row of participants: some 1000 items.
     """
@@ -71,7 +71,7 @@ def show(session: Session, tx_id: _Id, model: _Model = None) -> int:
         raise _unknown(table, tx_id)
     people = [_table(table, [found])]
     if items := [(each["table"], " / ".join(each["key"].values())) for each in found["participants"]]:
-        people.append(terminal.table("items that may carry a mark of it", ("table", "key"), items))
+        people.append(terminal.table("items that may carry a write intent of it", ("table", "key"), items))
     return session.show({"table": table.Meta.table_name, **found}, *people)
 
 
@@ -182,9 +182,9 @@ def _cells(each: dict[str, Any]) -> tuple[object, ...]:
         each["id"],
         each["state"],
         each["owner"],
-        each["marked_items"],
+        each["items_with_intents"],
         "" if each["age_s"] is None else terminal.ago(each["age_s"]),
         terminal.ago(each["since_renewal_s"]) if is_pending else "",
         terminal.until(left) if is_pending else "",
-        each["aborted_by"] or "",
+        each["abort_reason"] or "",
     )

@@ -92,7 +92,7 @@ _KINDS: Final[dict[type[Exception], _Kind]] = {
     ),
     ItemLocked: _Kind(423, "item-locked", "Another owner holds its lock. Try again later.", ("ticket",)),
     TransactionAborted: _Kind(
-        409, "transaction-aborted", "Another transaction needed the same item. Try again.", ("by",)
+        409, "transaction-aborted", "Another transaction needed the same item. Try again.", ("reason",)
     ),
     NotUnique: _Kind(409, "not-unique", "Another item has this value already.", ("fields",)),
     TransactionConflict: _Kind(409, "transaction-conflict", "Other transactions kept it busy. Try again later."),

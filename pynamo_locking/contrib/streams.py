@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-__all__ = ["Auditor", "Finding", "handler"]
+__all__ = ["Auditor", "Finding", "lambda_handler"]
 
 
 #: A record of a stream, as a Lambda function or `boto3` gets it; an image of an item in it.
@@ -194,14 +194,14 @@ class Auditor:
             yield invariants.Breach("mark_lost", f"the intent of {intent.id}, which is {state}, was removed")
 
 
-def handler(
+def lambda_handler(
     auditor: Auditor, on_finding: Callable[[Finding], object] | None = None
 ) -> Callable[[Mapping[str, Any], object], dict[str, Any]]:
     """Return a Lambda handler for an event source mapping of a stream.
 
     For example::
 
-        lambda_handler = handler(Auditor([Account]), on_finding=alarm)
+        handler = lambda_handler(Auditor([Account]), on_finding=alarm)
 
     Each finding is logged as a warning and given to `on_finding`. A record that cannot be read does not stop the
     others. If `on_finding` raises an error, the handler names that record as failed: with ``ReportBatchItemFailures``

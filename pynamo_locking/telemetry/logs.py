@@ -13,9 +13,10 @@ from pynamo_locking.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from pynamo_locking.events import Event, Subscription
 
+__all__ = ["install"]
 
 #: What begins the name of each fact in a record, whose own attributes have names such as `name`.
-PREFIX: Final = "lock_"
+_PREFIX: Final = "lock_"
 
 #: Logged as warnings, although the program goes on.
 NOTABLE: Final = (
@@ -28,7 +29,9 @@ NOTABLE: Final = (
 )
 
 #: Besides durations.
-_SAID: Final = frozenset({"by", "error", "holder", "holder_ticket", "outcome", "owner", "reason", "ticket"})
+_SAID: Final = frozenset(
+    {"by", "error", "holder", "holder_ticket", "outcome", "owner", "reason", "recovered_by", "ticket"}
+)
 
 
 def install(
@@ -67,7 +70,7 @@ def install(
     def log(event: Event) -> None:
         used = _level_of(event, level)
         if target.isEnabledFor(used):
-            target.log(used, "%s %s%s", type(event).__name__, subject(event), details(event), extra=facts(event))
+            target.log(used, "%s %s%s", type(event).__name__, _subject(event), _details(event), extra=_facts(event))
 
     subscription = events.subscribe(log, of)
     subscription.is_log = True
@@ -81,12 +84,12 @@ def _level_of(event: Event, level: int) -> int:
     return max(level, logging.WARNING) if is_notable or isinstance(event, NOTABLE) else level
 
 
-def subject(event: Event) -> str:
+def _subject(event: Event) -> str:
     """Return for people the name of an event's lock or item, or the id of its transaction."""
     return plain(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
 
 
-def details(event: Event) -> str:
+def _details(event: Event) -> str:
     """Return the facts that people look for first, in words: `` (ticket 7, owner web-1, waited 12 ms)``."""
     said = []
     for field in dataclasses.fields(event):
@@ -102,10 +105,10 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def facts(event: Event) -> dict[str, Any]:
+def _facts(event: Event) -> dict[str, Any]:
     """Return the facts of an event, as attributes of a record."""
-    found = {f"{PREFIX}{field.name}": getattr(event, field.name) for field in dataclasses.fields(event)}
-    model = found.get(f"{PREFIX}model")
+    found = {f"{_PREFIX}{field.name}": getattr(event, field.name) for field in dataclasses.fields(event)}
+    model = found.get(f"{_PREFIX}model")
     if model is not None:
-        found[f"{PREFIX}model"] = model.__name__
-    return {f"{PREFIX}event": type(event).__name__, **found}
+        found[f"{_PREFIX}model"] = model.__name__
+    return {f"{_PREFIX}event": type(event).__name__, **found}

@@ -149,7 +149,7 @@ class _Telemetry:
             self._instruments.evictions.add(1, _place_of(event))
             _note(event, _facts_of(event))
         elif isinstance(event, events.TransactionRecovered):
-            about = _facts(event, "outcome", "by")
+            about = _facts(event, "outcome", "recovered_by")
             self._instruments.recovered.add(1, {**_place_of(event), **about})
             _note(event, {**about, **_facts(event, "transaction_id", "reason")})
         elif isinstance(event, events.Waiting):

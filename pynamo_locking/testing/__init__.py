@@ -17,16 +17,16 @@ from pynamo_locking.testing.memory import MemoryClient, MemoryDynamoDB
 
 __all__ = [
     "ClockView",
+    "FaultCount",
     "MemoryClient",
     "MemoryDynamoDB",
-    "Strikes",
     "TimeSource",
     "VirtualClock",
     "VirtualProcess",
-    "conflict",
-    "held",
-    "lose",
-    "lost_answers",
+    "concurrent_write",
+    "held_by_other",
+    "lose_lock",
+    "lost_responses",
     "strong_global_table",
     "throttled",
 ]

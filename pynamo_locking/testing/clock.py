@@ -527,7 +527,7 @@ class VirtualClock:
         self._timeline.jump(seconds)
         self._timeline.wait(None, 0)
 
-    def process(self, skew_s: float = 0.0, drift: float = 0.0) -> VirtualProcess:
+    def another_process(self, skew_s: float = 0.0, drift: float = 0.0) -> VirtualProcess:
         """Return another process, with clocks of its own, to run code as if in it.
 
         For example::

@@ -72,7 +72,7 @@ def concurrent_write(
 
     ::
 
-        with conflict(Account, "a-1"):
+        with concurrent_write(Account, "a-1"):
             pay_in("a-1", 30)  # must try again
 
     It is a real conflict: the other writer reads the item and writes it, and DynamoDB finds out. It holds none of the
@@ -126,7 +126,7 @@ def concurrent_write(
     if failures:
         raise AssertionError(
             f"there was no conflict: the other writer of {name} was refused. Where the application holds its lock "
-            f"there is none; use lose() for the loss of a lock. {failures[0]}"
+            f"there is none; use lose_lock() for the loss of a lock. {failures[0]}"
         ) from failures[0]
     if not strikes.count:
         raise AssertionError(f"there was no conflict: the block did not write {name}.")
@@ -140,7 +140,7 @@ def lost_responses(
 
     ::
 
-        with lost_answers(Account, "a-1"), pytest.raises(OutcomeUnknown):
+        with lost_responses(Account, "a-1"), pytest.raises(OutcomeUnknown):
             pay_in("a-1", 30)
 
     DynamoDB does what it is asked; the connection breaks before its answer. With ``times=1`` one answer is lost, and
@@ -249,7 +249,7 @@ def held_by_other(lock: Lock[_M]) -> Iterator[Lock[_M]]:
 
     ::
 
-        with held(Account.locked("a-1", owner="another host")):
+        with held_by_other(Account.locked("a-1", owner="another host")):
             assert client.post("/accounts/a-1/deposits").status_code == 423
 
     What the block itself takes waits for it, as for any holder: with a heartbeat, unless the lock says otherwise.
@@ -281,7 +281,7 @@ def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: An
     next renewal or write, as always.
 
     To lose a lock that the application acquires and releases itself, call this in the place of something that it does
-    meanwhile; or just before its write: ``concurrent_write(Account, "a-1", by=lambda _: lose(Account, "a-1"))``.
+    meanwhile; or just before its write: ``concurrent_write(Account, "a-1", by=lambda _: lose_lock(Account, "a-1"))``.
 
     Args:
         lock: the lock, acquired; or the model of what is locked.

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.recipes import IdempotencyTable
-from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import ListAttribute, NumberAttribute, TTLAttribute, UnicodeAttribute
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.models import Model
@@ -22,6 +19,9 @@ from pynamo_locking import (
     VersionAttribute,
     VersionedMixin,
 )
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable
+from pynamo_locking.unique import UniqueTable
 from tests.support.models import meta
 
 #: One look a lease, as a wait is a step of its own: polling is what makes the number of schedules explode.

@@ -19,8 +19,6 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
@@ -35,6 +33,8 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.transactions import Transaction
 from tests.campaign.histories import MicroOp, Scribe
 
 if TYPE_CHECKING:

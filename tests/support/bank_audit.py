@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.transactions import SweepReport
-
 from pynamo_locking import transactional
+from pynamo_locking.transactions import SweepReport
 from tests.campaign.check import check_parts
 from tests.campaign.histories import Scribe
 from tests.support import workers
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pynamo_locking.transactions import Transaction
-
     from tests.engines.engine import Engine
     from tests.support.nursery import Crew
 

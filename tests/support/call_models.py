@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pynamo_locking.recipes import IdempotencyTable
-
 from tests.support.models import APART, declare
 
 #: Each caller has an entry of its own, so that a thread stands for another process.

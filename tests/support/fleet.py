@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import botocore.session
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.connection import base
 from pynamodb.exceptions import PynamoDBException
@@ -34,6 +33,7 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
+from pynamo_locking.intervals import IntervalMixin
 from tests.support import nursery
 
 #: A killed holder keeps the others waiting for so long.

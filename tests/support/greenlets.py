@@ -10,7 +10,6 @@ import threading
 from typing import Any, Final
 
 import gevent
-from pynamo_locking.transactions import Transaction, current_transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import (
@@ -24,6 +23,7 @@ from pynamo_locking import (
     transactional,
 )
 from pynamo_locking.exceptions import LockTimeout
+from pynamo_locking.transactions import Transaction, current_transaction
 
 PATIENCE: Final = 60.0
 

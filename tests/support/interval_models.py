@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.connection import Connection
 from pynamodb.models import Model
@@ -20,6 +19,7 @@ from pynamo_locking import (
     TTLAttribute,
     VersionAttribute,
 )
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.models import declare, meta
 from tests.support.transaction_models import rows_of
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.recipes import IdempotencyTable
-from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, LockAttribute, NamedLock, TransactionTable, VersionAttribute, VersionedMixin
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable
+from pynamo_locking.unique import UniqueTable
 from tests.support.models import declare, meta
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import os
 from dataclasses import dataclass, field
 
 import snapshot_restore_py
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import LockSettings
 from pynamo_locking._io import client, runtime
 from pynamo_locking._io.concurrency import TO_THREADS, run_steps
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ConfigurationError, LockLost
+from pynamo_locking.transactions import Transaction
 from tests.support.nursery import die_with
 from tests.support.workers import Versioned, until
 

@@ -16,11 +16,11 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import LockableModel, LockSettings, NamedLock, VersionAttribute
 from pynamo_locking.exceptions import LockTimeout, OverlapError, TransactionConflict
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.faults import count_requests
 from tests.support.models import declare, meta
 from tests.support.nursery import at_once, places_of

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
+
     from pynamo_locking.transactions import Transaction
 
 

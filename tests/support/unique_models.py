@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, LockableModel, LockAttribute, TTLAttribute, VersionAttribute, VersionedMixin
+from pynamo_locking.unique import UniqueTable
 from tests.support.models import Locks, declare, meta
 from tests.support.transaction_models import Transactions
 

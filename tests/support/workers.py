@@ -44,10 +44,9 @@ from tests.support.models import declare, meta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pynamo_locking import Lock
     from pynamo_locking.inspection import QueueEntry
     from pynamo_locking.recipes import LeaderTerm
-
-    from pynamo_locking import Lock
     from tests.engines.engine import Engine
 
 T = TypeVar("T")

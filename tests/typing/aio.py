@@ -11,11 +11,6 @@ from threading import Event
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI  # noqa: TC002 - written as users write it
-from pynamo_locking.inspection import LockState
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
-from pynamo_locking.transactions import AsyncTransaction, SweepReport, Transaction
-from pynamo_locking.unique import UniqueReport
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.condition import Condition
 from starlette.applications import Starlette  # noqa: TC002
@@ -38,6 +33,11 @@ from pynamo_locking import (
     locked_all,
 )
 from pynamo_locking.contrib import fastapi, starlette
+from pynamo_locking.inspection import LockState
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
+from pynamo_locking.transactions import AsyncTransaction, SweepReport, Transaction
+from pynamo_locking.unique import UniqueReport
 
 _M = TypeVar("_M", bound=LockableMixin)
 

@@ -13,12 +13,6 @@ from datetime import datetime, timedelta, timezone
 from threading import Event
 from typing import Any, Literal
 
-from pynamo_locking.batches import BatchResult, GuardedBatch
-from pynamo_locking.inspection import LockState, QueueEntry
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
-from pynamo_locking.transactions import CommitPlan, SweepReport, Transaction, current_transaction
-from pynamo_locking.unique import UniqueProblem, UniqueReport, UniqueTable
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError
 from pynamodb.expressions.condition import Condition
@@ -44,6 +38,7 @@ from pynamo_locking import (
     transaction,
     transactional,
 )
+from pynamo_locking.batches import BatchResult, GuardedBatch
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from pynamo_locking.contrib.streams import Auditor, Finding, lambda_handler
 from pynamo_locking.exceptions import (
@@ -62,6 +57,11 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
     TransactionConflict,
 )
+from pynamo_locking.inspection import LockState, QueueEntry
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
+from pynamo_locking.transactions import CommitPlan, SweepReport, Transaction, current_transaction
+from pynamo_locking.unique import UniqueProblem, UniqueReport, UniqueTable
 
 
 class Account(LockableModel):
@@ -196,13 +196,10 @@ def by_hand() -> None:
     lock.release()
 
 
-def made_by_the_attribute() -> None:
-    # `lock` is an attribute on the class, and callable; what it makes is a Lock of any model.
+def the_attribute() -> None:
     assert_type(Account.lock, LockAttribute)
-    assert_type(Account.locked("a-1"), Lock[Any])
     condition: Condition = Account.lock.exists()
     Account("a-1").save(condition)
-    assert_type(Locks.locked("nightly", wait=0), Lock[Any])
 
 
 def edited() -> None:
@@ -389,7 +386,7 @@ def errors() -> None:  # noqa: C901, PLR0912 - one handler for each error
         assert_type(error.queue, "LockState | None")
         handle_timeout(error)
     except LockLost as error:
-        assert_type(error.reason, str)
+        assert_type(error.reason, Literal["preempted", "lease_expired", "requested"])
     except OutcomeUnknown as error:
         assert_type(error.write_id, "str | None")
         assert_type(error.resolve(), Literal["applied", "not applied", "unknown"])
@@ -478,7 +475,7 @@ def use_transactions(account: Account) -> None:
     try:
         move("a-1", 10)
     except TransactionAborted as error:
-        assert_type(error.reason, str)
+        assert_type(error.reason, Literal["preempted", "lease_expired", "requested"])
 
 
 def options() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pynamo_locking.recipes import LeaderElection, LeaderTerm
 from pynamodb.connection import Connection
 from pynamodb.expressions.condition import Condition
 from typing_extensions import assert_type
 
 from pynamo_locking import NamedLock, TransactWrite
+from pynamo_locking.recipes import LeaderElection, LeaderTerm
 
 
 class Locks(NamedLock):
@@ -30,7 +30,7 @@ def lead() -> tuple[int, str] | None:
     with Locks.lead("scheduler", on_elected=work, on_lost=print, lease=30, max_hold=timedelta(hours=1)) as campaign:
         assert_type(campaign, LeaderElection)
         assert_type(campaign.is_leader, bool)
-        assert_type(campaign.term, "Term | None")
+        assert_type(campaign.term, "LeaderTerm | None")
         while term := campaign.elected(timeout=timedelta(seconds=1)):
             assert_type(term.is_leader, bool)
             return term.ticket, term.reason
@@ -42,7 +42,7 @@ def lead() -> tuple[int, str] | None:
 async def alead() -> None:
     async with Locks.lead("scheduler", heartbeat=True, owner="me") as campaign:
         assert_type(campaign, LeaderElection)
-        assert_type(await campaign.aelected(), "Term | None")
+        assert_type(await campaign.aelected(), "LeaderTerm | None")
 
 
 def refused() -> None:

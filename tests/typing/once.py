@@ -9,10 +9,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from pynamo_locking.recipes import OnceRun, RunRecord
 from typing_extensions import assert_type
 
 from pynamo_locking import Lock, NamedLock
+from pynamo_locking.recipes import OnceRun, RunRecord
 
 
 class Locks(NamedLock):

@@ -8,7 +8,6 @@ import pickle
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
-from pynamo_locking.batches import BatchResult
 from pynamodb.attributes import ListAttribute, MapAttribute, UnicodeAttribute
 from pynamodb.exceptions import (
     CancellationReason,
@@ -23,6 +22,7 @@ from pynamodb.exceptions import (
 from pynamodb.models import Model
 from urllib3.exceptions import ProtocolError
 
+from pynamo_locking.batches import BatchResult
 from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pynamo_locking.transactions import Transaction
+from typing import TYPE_CHECKING
+
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, VersionAttribute, transactional
+
+if TYPE_CHECKING:
+    from pynamo_locking.transactions import Transaction
 
 
 class Account(LockableModel):

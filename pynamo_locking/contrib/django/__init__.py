@@ -15,4 +15,4 @@ from pynamo_locking.contrib._frameworks import PreconditionRequired
 from pynamo_locking.contrib.django.http import conditional, etag, health, if_match
 from pynamo_locking.contrib.django.sql import lock_in_transaction, locked_atomic
 
-__all__ = ["PreconditionRequired", "conditional", "etag", "health", "hold", "if_match", "locked_atomic"]
+__all__ = ["PreconditionRequired", "conditional", "etag", "health", "if_match", "lock_in_transaction", "locked_atomic"]

@@ -23,8 +23,8 @@ class LocksMiddleware:
       ``ANSWER_NOT_FOUND`` is true, each with a body in the form of RFC 9457, or by what the setting ``HANDLER409`` (and
       so on) makes of it.
     * A lock that the view acquired by `Lock.acquire` and did not release is released at the end, and that is logged.
-      Locks of `hold` are released without a log record. Nothing is ever committed here. Streamed responses are made
-      afterwards.
+      Locks of `lock_in_transaction` are released without a log record. Nothing is ever committed here. Streamed
+      responses are made afterwards.
 
     Runs under WSGI and ASGI. Put it last: it surrounds what comes after it in ``MIDDLEWARE``.
 
@@ -61,8 +61,8 @@ class LocksMiddleware:
             is_answered = True
             return response
         finally:
-            # A synchronous view whose client has gone runs on in its thread, where `hold` may still acquire locks.
-            # Django has one thread for a request, so what runs there after the view finds all of them.
+            # A synchronous view whose client has gone runs on in its thread, where `lock_in_transaction` may still
+            # acquire locks. Django has one thread for a request, so what runs there after the view finds all of them.
             if not is_answered or held or inspection.held() != before:
                 await sync_to_async(_end)(before, held, request)
 

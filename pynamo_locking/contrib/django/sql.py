@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pynamo_locking import Lock
 
 
-#: The locks that `hold` has acquired in this request or block, and that were not released yet.
+#: The locks that `lock_in_transaction` has acquired in this request or block, and that were not released yet.
 _Scope = list["Lock[Any]"]
 _scope: ContextVar[_Scope | None] = ContextVar("pynamo_locking_django_scope", default=None)
 
@@ -76,16 +76,18 @@ def locked_atomic(
         logger.warning("a lock was lost while SQL committed: %s", loss)
 
 
-def hold(lock: Lock[Any], *, using: str | None = None, wait: float | timedelta | None = None) -> Lock[Any]:
+def lock_in_transaction(
+    lock: Lock[Any], *, using: str | None = None, wait: float | timedelta | None = None
+) -> Lock[Any]:
     """Acquire a lock inside of `atomic`, and hold it until that SQL transaction has committed or rolled back.
 
     After a commit it is released at once, by `transaction.on_commit`. Django has no such hook for a roll back. After
     one, even of only the savepoint in which it was acquired, the lock is released at the end of the request or of the
-    `locked_atomic` block. Where you can, prefer `locked_atomic`: while `hold` waits for the lock, other transactions
-    wait for the rows that this one has written already.
+    `locked_atomic` block. Where you can, prefer `locked_atomic`: while `lock_in_transaction` waits for the lock, other
+    transactions wait for the rows that this one has written already.
 
     Args:
-        lock: made by `Model.lock` or `NamedLock.lock`.
+        lock: made by `Model.locked`.
         using: the SQL database, by Django's alias.
         wait: instead of the lock's own, in seconds or as a timedelta.
 
@@ -100,13 +102,13 @@ def hold(lock: Lock[Any], *, using: str | None = None, wait: float | timedelta |
     held = _scope.get()
     if held is None:
         raise ConfigurationError(
-            "hold() needs LocksMiddleware or a locked_atomic() block around it, which release the lock after a roll "
-            "back. Use locked_atomic() here."
+            "lock_in_transaction() needs LocksMiddleware or a locked_atomic() block around it, which release the lock "
+            "after a roll back. Use locked_atomic() here."
         )
     if not transaction.get_connection(using).in_atomic_block:
         raise ConfigurationError(
-            "hold() is for the inside of atomic(): here no commit would release the lock. Use `with lock:`, or "
-            "locked_atomic()."
+            "lock_in_transaction() is for the inside of atomic(): here no commit would release the lock. Use "
+            "`with lock:`, or locked_atomic()."
         )
     lock.acquire(wait)
     held.append(lock)
@@ -124,7 +126,7 @@ def _refuse_atomic(using: str | None) -> None:
     if blocks and not blocks[-1]._from_testcase:  # the same exception as Django's own `durable=True`
         raise ConfigurationError(
             "locked_atomic() inside of atomic(): the outer block would commit after the locks are released. Lock "
-            "outside, or use hold() here."
+            "outside, or use lock_in_transaction() here."
         )
 
 
@@ -139,14 +141,14 @@ def _release(lock: Lock[Any], held: _Scope) -> None:
 
 
 def release_all(held: _Scope) -> None:
-    """Release the locks that `hold` has acquired and no commit has released."""
+    """Release the locks that `lock_in_transaction` has acquired and no commit has released."""
     for lock in reversed(tuple(held)):
         _release(lock, held)
 
 
 @contextlib.contextmanager
 def scope(held: _Scope) -> Iterator[None]:
-    """Let `hold` acquire locks inside; `release_all` has to follow."""
+    """Let `lock_in_transaction` acquire locks inside; `release_all` has to follow."""
     token = _scope.set(held)
     try:
         yield

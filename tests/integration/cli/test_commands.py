@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
@@ -17,6 +16,7 @@ from pynamo_locking._locks import local_queue
 from pynamo_locking.cli import locks
 from pynamo_locking.exceptions import LockLost
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support import one_table_models
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Document, Locks, declare, meta

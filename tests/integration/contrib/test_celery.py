@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from celery import Celery, Task
-from pynamo_locking.recipes import IdempotencyTable
 
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
+from pynamo_locking.recipes import IdempotencyTable
 from tests.support.faults import count_requests
 from tests.support.models import declare
 from tests.support.nursery import ROOT

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, WebSocket
 from fastapi.responses import PlainTextResponse, StreamingResponse
-from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
@@ -18,6 +17,7 @@ from pynamo_locking import LockSettings
 from pynamo_locking.contrib import fastapi
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
 from tests.support import faults
 from tests.support.parties import held_elsewhere
 

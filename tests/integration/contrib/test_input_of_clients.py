@@ -11,14 +11,14 @@ import flask
 import httpx
 import pytest
 from fastapi import FastAPI
-from pynamo_locking.recipes import IdempotencyTable, idempotent
-from pynamo_locking.transactions import Transaction
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pynamo_locking.contrib.flask import PynamoLocking
 from pynamo_locking.contrib.starlette import PynamoLocking as PynamoLockingOfStarlette
 from pynamo_locking.exceptions import InvalidInput
+from pynamo_locking.recipes import IdempotencyTable, idempotent
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import Account, Document, Locks, declare

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import (
@@ -27,6 +26,7 @@ from pynamo_locking._io import lock_record, transaction_record
 from pynamo_locking._io.stored_rows import number
 from pynamo_locking.contrib.streams import Auditor, lambda_handler
 from pynamo_locking.exceptions import Conflict, LockLost, OverlapError
+from pynamo_locking.recipes import IdempotencyTable, idempotent
 from tests.engines.engine import running
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import declare, meta

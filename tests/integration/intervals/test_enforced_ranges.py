@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DeleteError, PutError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
@@ -24,6 +23,7 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionConflict,
 )
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.faults import count_requests, lost_responses
 from tests.support.interval_models import SlotLocks
 from tests.support.models import declare, meta

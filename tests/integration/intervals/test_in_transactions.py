@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 
@@ -23,6 +22,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
     also,
 )
+from pynamo_locking.transactions import Transaction
 from tests.integration.intervals.conftest import show_until_it_is_settled
 from tests.support.interval_models import (
     Booking,

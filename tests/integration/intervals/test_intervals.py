@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
@@ -15,6 +14,7 @@ from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
 from pynamo_locking import TransactWrite, VersionAttribute, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, InvalidInput, OverlapError, StaleVersion
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import meta
 from tests.support.transaction_helpers import units

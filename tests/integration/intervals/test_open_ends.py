@@ -6,7 +6,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.exceptions import UpdateError
 
@@ -19,6 +18,7 @@ from pynamo_locking.exceptions import (
     OverlapError,
     StaleVersion,
 )
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.faults import count_requests
 from tests.support.interval_models import SlotLocks, unapplied
 from tests.support.models import declare, meta

@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import meta

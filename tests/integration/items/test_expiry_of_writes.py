@@ -23,9 +23,8 @@ from tests.support.transaction_models import Purse, Session, Transactions, exist
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking.transactions import Transaction
-
     from pynamo_locking._writes.write import Write
+    from pynamo_locking.transactions import Transaction
 
 SOON = timedelta(seconds=10)
 LATER = timedelta(hours=1)

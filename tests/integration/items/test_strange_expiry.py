@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.attributes import NumberAttribute
 from pynamodb.exceptions import AttributeDeserializationError
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, LockableModel, TransactWrite, TTLAttribute, VersionedMixin, transaction
 from pynamo_locking.exceptions import BatchError, Conflict
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare
 from tests.support.transaction_models import Transactions, empty, make_long_from, stored

@@ -93,7 +93,7 @@ def test_in_order_of_arrival(model):
     ],
 )
 def test_the_order_between_processes(plain_item_in_memory, block, order):
-    """The callers of a and b come by turns. One entry serves `max_callers_per_entry` callers, then it is the turn of the next entry.
+    """The callers of a and b come by turns. One entry serves that many callers, then the next one.
 
     So before a caller with j others of its process in line are served, of each other process that has come later, at
     most (j // block + 1) * block callers.

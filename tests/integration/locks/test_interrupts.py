@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from typing_extensions import Self
 
 import pynamo_locking
@@ -27,6 +26,7 @@ from pynamo_locking._io import client, wakeups
 from pynamo_locking._locks import heartbeat, local_queue, release
 from pynamo_locking.exceptions import TransactionAborted
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support import parties, workers
 from tests.support.interrupts import (
     by_acquire_and_release,

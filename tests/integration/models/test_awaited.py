@@ -7,11 +7,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import LockLost, NotUnique, OverlapError, StaleVersion
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
 from tests.support.interval_models import Slot, SlotLocks, slots, stored_slots
 from tests.support.transaction_models import (

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import AttributeDeserializationError, DoesNotExist
 
 from pynamo_locking import LockAttribute, transaction
 from pynamo_locking._intervals.disjoint_writes import StagedInserts
 from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockingError
+from pynamo_locking.transactions import Transaction
 from tests.support import faults
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Account, Locks

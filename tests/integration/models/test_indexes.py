@@ -9,8 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.indexes import (
     AllProjection,
@@ -23,6 +21,8 @@ from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, LockableModel, LockAttribute, TTLAttribute, VersionedMixin
 from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
 from tests.support.interval_models import SlotLocks
 from tests.support.models import declare

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError, TableError, TransactWriteError
 from pynamodb.models import Model
@@ -19,6 +18,7 @@ from pynamodb.models import Model
 from pynamo_locking import LockableModel, LockAttribute, NamedLock, TransactionTable, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.exceptions import ConfigurationError, Conflict
+from pynamo_locking.transactions import Transaction
 from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare

@@ -15,11 +15,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockSettings, TransactionTable, transaction, transactional
 from pynamo_locking.exceptions import LockingError, LockLost, OutcomeUnknown
+from pynamo_locking.recipes import IdempotencyTable, idempotent
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.nursery import Crew, Nursery, places_of, use

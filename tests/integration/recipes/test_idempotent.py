@@ -11,8 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.recipes import IdempotencyTable, idempotent
-from pynamo_locking.transactions import current_transaction
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
@@ -26,7 +24,9 @@ from pynamo_locking.exceptions import (
     PayloadMismatch,
     StaleVersion,
 )
+from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
+from pynamo_locking.transactions import current_transaction
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, delayed, lost_responses
 from tests.support.parties import in_thread, shifted_clock

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pynamo_locking.recipes import LeaderElection, LeaderTerm
-
     from tests.engines.engine import Engine
 
 LEASE = 12.0

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.recipes import RunRecord
 
 from pynamo_locking import LockSettings, NamedLock, atransaction, transaction
 from pynamo_locking._io import lock_requests
@@ -26,8 +25,7 @@ from tests.support.workers import until_in_line, until_queued
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pynamo_locking.recipes import OnceRun
-
+    from pynamo_locking.recipes import OnceRun, RunRecord
     from tests.engines.engine import Engine
 
 DAY = timedelta(days=1)

@@ -9,10 +9,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.recipes import idempotent
 
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost, LockTimeout
+from pynamo_locking.recipes import idempotent
 from tests.support.call_models import Calls
 from tests.support.faults import count_requests, lost_responses
 from tests.support.parties import in_thread

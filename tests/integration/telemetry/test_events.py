@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
 from pynamo_locking import TransactWrite, transaction
@@ -48,6 +47,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.recipes import IdempotencyTable
 from pynamodb.attributes import VersionAttribute as PlainVersion
 from pynamodb.connection import Connection
 from pynamodb.exceptions import GetError, PutError
@@ -24,6 +23,7 @@ from pynamo_locking.exceptions import (
     OutcomeUnknown,
     StaleVersion,
 )
+from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.testing import concurrent_write, held_by_other, lose_lock, lost_responses, throttled
 from tests.support.models import declare
 

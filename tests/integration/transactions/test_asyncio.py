@@ -8,12 +8,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import AsyncTransaction, current_transaction
 
 from pynamo_locking import atransaction, atransactional, transaction
 from pynamo_locking._io import concurrency
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion, TransactionConflict
+from pynamo_locking.transactions import AsyncTransaction, current_transaction
 from tests.support.cancelling import Cancelled, ended
 from tests.support.deeds import dying_at
 from tests.support.faults import count_requests

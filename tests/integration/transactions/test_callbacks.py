@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction, current_transaction
 
 from pynamo_locking import transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction, current_transaction
 from tests.support.faults import lost_responses
 from tests.support.transaction_models import Purse, Transactions, purses, rows_of
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking import TransactWrite, transaction, transactional
@@ -23,6 +22,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import held_elsewhere, in_parallel, in_thread

@@ -6,13 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import VersionedMixin, transaction
 from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost, StaleVersion
+from pynamo_locking.transactions import Transaction
 from tests.support.models import declare
 from tests.support.transaction_models import (
     Animal,

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import AsyncTransaction, Transaction
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import TransactionTable, atransaction, atransactional, transaction, transactional
@@ -16,6 +15,7 @@ from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._transactions import commit
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import AsyncTransaction, Transaction
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import declare
 from tests.support.transaction_models import Plain, Purse, Transactions, purses

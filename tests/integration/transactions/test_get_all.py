@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import GetError
 
 from pynamo_locking import transaction, transactional
 from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
 from tests.support.faults import count_requests
 from tests.support.parties import in_parallel

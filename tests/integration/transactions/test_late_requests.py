@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import LockSettings, transaction
@@ -17,6 +16,7 @@ from pynamo_locking._io import transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.exceptions import Conflict, ItemLocked, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread

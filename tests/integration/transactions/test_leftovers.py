@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at, from_deed
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import atransaction, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import APART
 from tests.support.parties import abandoned, in_parallel, in_thread

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import LockSettings, transaction
 from pynamo_locking._core import transactions
@@ -17,6 +16,7 @@ from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import batch_requests, transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.exceptions import StaleVersion
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import units

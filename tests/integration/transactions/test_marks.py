@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import TransactWrite, transaction, transactional
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking.exceptions import Conflict, LockingError, StaleVersion, TransactionAborted, TransactionConflict
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, dying_at
 from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread

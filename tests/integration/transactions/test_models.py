@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PutError, TransactWriteError
 
 from pynamo_locking import transaction
@@ -34,6 +33,7 @@ from tests.support.transaction_models import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pynamo_locking.transactions import Transaction
     from tests.engines.engine import Engine
 
 

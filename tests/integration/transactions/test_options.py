@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 from pynamodb.models import Model
@@ -13,6 +12,7 @@ from pynamodb.models import Model
 from pynamo_locking import transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import lost_responses
 from tests.support.models import declare
 from tests.support.transaction_helpers import WRITES, add_fillers

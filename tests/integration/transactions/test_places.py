@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
-from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
 from pynamo_locking._core import transactions
 from pynamo_locking.exceptions import ConfigurationError, LockLost, TransactionConflict
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import put

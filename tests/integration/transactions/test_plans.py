@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import transaction
+from pynamo_locking.transactions import Transaction
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import Purse, purses
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import transaction
 from pynamo_locking._io import client
@@ -22,6 +21,7 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
 )
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, from_deed
 from tests.support.faults import Answer, Forward, Send, count_requests, intercepted, tapped
 from tests.support.parties import in_thread
@@ -325,7 +325,7 @@ def test_a_pause_longer_than_the_lease(clock: VirtualClock, deed: str) -> None:
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
         if is_hit(0, operation, kwargs):
             clock.jump(60)
-            in_thread(lambda: Transactions.sweep())
+            in_thread(Transactions.sweep)
         return send()
 
     with intercepted(answer), pytest.raises(TransactionAborted) as caught:
@@ -395,7 +395,7 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_arguments(clock: VirtualClock) -> None:
     """Anything but a TransactionTable is refused; so is a number of segments that is none."""
     bad: Any = Purse
-    for call in (lambda: bad.outcome("x"), lambda: bad.recover("x"), lambda: bad.sweep()):
+    for call in (lambda: bad.outcome("x"), lambda: bad.recover("x"), bad.sweep):
         with pytest.raises(ConfigurationError, match="TransactionTable"):
             call()
     with pytest.raises(ConfigurationError, match="at least one segment"):

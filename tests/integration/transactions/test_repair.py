@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.client import Refused
 from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockingError, OutcomeUnknown
+from pynamo_locking.transactions import Transaction
 from tests.integration.whole.test_broken_rows import broken
 from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import Expecting, units

@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import ItemLocked
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import transaction
 from pynamo_locking._core.transactions import TransactionStatus
@@ -15,6 +14,7 @@ from pynamo_locking._io.transaction_record import RecordTable
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.exceptions import StaleVersion, TransactionConflict
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
 from tests.support.faults import Send, intercepted
 from tests.support.transaction_models import (

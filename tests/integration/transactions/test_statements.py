@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamo_locking.transactions import Transaction
 from pynamodb.connection import Connection
 
 from pynamo_locking import LockSettings, transaction
 from pynamo_locking._io import batch_requests
 from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
 from pynamo_locking.exceptions import Conflict, StaleVersion
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.statements import (

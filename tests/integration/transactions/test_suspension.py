@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import UpdateError
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support import faults
 from tests.support.poisoned import put
 from tests.support.transaction_helpers import units

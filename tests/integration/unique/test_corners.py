@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import ListAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, TransactWrite, VersionAttribute, VersionedMixin, events, transaction
 from pynamo_locking.exceptions import ConfigurationError, NotUnique
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.unique import UniqueTable
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare, meta
 from tests.support.transaction_models import Transactions

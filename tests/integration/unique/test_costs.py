@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import TransactWrite, transaction
 from pynamo_locking.exceptions import NotUnique
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests
 from tests.support.models import Locks
 from tests.support.transaction_helpers import units

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PutError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
@@ -30,6 +29,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from pynamo_locking.testing.memory import client_error
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock

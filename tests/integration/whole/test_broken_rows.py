@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import AttributeDeserializationError, PynamoDBException
 
 from pynamo_locking import LockSettings, transaction
 from pynamo_locking._io import lock_record, transaction_record
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import lost_requests
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.lengths import short_or_long
@@ -489,7 +489,7 @@ def test_keys_and_records(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
         lambda: Transactions.outcome(idempotency_key="k"),
         lambda: Transactions.outcome(tx.id),
         lambda: Transactions.recover(tx.id),
-        lambda: Transactions.sweep(),
+        Transactions.sweep,
         again,
         doubtful,
     )

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import DoesNotExist, TransactWriteError
 
 from pynamo_locking import TransactWrite, transaction
@@ -20,6 +19,7 @@ from pynamo_locking._io import transaction_record, write_intents
 from pynamo_locking._io.stored_rows import FORMAT
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, UnknownFormat
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support import poisoned
 from tests.support.call_models import Calls
 from tests.support.faults import is_save, lost_requests, lost_responses

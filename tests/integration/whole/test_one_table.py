@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.recipes import idempotent
 
 from pynamo_locking import locked_all, transaction
 from pynamo_locking._locks import inspection
 from pynamo_locking._transactions import recovery
 from pynamo_locking.exceptions import NotUnique, OverlapError
+from pynamo_locking.recipes import idempotent
 from tests.engines import one_table
 from tests.support.one_table_models import (
     Calls,

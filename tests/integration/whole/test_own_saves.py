@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.intervals import IntervalMixin
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import LockableMixin, TransactWrite, atransaction, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError
+from pynamo_locking.intervals import IntervalMixin
 from tests.support.faults import count_requests
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions
 from tests.support.models import Account, Device, Locks

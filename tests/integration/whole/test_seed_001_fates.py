@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking import transaction
 from pynamo_locking._io import client
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import lost_requests, lost_responses
 from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
 

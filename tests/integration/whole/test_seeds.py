@@ -11,13 +11,13 @@ from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import TransactWrite, locked_all, transaction, transactional
 from pynamo_locking.exceptions import LockLost, LockTimeout, OverlapError, StaleVersion
 from pynamo_locking.testing import VirtualClock
+from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import APART, Locks

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
-from pynamo_locking.intervals import IntervalMixin
-from pynamo_locking.recipes import IdempotencyTable
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PynamoDBException
 
@@ -31,6 +29,8 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.exceptions import ItemLocked, LockingError, OutcomeUnknown
+from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.test_processes import assert_served_in_order, work
 from tests.support.faults import Fault, Forward, serve, tapped

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamo_locking.unique import UniqueTable
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import NamedLock, TransactionTable, TransactWrite, transaction
 from pynamo_locking.exceptions import LockLost, NotUnique, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose_lock
+from pynamo_locking.unique import UniqueTable
 from tests.support.faults import unanswered
 from tests.support.models import declare
 from tests.support.parties import abandoned, in_thread

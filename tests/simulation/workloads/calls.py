@@ -14,10 +14,9 @@ from tests.simulation.workloads.transacting import LEASE_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pynamo_locking import Lock
     from pynamo_locking.recipes import IdempotentCall
     from pynamo_locking.transactions import Transaction
-
-    from pynamo_locking import Lock
     from tests.simulation.engine.network import Place
     from tests.simulation.history import Operation, Told
 

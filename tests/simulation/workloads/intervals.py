@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown, OverlapError
+from pynamo_locking.transactions import Transaction
 from tests.simulation.history import Told
 from tests.simulation.models import SETTINGS, Booking, Names, Note, Stay, Tariff
 from tests.simulation.workloads.base import Workload, place

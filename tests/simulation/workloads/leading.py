@@ -14,7 +14,6 @@ from tests.simulation.workloads.base import Workload, place
 
 if TYPE_CHECKING:
     from pynamo_locking.recipes import LeaderTerm
-
     from tests.simulation.engine.scheduler import Process
     from tests.simulation.history import History
 

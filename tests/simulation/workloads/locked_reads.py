@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from pynamo_locking.transactions import Transaction
-
 from tests.simulation.models import Card
 from tests.simulation.workloads.base import Workload, place
 from tests.simulation.workloads.transacting import LEASE_S

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamo_locking.transactions import Transaction
-
 from tests.simulation.checkers.intervals import LIMITS
 from tests.simulation.history import Told
 from tests.simulation.models import Seat

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockingError
+from pynamo_locking.transactions import Transaction
 from tests.simulation.checkers.base import Violation, queue_of
 from tests.simulation.models import Coin, Headers
 from tests.simulation.workloads.base import Workload, place

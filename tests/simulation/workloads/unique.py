@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pynamo_locking.transactions import Transaction
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking._io import runtime
+from pynamo_locking.transactions import Transaction
 from tests.simulation.history import Told
 from tests.simulation.models import Badge, Headers, Pass, Person, Uniques
 from tests.simulation.workloads.base import Workload, place

@@ -7,7 +7,6 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from pynamo_locking.inspection import LockState
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import VersionedMixin
@@ -32,6 +31,7 @@ from pynamo_locking.exceptions import (
     TransactionAborted,
     TransactionConflict,
 )
+from pynamo_locking.inspection import LockState
 from tests.support.models import declare
 
 SECRET = "do not tell"

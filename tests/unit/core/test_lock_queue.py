@@ -9,7 +9,6 @@ from dataclasses import FrozenInstanceError
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pynamo_locking.inspection import LockState
 
 from pynamo_locking import LockSettings
 from pynamo_locking._core.lock_queue import (
@@ -21,6 +20,7 @@ from pynamo_locking._core.lock_queue import (
     observe,
     poll_delay,
 )
+from pynamo_locking.inspection import LockState
 from tests.unit.helpers import entry, queue, steady
 
 BEATS = st.lists(st.integers(0, 6), min_size=1, max_size=30)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pynamo_locking.inspection import LockState
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import LockableModel, LockAttribute
@@ -19,6 +18,7 @@ from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_record, runtime, stored_rows, transaction_record
 from pynamo_locking._io.lock_requests import NewEntry
+from pynamo_locking.inspection import LockState
 from tests.support.models import meta
 from tests.unit.helpers import entry, steady
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamo_locking.inspection import LockState
 from pynamodb.attributes import (
     BinaryAttribute,
     BooleanAttribute,
@@ -23,6 +22,7 @@ from pynamodb.models import Model
 from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, VersionedMixin, locked_all
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, LockLost, LockTimeout
+from pynamo_locking.inspection import LockState
 from tests.support.models import declare, meta
 from tests.unit.helpers import Account, Locks, entry, own_entry, queue
 
