@@ -670,22 +670,32 @@ def test_list_and_show_transactions(memory, shell, half_done):
 
     assert listed["table"] == name_of(Transactions)
     assert [each["id"] for each in chosen] == [half_done[1]]
-    assert {key: first[key] for key in ("id", "state", "owner", "lease_s", "aborted_by")} == {
+    assert {key: first[key] for key in ("id", "state", "owner", "lease_s", "abort_reason")} == {
         "id": half_done[0],
         "state": "pending",
         "owner": "dies after 6",
         "lease_s": 30.0,
-        "aborted_by": None,
+        "abort_reason": None,
     }
     assert first.keys() == {
-        *("id", "state", "owner", "marked_items", "began_at", "age_s", "lease_s", "since_renewal_s", "lease_ends_at"),
-        *("lease_left_s", "aborted_by"),
+        *(
+            "id",
+            "state",
+            "owner",
+            "items_with_intents",
+            "began_at",
+            "age_s",
+            "lease_s",
+            "since_renewal_s",
+            "lease_ends_at",
+        ),
+        *("lease_left_s", "abort_reason"),
     }
     assert first["age_s"] == 2.0
     assert second["age_s"] == 1.0
     assert first["lease_left_s"] == 28.0
     assert shown == {"table": name_of(Transactions), **first}
-    assert len(participants) == first["marked_items"] > 0
+    assert len(participants) == first["items_with_intents"] > 0
     assert {(each["table"], each["lock_attribute"], *each["key"]) for each in participants} == {
         (name_of(Purse), "lock", "purse_id")
     }
@@ -704,7 +714,7 @@ def test_recover(memory, shell, half_done):
     }
     assert shell.error("tx", "recover", half_done[0], "--force", *model)["kind"] == "usage"
     assert shell.answer("tx", "recover", half_done[0], "--force", "--yes", *model)["state"] == "aborted"
-    assert shell.answer("tx", "show", half_done[0], *model)["aborted_by"] == "asked"
+    assert shell.answer("tx", "show", half_done[0], *model)["abort_reason"] == "requested"
     assert shell.run("tx", "recover", half_done[1], *model)[1] == f"{half_done[1]} is finished.\n"
     assert Transactions.outcome(half_done[1]) == "finished"
 

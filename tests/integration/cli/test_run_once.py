@@ -65,7 +65,7 @@ def test_the_second_machine_does_not_run_it(run):
         f"echo was not started.\n"
     )
     assert run(*daily, "--quiet", "--", "echo", "never") == (0, "", "")
-    assert json.loads(run(*daily, "--json", "--quiet", "--", "echo", "never")[2])["answer"] == "done"
+    assert json.loads(run(*daily, "--json", "--quiet", "--", "echo", "never")[2])["status"] == "done"
 
 
 def test_what_a_script_reads(run):
@@ -74,9 +74,9 @@ def test_what_a_script_reads(run):
     done = json.loads(run(*DAILY, "--json", "--", "true")[2])
     noted = done["last_success"]
 
-    assert (ran["answer"], ran["has_run"], ran["counts"], ran["last_success"]) == ("due", True, True, None)
+    assert (ran["status"], ran["has_run"], ran["counts"], ran["last_success"]) == ("due", True, True, None)
     assert (ran["exit_code"], ran["program_exit_code"]) == (0, 0)
-    assert (done["answer"], done["has_run"], done["counts"], done["exit_code"]) == ("done", False, False, 0)
+    assert (done["status"], done["has_run"], done["counts"], done["exit_code"]) == ("done", False, False, 0)
     assert (done["name"], noted["ticket"]) == ("job", ran["ticket"])
     assert done["period_began_at"] <= noted["began_at"] <= noted["ended_at"]
 

@@ -350,7 +350,7 @@ def test_permits_that_cannot_be(options):
         Locks.locked("s", **options)
 
 
-@pytest.mark.parametrize("way", ["locked", "lock", "edit", "try_locked", "locked_first"])
+@pytest.mark.parametrize("way", ["locked", "edit", "try_locked", "locked_first"])
 def test_an_option_that_there_is_not(way):
     """A slip of the pen is refused before any request, in whatever way it is handed on."""
     with count_requests() as counted, pytest.raises(TypeError, match="unexpected keyword argument 'wayt'"):

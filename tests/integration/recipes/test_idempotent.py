@@ -798,12 +798,12 @@ def test_what_cannot_work_is_refused_before_any_request(memory):
         ({"key": "b"}, "has no argument 'b', which is to be the key"),
         ({"key": "k", "payload": "c"}, "has no argument 'c', which is to be the payload"),
         ({"key": None}, "name of an argument, or a function"),
-        ({"key": "k", "keep": -1}, "not be negative"),
+        ({"key": "k", "expires_after": -1}, "not be negative"),
         ({"key": "k", "serializer": str}, "dumps and loads"),
         ({"key": "k", "wait": -1}, "wait must not be negative"),
         ({"key": "k", "lease": 1}, "too short"),
         ({"key": "k", "heartbeat": "always"}, "heartbeat must be"),
-        ({"key": "k", "final": (Declined, type("Declined", (Exception,), {}))}, "two exceptions of one name"),
+        ({"key": "k", "store_errors": (Declined, type("Declined", (Exception,), {}))}, "two exceptions of one name"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             idempotent(Calls, **options)(generator if options["key"] == "a" else lambda k: k)  # type: ignore[arg-type]
@@ -814,10 +814,10 @@ def test_what_cannot_work_is_refused_before_any_request(memory):
         idempotent(Purse, key="a")  # type: ignore[arg-type]
     for options, why in [
         ({"key": ""}, "not empty"),
-        ({"key": "k", "keep": 0}, "above 0"),
-        ({"key": "k", "keep": 1e40}, "at most a hundred years"),
-        ({"key": "k", "final": ValueError}, "tuple of exception classes"),
-        ({"key": "k", "final": (BaseException,)}, "tuple of exception classes"),
+        ({"key": "k", "expires_after": 0}, "above 0"),
+        ({"key": "k", "expires_after": 1e40}, "at most a hundred years"),
+        ({"key": "k", "store_errors": ValueError}, "tuple of exception classes"),
+        ({"key": "k", "store_errors": (BaseException,)}, "tuple of exception classes"),
         ({"key": "k", "payload": {1, 2}}, "must be JSON"),
     ]:
         with pytest.raises((ConfigurationError, InvalidInput), match=why):

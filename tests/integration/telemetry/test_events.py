@@ -528,7 +528,7 @@ def test_a_stale_version(heard: Heard) -> None:
         "actual": 2,
         "holder": None,
         "holder_ticket": None,
-        "by": None,
+        "reason": None,
     }
 
 
@@ -692,13 +692,13 @@ def test_a_recovery(
         "owner": "dead",
         "table": Transactions.Meta.table_name,
         "outcome": outcome,
-        "by": by,
+        "recovered_by": by,
         "reason": "",
     }
 
 
 @pytest.mark.parametrize(
-    ("is_decided", "expected"), [(False, [("aborted", "expired"), ("aborted", "")]), (True, [("finished", "")])]
+    ("is_decided", "expected"), [(False, [("aborted", "lease_expired"), ("aborted", "")]), (True, [("finished", "")])]
 )
 def test_a_mark_in_the_way(
     clock: VirtualClock, heard: Heard, monkeypatch: Any, expected: list[tuple[str, str]], *, is_decided: bool
@@ -710,7 +710,7 @@ def test_a_mark_in_the_way(
         Purse(marked_rows(Purse)[0]["purse_id"]["S"]).save()
     found = heard.all(TransactionRecovered)
     assert [(event.outcome, event.reason) for event in found] == expected
-    assert {(event.by, event.transaction_id, event.owner) for event in found} == {("reader", tx.id, "dead")}
+    assert {(event.recovered_by, event.transaction_id, event.owner) for event in found} == {("reader", tx.id, "dead")}
 
 
 def test_a_transaction_that_others_keep_busy(heard: Heard, clock: VirtualClock, monkeypatch: Any) -> None:

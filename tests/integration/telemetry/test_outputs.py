@@ -191,7 +191,7 @@ def test_a_level_is_a_number() -> None:
 
 def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A logger that is switched off costs a look at its level."""
-    monkeypatch.setattr(logs, "facts", lambda _: pytest.fail("made for no handler"))
+    monkeypatch.setattr(logs, "_facts", lambda _: pytest.fail("made for no handler"))
     quiet = logging.getLogger("quiet")
     quiet.setLevel(logging.ERROR)
     with logs.install(quiet), Account.locked("a"):

@@ -53,7 +53,7 @@ def period_not_looked_at_under_the_lock(_original: Any, once: Any) -> bool:
 
 
 @plants(PLAN.but(parties=3, processes=3, rounds=2, skew="some"), "OneSuccess", limit=400)
-@replaces(Period, "answer")
+@replaces(Period, "status")
 def period_compared_for_equality(
     _original: Any, period: Period, begin_ms: int, now_ms: int, last: RunRecord | None
 ) -> str:
@@ -62,7 +62,7 @@ def period_compared_for_equality(
 
 
 @plants(Plan("once in a period, at least apart", 3, 3, rounds=2, skew="some"), "OneSuccess", limit=400)
-@replaces(Period, "answer")
+@replaces(Period, "status")
 def at_least_ignored(answer: Any, period: Period, begin_ms: int, now_ms: int, last: RunRecord | None) -> Any:
     """A run begins at the border of two periods, right after another one."""
     return answer(Period(period.length_s, period.zone, 0), begin_ms, now_ms, last)

@@ -208,7 +208,7 @@ def test_a_change_that_was_refused_or_made_twice_is_told(monkeypatch: pytest.Mon
     def twice(*_: Any) -> None:
         row.n += 2
 
-    monkeypatch.setattr(work, "lost_answers", lambda *_, **__: multiprocessing.Lock())
+    monkeypatch.setattr(work, "lost_responses", lambda *_, **__: multiprocessing.Lock())
     monkeypatch.setattr(work, "CHANGES", {"twice": twice, "lost": lost})
     job: Any = SimpleNamespace(models=SimpleNamespace(row=Rows), plan=SimpleNamespace(rounds=1))
     found = work.answers(job)

@@ -56,7 +56,7 @@ ERRORS = [
     (ItemLocked(SECRET, holder=SECRET, ticket=7), 423, "item-locked", {"ticket": 7}),
     (LockTimeout(SECRET, queue=queue(1)), 423, "lock-timeout", {"ticket": 100}),
     (LockTimeout(SECRET), 503, "no-answer", {}),
-    (TransactionAborted(SECRET, by="wounded"), 409, "transaction-aborted", {"by": "wounded"}),
+    (TransactionAborted(SECRET, reason="preempted"), 409, "transaction-aborted", {"reason": "preempted"}),
     (TransactionConflict(SECRET, reasons=("TransactionConflict", None)), 409, "transaction-conflict", {}),
     (NotUnique(SECRET, fields=("f",), values=(SECRET,), holder={"id": SECRET}), 409, "not-unique", {"fields": ("f",)}),
     (InvalidInput(SECRET), 422, "invalid-input", {}),

@@ -19,7 +19,7 @@ from pynamodb.attributes import (
 from pynamodb.connection import Connection
 from pynamodb.models import Model
 
-from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, VersionedMixin, locked_all
+from pynamo_locking import LockableMixin, LockableModel, LockAttribute, LockSettings, locked_all
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, LockLost, LockTimeout
 from pynamo_locking.inspection import LockState
@@ -57,7 +57,7 @@ Patient = declare("Patient", region="us-east-1", lock=True, lock_settings=PATIEN
 # Reserved names
 
 
-@pytest.mark.parametrize("name", ["locked", "edit", "lock_state", "break_lock", "lock_settings", "lock"])
+@pytest.mark.parametrize("name", ["locked", "edit", "lock_state", "break_lock", "lock_settings"])
 def test_an_attribute_may_not_hide_a_method(name):
     """It is refused when the class is made; the message says how to keep the stored name."""
     with pytest.raises(ConfigurationError, match=f"attribute called '{name}'") as caught:
@@ -67,7 +67,7 @@ def test_an_attribute_may_not_hide_a_method(name):
     assert f"{name}_ = ...Attribute(attr_name='{name}')" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["locked", "edit", "lock_state", "break_lock", "lock_settings", "lock"])
+@pytest.mark.parametrize("name", ["locked", "edit", "lock_state", "break_lock", "lock_settings"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
 def test_an_inherited_attribute_may_not_hide_a_method(name, is_first):
     """Whether it comes from a plain mixin before or after our base: one of the two would hide the other."""
@@ -78,7 +78,7 @@ def test_an_inherited_attribute_may_not_hide_a_method(name, is_first):
         type(LockableModel)("Door", bases, {})
 
 
-@pytest.mark.parametrize("name", ["edit", "lock"])
+@pytest.mark.parametrize("name", ["edit", "locked"])
 def test_a_method_may_not_hide_an_attribute_of_an_existing_model(name):
     """Locks added to a model that has such an attribute would cut it off from its data."""
     plain = type(Model)("Plain", (Model,), {"key": UnicodeAttribute(hash_key=True), name: UnicodeAttribute(null=True)})
@@ -149,12 +149,6 @@ def test_the_attribute_makes_locks():
     assert (lock.owner, lock._handle.options.wait) == ("me", 3.0)
 
 
-def test_the_method_makes_locks_where_the_attribute_has_another_name():
-    """`Model.locked(key)` and the attribute itself make the same lock."""
-    for lock in (Reading.locked(5, b"x"), Reading.guard(5, b"x"), Reading.locked(5, b"x")):
-        assert lock.name == "readings/5/x"
-
-
 def test_the_method_makes_locks_where_there_is_no_attribute():
     """A model whose locks are elsewhere has the method as well."""
     assert Beside.locked("k").name == "beside/k"
@@ -162,31 +156,10 @@ def test_the_method_makes_locks_where_there_is_no_attribute():
 
 
 def test_locks_are_of_the_class_they_were_asked_of():
-    """One attribute object serves a model and its subclasses; each makes locks of its own items."""
+    """A subclass makes locks of its own items."""
     assert Savings.locked("a-1").name == "savings/a-1"
     assert Account.locked("a-1").name == "accounts/a-1"
     assert Savings.locked("a-1")._handle.target.model is Savings
-
-    ours, theirs = Account.lock, Savings.lock
-
-    assert (ours("a-1").name, theirs("a-1").name) == ("accounts/a-1", "savings/a-1")
-
-
-def test_an_attribute_without_a_model_makes_no_locks():
-    """The message says how it does."""
-    with pytest.raises(ConfigurationError, match=r"only through its model"):
-        LockAttribute()("a-1")
-
-
-def test_an_attribute_of_a_model_that_is_not_lockable_makes_no_locks():
-    """The message names the model, which lacks the base class."""
-
-    class Plain(VersionedMixin, Model):
-        key = UnicodeAttribute(hash_key=True)
-        lock = LockAttribute()
-
-    with pytest.raises(ConfigurationError, match="Plain"):
-        Plain.locked("a-1")
 
 
 def test_the_attribute_can_be_named_in_conditions():
@@ -269,7 +242,7 @@ def test_wrong_keys_are_refused(model, key):
         model.locked(*key)
 
 
-@pytest.mark.parametrize("method", ["locked", "lock", "edit", "lock_state", "break_lock"])
+@pytest.mark.parametrize("method", ["locked", "edit", "lock_state", "break_lock"])
 def test_every_method_checks_keys(method):
     """Not only `locked`."""
     options = {"ticket": 1} if method == "break_lock" else {}
@@ -357,7 +330,7 @@ def test_settings_in_meta_are_lock_settings(settings):
 @pytest.mark.parametrize("name", ["wait", "lease"])
 def test_durations_are_checked(name, value):
     """A wrong one is refused by name."""
-    for method in (Account.locked, Account.lock, Account.edit):
+    for method in (Account.locked, Account.edit):
         with pytest.raises(ConfigurationError, match=f"^{name} must "):
             method("a-1", **{name: value})
 
@@ -398,7 +371,7 @@ def test_a_model_without_items_cannot_be_locked():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        *((use, "is not held") for use in ("release", "renew", "condition")),
+        *((use, "is not held") for use in ("release", "renew", "held_condition")),
         *((fact, "was never acquired") for fact in ("ticket", "item", "lost")),
     ],
 )

@@ -124,8 +124,8 @@ def test_a_run_is_due_in_a_later_period_only(begins, now, expected):
     made = make_period(DAY, None, since_success=False, at_least=timedelta(minutes=30))
     last = success("2026-11-23T00:00Z", "2026-11-23T23:40Z", "2026-11-23T23:59Z")
 
-    assert made.answer(ms(f"{begins}T00:00Z"), ms(now), last) == expected
-    assert made.answer(ms(f"{begins}T00:00Z"), ms(now), None) == "due"
+    assert made.status(ms(f"{begins}T00:00Z"), ms(now), last) == expected
+    assert made.status(ms(f"{begins}T00:00Z"), ms(now), None) == "due"
 
 
 @pytest.mark.parametrize(("now", "expected"), [("03:59:59", "done"), ("04:00:00", "due"), ("02:00:00", "done")])
@@ -135,7 +135,7 @@ def test_since_the_last_success(now, expected):
     now_ms = ms(f"2026-11-23T{now}Z")
 
     assert made.begin_ms(now_ms) == now_ms
-    assert made.answer(now_ms, now_ms, success("2026-11-23T02:30Z", ended="2026-11-23T03:00Z")) == expected
+    assert made.status(now_ms, now_ms, success("2026-11-23T02:30Z", ended="2026-11-23T03:00Z")) == expected
 
 
 def test_a_clock_behind_the_last_run_is_not_too_soon_for_a_later_period():
@@ -143,7 +143,7 @@ def test_a_clock_behind_the_last_run_is_not_too_soon_for_a_later_period():
     made = make_period(DAY, None, since_success=False, at_least=0)
     last = success("2026-11-23T00:00Z", "2026-11-24T00:00:05Z")
 
-    assert made.answer(ms("2026-11-24T00:00Z"), ms("2026-11-24T00:00:01Z"), last) == "due"
+    assert made.status(ms("2026-11-24T00:00Z"), ms("2026-11-24T00:00:01Z"), last) == "due"
 
 
 def test_a_row_is_kept_for_longer_than_its_success_counts():
