@@ -121,7 +121,7 @@ _Attribute = Annotated[str, typer.Option("--attribute", metavar="NAME", help=_AT
 _Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help=_PREFIX)]
 _All = Annotated[bool, typer.Option("--all", help="Also those without a holder and a waiter.")]
 _Every = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", help="Time between two looks.", min=0.1, max=86400)
+    float, typer.Option("--every", metavar="SECONDS", help="Time between two polls.", min=0.1, max=86400)
 ]
 _Once = Annotated[bool, typer.Option("--once", help="Look once.")]
 _Ticket = Annotated[int, typer.Option("--ticket", metavar="NUMBER", help="Of the entry, from `locks show`.")]
@@ -175,8 +175,8 @@ def watch(
 ) -> int:
     """Watch the locks that have a holder or a waiter, until Ctrl-C.
 
-    Each look costs what `list` costs. With --json each look is one line. Without a terminal each look is printed. While
-    there is no answer it goes on looking. The exit code is 1 if the last look has shown broken locks.
+    Each poll costs what `list` costs. With --json each poll is one line. Without a terminal each poll is printed. While
+    there is no answer it goes on polling. The exit code is 1 if the last poll has shown broken locks.
     """
     if once:
         return list_(session, model=model, attribute=attribute, prefix=prefix, all_=all_)
