@@ -72,7 +72,7 @@ def of_lock(before: LockState, after: LockState) -> Iterator[Breach]:
         yield Breach("lock_broken", f"the lock document can no longer be read: {after.unreadable}")
         return
     if before.intent is not None and after.intent is not None and before.intent.id != after.intent.id:
-        yield Breach("mark_lost", "the intent of a transaction was replaced", before.intent.id, after.intent.id)
+        yield Breach("intent_lost", "the intent of a transaction was replaced", before.intent.id, after.intent.id)
     if not before.exists:
         return
     if not after.exists:
@@ -146,9 +146,9 @@ def is_written_past(before: LockState, after: LockState) -> bool:
 def of_record(before: TransactionStatus, after: TransactionStatus, beats: tuple[int, int]) -> Iterator[Breach]:
     """Yield what is wrong with the record of a transaction that was changed; `heartbeats`: before and after."""
     if after not in _NEXT[before]:
-        yield Breach("header_changed", "a decided transaction was decided otherwise", before.value, after.value)
+        yield Breach("record_changed", "a decided transaction was decided otherwise", before.value, after.value)
     elif beats[1] < beats[0]:
-        yield Breach("header_changed", "the renewals of a transaction were set back", *map(str, beats))
+        yield Breach("record_changed", "the renewals of a transaction were set back", *map(str, beats))
 
 
 def _queue_of(state: LockState) -> str:

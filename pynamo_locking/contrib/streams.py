@@ -97,18 +97,18 @@ class Auditor:
     Args:
         models: whose items are looked at. The tables that their ``Meta`` names, of locks and transactions, are known
             with them. Records of other tables are left out.
-        reads_headers: whether to read the record of a transaction whose intent was removed while the item stayed as it
+        reads_records: whether to read the record of a transaction whose intent was removed while the item stayed as it
             was. That is right for an aborted transaction only. Without it such a removal is not judged.
 
     Raises:
         ConfigurationError: a model does not say which table it is about.
 
-    Cost: none; with `reads_headers` one consistent read, and those that `TransactionTable` needs to show the record,
+    Cost: none; with `reads_records` one consistent read, and those that `TransactionTable` needs to show the record,
     for each such intent.
     """
 
-    def __init__(self, models: Iterable[type[Model]], *, reads_headers: bool = False) -> None:
-        self._reads_headers = reads_headers
+    def __init__(self, models: Iterable[type[Model]], *, reads_records: bool = False) -> None:
+        self._reads_records = reads_records
         self._by_table: dict[str, list[Audited]] = {}
         for model in inspection.with_tables(models):
             known = audited(model)
@@ -168,19 +168,19 @@ class Auditor:
     def _of_intent(self, intent: WriteIntent, after: LockState, item: _Item, known: Audited) -> Iterator[Breach]:
         if after.intent is not None or after.unreadable:
             if item.is_changed and after.intent == intent:
-                yield invariants.Breach("mark_ignored", f"values were written past the intent of {intent.id}")
+                yield invariants.Breach("intent_ignored", f"values were written past the intent of {intent.id}")
         elif item.is_finished(intent):
             return
         elif item.is_changed:
             yield invariants.Breach(
-                "mark_lost", f"the intent of {intent.id} was removed, and its values were not stored"
+                "intent_lost", f"the intent of {intent.id} was removed, and its values were not stored"
             )
         else:
             yield from self._of_drop(intent, known)
 
     def _of_drop(self, intent: WriteIntent, known: Audited) -> Iterator[Breach]:
         table = getattr(known.model.Meta, "transaction_table", None)
-        if not self._reads_headers or table is None:
+        if not self._reads_records or table is None:
             return
         try:
             record = recovery.shown(table, intent.id)
@@ -191,7 +191,7 @@ class Auditor:
             return
         if record is not None and record["state"] != "aborted":
             state = record["state"]
-            yield invariants.Breach("mark_lost", f"the intent of {intent.id}, which is {state}, was removed")
+            yield invariants.Breach("intent_lost", f"the intent of {intent.id}, which is {state}, was removed")
 
 
 def lambda_handler(
@@ -301,7 +301,7 @@ def _without(image: Image, names: set[Any]) -> Image:
 def _of_removal(before: LockState) -> Iterator[Breach]:
     intent = before.intent
     if intent is not None and intent.op == "save" and not intent.is_placeholder:
-        yield invariants.Breach("mark_lost", f"the item was deleted with the intent of {intent.id}")
+        yield invariants.Breach("intent_lost", f"the item was deleted with the intent of {intent.id}")
 
 
 def _of_transactions(known: Audited, change: _Change) -> Iterator[Breach]:
@@ -314,10 +314,10 @@ def _of_transactions(known: Audited, change: _Change) -> Iterator[Breach]:
     if after is not None:
         yield from invariants.of_record(before.state, after.state, (before.heartbeats, after.heartbeats))
     elif change.new is not None:
-        yield invariants.Breach("header_changed", "the record of a transaction was removed from its row")
+        yield invariants.Breach("record_changed", "the record of a transaction was removed from its row")
     elif not change.is_by_ttl and not (before.state.is_final and transaction_record.EXPIRES in old):
         text = f"the record of a transaction that is {before.state.value} was deleted"
-        yield invariants.Breach("header_lost", text)
+        yield invariants.Breach("record_lost", text)
 
 
 def _same(one: Any, other: Any) -> bool:

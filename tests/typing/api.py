@@ -604,7 +604,7 @@ def faults() -> None:
 
 
 def streams_of_dynamodb(event: dict[str, Any]) -> None:
-    auditor = Auditor([Account, Locks], reads_headers=True)
+    auditor = Auditor([Account, Locks], reads_records=True)
     for finding in auditor.audit(event["Records"], table="accounts"):
         assert_type(finding, Finding)
         assert_type(finding.kind, str)

@@ -215,7 +215,7 @@ def assert_nothing_is_found(records: list[dict[str, Any]]) -> None:
     """There are records of many kinds, and all are ours."""
     assert len(records) > 10
     assert {record["eventName"] for record in records} >= {"INSERT", "MODIFY"}
-    assert [*map(str, Auditor(MODELS, reads_headers=True).audit(records))] == []
+    assert [*map(str, Auditor(MODELS, reads_records=True).audit(records))] == []
 
 
 # What others write
@@ -334,18 +334,18 @@ FOREIGN: dict[str, tuple[str, Callable[[Case], object], set[str]]] = {
         ),
         {"lock_ignored"},
     ),
-    "mark removed": ("mark", lambda c: c.update("REMOVE #l.tx", LOCK), {"mark_lost"}),
+    "mark removed": ("mark", lambda c: c.update("REMOVE #l.tx", LOCK), {"intent_lost"}),
     "mark replaced by values": (
         "mark",
         lambda c: c.update("SET balance = :b REMOVE #l.tx", LOCK, b=number(9)),
-        {"mark_lost", "version_unchanged"},
+        {"intent_lost", "version_unchanged"},
     ),
     "value past the mark": (
         "mark",
         lambda c: c.update("SET balance = :b", b=number(9)),
-        {"mark_ignored", "version_unchanged"},
+        {"intent_ignored", "version_unchanged"},
     ),
-    "item with a mark deleted": ("mark", lambda c: c.client.delete_item(TableName=c.table, Key=c.key), {"mark_lost"}),
+    "item with a mark deleted": ("mark", lambda c: c.client.delete_item(TableName=c.table, Key=c.key), {"intent_lost"}),
 }
 
 
@@ -374,7 +374,7 @@ def test_a_write_of_another_program_is_found(memory_stream: Stream, name: str) -
     FOREIGN[name][1](case)
     records = memory_stream.new_records()
     assert len(records) == 1
-    found = Auditor([Purse], reads_headers=True).audit(records)
+    found = Auditor([Purse], reads_records=True).audit(records)
     assert {finding.kind for finding in found} == FOREIGN[name][2]
     for finding in found:
         assert (finding.table, finding.key) == (Purse.Meta.table_name, {"purse_id": "p"})
@@ -393,7 +393,7 @@ def test_writes_of_another_program_are_found_in_a_real_stream(real_stream: Strea
     for key, name in cases.items():
         FOREIGN[name][1](ready[key])
     found: dict[str, set[str]] = {}
-    for finding in Auditor([Purse], reads_headers=True).audit(real_stream.new_records()):
+    for finding in Auditor([Purse], reads_records=True).audit(real_stream.new_records()):
         found.setdefault(finding.key["purse_id"], set()).add(finding.kind)
     assert found == {key: FOREIGN[name][2] for key, name in cases.items()}
 
@@ -414,12 +414,12 @@ def test_headers_are_watched(memory_stream: Stream) -> None:
     by_ttl = {**records[-1], "userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
     auditor = Auditor([Purse])
     assert [[finding.kind for finding in auditor.audit_record(record)] for record in records] == [
-        ["header_changed"],
+        ["record_changed"],
         [],
-        ["header_changed"],
-        ["header_changed"],
+        ["record_changed"],
+        ["record_changed"],
         [],
-        ["header_lost"],
+        ["record_lost"],
     ]
     assert auditor.audit_record(by_ttl) == []
 
@@ -436,22 +436,22 @@ def test_what_ttl_removes_with_a_mark_is_no_finding(memory_stream: Stream) -> No
         ]
         for how in ({"is_by_ttl": True}, {"is_by_ttl": False})
     ]
-    assert told == [[], ["mark_lost"]], "a removal by DynamoDB's TTL is no write of another program"
+    assert told == [[], ["intent_lost"]], "a removal by DynamoDB's TTL is no write of another program"
 
 
 def test_a_dropped_mark_is_judged_by_its_header(memory_stream: Stream) -> None:
-    """Right for an aborted transaction; not judged without `reads_headers`, nor where the header cannot be read."""
+    """Right for an aborted transaction; not judged without `reads_records`, nor where the header cannot be read."""
     memory_stream.bind(Purse, Transactions)
     case = prepared(memory_stream, "p", "mark removed")
     memory_stream.new_records()
     case.update("REMOVE #l.tx", LOCK)
     records = memory_stream.new_records()
-    assert [finding.kind for finding in Auditor([Purse], reads_headers=True).audit(records)] == ["mark_lost"]
+    assert [finding.kind for finding in Auditor([Purse], reads_records=True).audit(records)] == ["intent_lost"]
     assert Auditor([Purse]).audit(records) == []
     transaction_record.abort(transaction_record.record_table_of(Transactions), "t-p", "asked")
-    assert Auditor([Purse], reads_headers=True).audit(records) == []
+    assert Auditor([Purse], reads_records=True).audit(records) == []
     case.client.delete_table(TableName=Transactions.Meta.table_name)
-    assert Auditor([Purse], reads_headers=True).audit(records) == []
+    assert Auditor([Purse], reads_records=True).audit(records) == []
 
 
 # The handler
