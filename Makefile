@@ -86,7 +86,8 @@ docs: $(VENV)/.docs ## build the documentation into docs/_build/html; warnings a
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 links: $(VENV)/.docs ## whether its links to other sites lead somewhere; needs the Internet
 	$(BIN)/sphinx-build -q -b linkcheck docs docs/_build/links
-pictures: $(VENV)/.pictures engines ## draw its pictures of terminals: the demo, and `locks watch`
+pictures: $(VENV)/.pictures engines ## draw its diagrams, and its pictures of terminals: the demo, and `locks watch`
+	$(BIN)/python -m docs.pictures.diagrams
 	$(BIN)/python -m docs.pictures.draw
 look: docs $(VENV)/.pictures ## look at its pages in a headless browser, as wide as a desktop and as a phone; needs Chromium
 	$(BIN)/python -m docs.pictures.look

@@ -18,10 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from rich.progress import track
 
+from benchmarks.drawing import new_figure, save
 from benchmarks.fairness import as_markdown as fairness_table
 from benchmarks.fairness import measure as measure_fairness
 from benchmarks.interval_growth import SIZES, grow
@@ -119,8 +118,7 @@ def _plot(races: list[Race], file: Path) -> None:
         ("retries for each stored row", lambda each: each.retries),
     ]
     groups = [(engine, level) for engine in ENGINES for level in CONTENTION]
-    mpl.rcParams["svg.hashsalt"] = "pynamo_locking"  # the same file for the same figures
-    figure = Figure(figsize=(10, 3.6))
+    figure = new_figure(10, 3.6)
     axes = figure.subplots(1, len(figures))
     for axis, (title, value) in zip(axes, figures, strict=True):
         for shift, form in enumerate(FORMS):
@@ -132,9 +130,7 @@ def _plot(races: list[Race], file: Path) -> None:
         axis.set_title(title, fontsize=10)
         axis.spines[["top", "right"]].set_visible(b=False)
     axes[0].legend(frameon=False)
-    figure.tight_layout()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    save(figure, file)
 
 
 @dataclass(frozen=True)
