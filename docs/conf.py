@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from docutils import nodes
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -19,15 +23,23 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "sphinx_design",
 ]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
-html_title = project
+html_title = f"{project} {release}"
+html_logo = html_favicon = "_static/logo.svg"
 html_show_copyright = False
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["site.css"]
+html_js_files = ["sidebar.js"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0f766e", "color-brand-content": "#0f766e"},
+    "dark_css_variables": {"color-brand-primary": "#5eead4", "color-brand-content": "#5eead4"},
+}
 
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
@@ -106,7 +118,30 @@ def hide_signature(
     return ("", None) if what == "exception" or name in NOT_CALLED or is_event else (signature, returned)
 
 
+def name_plots(_app: Sphinx, document: nodes.document) -> None:
+    """Give the plots of benchmarks a class: a dark page inverts their colours."""
+    for image in document.findall(nodes.image):
+        if "benchmarks/" in image["uri"] or ("/" not in image["uri"] and image["uri"].endswith(".svg")):
+            image["classes"].append("plot")
+
+
+def write_llms(app: Sphinx, error: Exception | None) -> None:
+    """Write ``llms.txt``: each page of the sidebar with its title, by section."""
+    if error is not None or app.builder.format != "html":
+        return
+    lines = [f"# {project}", "", f"> {importlib.metadata.metadata(project)['Summary']}"]
+    for page in ("index", "internals"):
+        text = Path(app.srcdir, f"{page}.md").read_text(encoding="utf-8")
+        for options, entries in re.findall(r"^```{toctree}\n((?::.*\n)*)\n((?:.+\n)*)```", text, re.MULTILINE):
+            caption = re.search(r":caption: (.*)", options)
+            lines += ["", f"## {caption[1] if caption else app.env.titles[page].astext()}", ""]
+            lines += [f"- [{app.env.titles[each].astext()}]({each}.html)" for each in entries.split()]
+    Path(app.outdir, "llms.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
-    """Connect the two; the first before Napoleon, whose priority is 500."""
+    """Connect them; the first before Napoleon, whose priority is 500."""
+    app.connect("doctree-read", name_plots)
+    app.connect("build-finished", write_llms)
     app.connect("autodoc-process-docstring", describe_property, priority=400)
     app.connect("autodoc-process-signature", hide_signature)

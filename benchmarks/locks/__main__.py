@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 PUBLISHED: Final = Path(__file__).parents[2] / "docs" / "benchmarks"
 #: Of the tables that stand elsewhere than in `locks.md`.
-PAGES: Final = {"caps": PUBLISHED.parent / "explanation" / "costs.md"}
+PAGES: Final = {"caps": PUBLISHED.parent / "reference" / "costs.md"}
 #: Where a table shall stand on the page, by its name, in the course of one run.
 _tables: dict[str, str] = {}
 _drawn: list[Callable[[Path], None]] = []

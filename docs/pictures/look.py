@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 BUILT: Final = Path(__file__).resolve().parents[1] / "_build"
 SIZES: Final = {"desktop": (1280, 900), "phone": (390, 844)}
 #: Of these there are screenshots, light and dark.
-SHOWN: Final = ("index", "tutorial", "explanation/protocol", "how-to/command-line", "reference/api", "benchmarks/locks")
+SHOWN: Final = (
+    "index",
+    "tutorial",
+    "explanation/protocol",
+    "how-to/use-versions",
+    "how-to/command-line",
+    "reference/api",
+    "reference/costs",
+    "reference/errors",
+    "benchmarks/locks",
+)
 #: What a machine without a screen and without the Internet needs.
 OPTIONS: Final = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 

@@ -27,7 +27,7 @@ BATCH: Final = "batch_write() of a versioned model is refused: it would overwrit
 #: The name of the write ids ends so; no expected request has one.
 WRITE_ID: Final = "_write_id"
 
-#: The documentation lists them as well: docs/reference/compatibility.md.
+#: The documentation counts them: docs/reference/compatibility.md.
 DIFFERENCES: Final = [
     Difference(
         "test_model.py::ModelTestCase::test_model_version_attribute_save_with_initial_version_zero",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
@@ -27,6 +28,7 @@ from pynamodb.exceptions import ScanError
 import pynamo_locking.cli
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import locks, main, session, terminal
+from pynamo_locking.cli.app import app
 from pynamo_locking.cli.terminal import Exit, Problem, explain
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
 
@@ -534,6 +536,30 @@ def test_the_reference_is_complete():
     assert len(kinds) > 15
     assert [each for each in wanted if each not in text] == []
     assert set(VARIABLES) == {name.upper() for name in session.NAMES}
+
+
+def options_of(command: Any) -> set[str]:
+    """What its help shows; `--help` is every command's."""
+    return {name for each in command.params for name in each.opts if name.startswith("--")} - {"--help"}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["unique", "check"], ["unique", "repair"], []], ids=" ".join)
+def test_the_reference_has_the_options_that_help_shows(command):
+    """Those of a command in its row, and of `run` in its section; those of all commands among the settings."""
+    text = REFERENCE.read_text(encoding="utf-8")
+    found = typer.main.get_command(app)
+    for name in command:
+        found = found.commands[name]
+    row = re.findall(rf"^\| `{' '.join(command)}\b.*$", text, re.MULTILINE)[0] if command else text
+    [_, section, *_] = re.split(r"^## `run`$", text, flags=re.MULTILINE) if command == ["run"] else ["", ""]
+    common = {"--json", "--table", "--region", "--profile", "--endpoint", "--log-file", "--model", "--attribute"}
+    common |= {"--transaction-table"}
+    wanted = options_of(found)
+    assert "--json" in wanted or not command
+    assert {
+        each for each in wanted - common if f"{each}`" not in row + section and f"{each} " not in row + section
+    } == set()
+    assert {each for each in wanted & common if f"`{each}" not in text} == set()
 
 
 def test_a_lease_that_is_over_stands_out() -> None:
