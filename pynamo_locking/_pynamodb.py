@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
     from pynamodb.indexes import Index
     from pynamodb.models import Model
+    from pynamodb.pagination import ResultIterator
 
 #: A model, or an item of it.
 AnyModel: TypeAlias = "Model | type[Model]"
@@ -127,6 +128,12 @@ def schema_of(model: type[Model]) -> Any:
 def save_arguments_of(item: Model, condition: Condition | None) -> tuple[Any, dict[str, Any]]:
     """Return the keys and the arguments of a save that does not check the version."""
     return item._get_save_args(condition, add_version_condition=False)
+
+
+def map_results(found: ResultIterator[Any], function: Callable[[Any], Any]) -> None:
+    """Let a query or a scan return what a function makes of each instance."""
+    make: Any = found._map_fn
+    found._map_fn = lambda image: function(make(image))
 
 
 # Connections

@@ -284,6 +284,8 @@ class IntervalMixin(IntervalQueriesMixin):
     @classmethod
     def _check_stored(cls, row: Self, method: str) -> None:
         """Refuse anything but an instance that was loaded from, or saved to, the table of this model."""
+        if isinstance(row, cls) and method == "move":  # which saves the row with all of its values
+            versions.check_whole(row)
         if not isinstance(row, cls) or versions.known_state(row).version is None:
             raise ConfigurationError(f"{method}() needs a stored {cls.__name__}, not {row!r}: see insert_disjoint().")
         cls._check_same_table(row, method)
@@ -321,7 +323,7 @@ class IntervalMixin(IntervalQueriesMixin):
                     raise
                 stored = refused.stored
         else:
-            self.before_save()
+            self._prepare_save()
         with _dressed(PutError):
             placing = saving(axis, self, condition, checks=add_version_condition)
             its = None if stored is None else axis.span_in(stored[1])

@@ -108,13 +108,23 @@ def filter_of_scan(model: type[Model], index_name: str | None) -> Condition | No
 
 def is_projected(name: str, model: type[Model], index_name: str | None) -> bool:
     """Tell whether reads by an index can be filtered by a stored attribute: the model says that the index has it."""
+    names = projected(model, index_name)
+    return names is None or name in names
+
+
+def projected(model: type[Model], index_name: str | None) -> frozenset[str] | None:
+    """Return the stored names of what an index has, as the model says; None for all, and without an index."""
     if index_name is None:
-        return True
+        return None
     index = indexes_of(model).get(index_name)
     if index is None:
-        return False
+        return frozenset()
     projection = index.Meta.projection
-    return projection.projection_type == ALL or name in (projection.non_key_attributes or ()) or _is_key_of(name, index)
+    if projection.projection_type == ALL:
+        return None
+    both = (*index.Meta.attributes.values(), *model.get_attributes().values())
+    keys = (each.attr_name for each in both if each.is_hash_key or each.is_range_key)
+    return frozenset({*(projection.non_key_attributes or ()), *keys})
 
 
 def _is_key_of(name: str, index: Index[Any]) -> bool:

@@ -12,6 +12,7 @@ from pynamodb.constants import NUMBER, STRING
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Freshness, Known, Why, next_write_id
 from pynamo_locking._io import responses, runtime, stored_rows
+from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, known_format
 from pynamo_locking._items import unique_values
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of, stored_key_of, version_name_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 T = TypeVar("T")
+_M = TypeVar("_M", bound="Model")
 
 
 # Where a model keeps its versions, and the version's part of a write.
@@ -249,6 +251,7 @@ class ItemState(NamedTuple):
         values: what the rows of its unique values depend on, and the version and write id of the item that has them.
         notes: what upper floors keep with the instance, by its class.
         expected: the write of which PynamoDB will tell the instance; None if there is none.
+        part: the stored names of the attributes that the instance was read with; None for all.
     """
 
     written_by: WrittenBy = WrittenBy()
@@ -256,6 +259,7 @@ class ItemState(NamedTuple):
     values: tuple[Known, Mapping[str, Any]] = (Known(), {})
     notes: Mapping[type, Any] = {}
     expected: Any = None
+    part: frozenset[str] | None = None
 
     def __deepcopy__(self, memo: object) -> ItemState:
         """Nothing in it is changed."""
@@ -346,8 +350,30 @@ def remember(item: Model, image: Mapping[str, Any]) -> None:
     """Note what an instance knows that was loaded from an image."""
     name = shape_of(type(item)).write_id_name
     by = _written_by(item, None if name is None else image.get(name, {}).get(STRING), image)
-    _change(item, written_by=by, freshness=_NOTHING.freshness)
+    _change(item, written_by=by, freshness=_NOTHING.freshness, part=None)
     note_values(item, image)
+
+
+def read_in_part(item: _M, part: frozenset[str] | None) -> _M:
+    """Note with an instance which attributes it was read with; None for all."""
+    if part != _state_of(item).part:
+        _change(item, part=part)
+    return item
+
+
+def check_whole(item: Model) -> None:
+    """Refuse to save an instance that was read in part: what it lacks would be removed, but for a lock."""
+    part = _state_of(item).part
+    if part is None:
+        return
+    lock = lock_attribute_of(item)
+    declared = item.get_attributes().items()
+    lacking = [name for name, each in declared if each.attr_name not in part and each is not lock]
+    if lacking:
+        raise ConfigurationError(
+            f"this {type(item).__name__} was read without {', '.join(lacking):.80}, which a save of the whole item "
+            f"would remove: nothing was sent. Call refresh() first, or update(actions=[...])."
+        )
 
 
 def note_values(item: Model, image: Mapping[str, Any]) -> None:

@@ -414,7 +414,7 @@ class _Job(Generic[M]):
         """Return it as a statement; None if there is none."""
         if self.operation == "save":
             self.is_prepared = True
-            self.item.before_save()
+            self.item._prepare_save()
         self._check_key()
         writer = self.item._writer()
         if writer is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from pynamodb.attributes import Attribute
 from pynamodb.exceptions import DoesNotExist
+from pynamodb.expressions.operand import Path
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
@@ -15,7 +17,7 @@ from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.awaited import awaited_item, awaited_items, awaited_read, awaited_write
 from pynamo_locking._models.isolation import batch_of, growing, pages_of, reader_of
-from pynamo_locking._pynamodb import connection_of, key_values_of, serialize_key
+from pynamo_locking._pynamodb import connection_of, key_values_of, map_results, serialize_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +59,7 @@ class ReadingMixin(PlacedMixin):
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
             consistent_read: as in PynamoDB.
-            attributes_to_get: as in PynamoDB.
+            attributes_to_get: as in PynamoDB. The whole item cannot be saved before `refresh`: see `save`.
             include_expired: of an `ExpiringMixin`, return the item even if it has expired.
             isolation: ``"read_committed"``: the committed item, even if the transaction that wrote it has not been
                 finished yet. ``"read_uncommitted"``: what a transaction intends, decided or not. Both read
@@ -80,7 +82,7 @@ class ReadingMixin(PlacedMixin):
         names = cls._with_needed(attributes_to_get)
         with responses.readable_errors():
             item = super().get(hash_key, range_key, consistent_read or target is not None, names)
-        return _present(item, include_expired=include_expired)
+        return _present(versions.read_in_part(item, _whole_names(names)), include_expired=include_expired)
 
     @classmethod
     def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
@@ -91,13 +93,14 @@ class ReadingMixin(PlacedMixin):
         return cls.from_raw_data(image)
 
     @classmethod
-    def _with_needed(cls, attributes_to_get: Any) -> Any:
+    def _with_needed(cls, attributes_to_get: Any) -> list[Any] | None:
         """Return the attributes to read, with those that show whether the item counts as absent."""
-        if attributes_to_get is None:
+        asked = _listed(attributes_to_get)
+        names = _whole_names(asked)
+        if asked is None or names is None:
             return None
         needed = (expiry.attribute_name(cls), cls._intent_attribute())
-        given = [attributes_to_get] if isinstance(attributes_to_get, str) else [*attributes_to_get]
-        return [*given, *(name for name in needed if name is not None and name not in given)]
+        return [*asked, *(name for name in needed if name is not None and name not in names)]
 
     @classmethod
     def _intent_attribute(cls) -> str | None:
@@ -124,9 +127,12 @@ class ReadingMixin(PlacedMixin):
         if isolation is not None:
             reader = reader_of(isolation, attributes_to_get=attributes_to_get)
             return batch_of(cls, items, reader, include_expired=include_expired)
-        found = super().batch_get(items, consistent_read, cls._with_needed(attributes_to_get))
+        asked = cls._with_needed(attributes_to_get)
+        found, part = super().batch_get(items, consistent_read, asked), _whole_names(asked)
         return (
-            item for item in found if not is_placeholder(item) and (include_expired or not expiry.has_expired(item))
+            versions.read_in_part(item, part)
+            for item in found
+            if not is_placeholder(item) and (include_expired or not expiry.has_expired(item))
         )
 
     @override
@@ -173,6 +179,7 @@ class ReadingMixin(PlacedMixin):
                 range_key_condition=range_key_condition,
                 scan_index_forward=scan_index_forward,
             )
+        asked = _listed(attributes_to_get)
         found = super().query(
             hash_key,
             range_key_condition,
@@ -182,11 +189,12 @@ class ReadingMixin(PlacedMixin):
             scan_index_forward,
             limit,
             last_evaluated_key,
-            attributes_to_get,
+            asked,
             page_size,
             rate_limit,
             **options,
         )
+        cls._note_part(found, asked, index_name)
         return found if unexpired is None or page_size is not None else growing(found)
 
     @override
@@ -226,6 +234,7 @@ class ReadingMixin(PlacedMixin):
                 segment=segment,
                 total_segments=total_segments,
             )
+        asked = _listed(attributes_to_get)
         found = super().scan(
             cls._only_visible(filter_condition, unexpired, index_name),
             segment,
@@ -236,10 +245,18 @@ class ReadingMixin(PlacedMixin):
             consistent_read,
             index_name,
             rate_limit,
-            attributes_to_get,
+            asked,
             **options,
         )
+        cls._note_part(found, asked, index_name)
         return found if unexpired is None or page_size is not None else growing(found)
+
+    @classmethod
+    def _note_part(cls, found: ResultIterator[_R], asked: list[Any] | None, index_name: str | None) -> None:
+        """Note with the instances of a query or a scan which attributes they were read with."""
+        part = expiry.projected(cls, index_name) if asked is None else _whole_names(asked)
+        if part is not None:
+            map_results(found, lambda item: versions.read_in_part(item, part))
 
     @override
     @classmethod
@@ -353,6 +370,24 @@ class ReadingMixin(PlacedMixin):
     @awaited_write(refresh, is_urgent=False)
     def arefresh(self) -> None:
         """Load the item again, awaited. See `refresh`."""
+
+
+def _listed(attributes_to_get: Any) -> list[Any] | None:
+    """Return the attributes to read as the list that PynamoDB wants; None for all."""
+    if attributes_to_get is None:
+        return None
+    return [attributes_to_get] if isinstance(attributes_to_get, (str, Attribute, Path)) else [*attributes_to_get]
+
+
+def _whole_names(asked: list[Any] | None) -> frozenset[str] | None:
+    """Return the stored names of the attributes to read, without those of which a part is read; None for all."""
+    if asked is None:
+        return None
+    paths = (
+        [each.attr_name] if isinstance(each, Attribute) else each.path if isinstance(each, Path) else each.split(".")
+        for each in asked
+    )
+    return frozenset(path[0] for path in paths if len(path) == 1)
 
 
 def _present(item: _R, *, include_expired: bool) -> _R:

@@ -94,10 +94,10 @@ _M = TypeVar("_M", bound="GuardedMixin")
 
 
 def prepare_save(item: object, way: str) -> None:
-    """Call `before_save` of an item, for a way that does not call `save`; refuse a model with a `save` of its own."""
+    """Do what `save` does first, for a way that does not call it; refuse a model with a `save` of its own."""
     if isinstance(item, GuardedMixin):
         item._refuse_own_save(way)
-        item.before_save()
+        item._prepare_save()
 
 
 class _Unguarded(BatchWrite[_M]):
@@ -243,6 +243,10 @@ class GuardedMixin(ReadingMixin):
         not call it. It must not change the key.
         """
 
+    def _prepare_save(self) -> None:
+        versions.check_whole(self)
+        self.before_save()
+
     @classmethod
     def _refuse_own_save(cls, way: str) -> None:
         if cls._has_own_save:
@@ -274,11 +278,13 @@ class GuardedMixin(ReadingMixin):
             TransactionConflict: transactions kept the item busy; also a `PutError`.
             OutcomeUnknown: no response tells whether it was written; also a `PutError`.
             PutError: DynamoDB refused the write for another reason.
+            ConfigurationError: the item was read in part, with `attributes_to_get` or from an index that does not
+                project all of its attributes, and would lose the others. Nothing was sent.
 
         Cost: 1 write, no read, also when it is refused. With the lock in a row of its own: 1 transaction
         of two writes inside the lock.
         """
-        self.before_save()
+        self._prepare_save()
         return self._save_prepared(condition, add_version_condition=add_version_condition)
 
     def _save_prepared(self, condition: Condition | None, *, add_version_condition: bool = True) -> dict[str, Any]:

@@ -343,6 +343,7 @@ class TransactionItem:
     def _show(self, image: Image, *, is_committed: bool) -> None:
         """Make the instance show an image; its version changes at the commit."""
         self._values = self.item.attribute_values = values_of(self.item, image)
+        versions.read_in_part(self.item, None)
         self._seen = dict(self._values)
         if not is_committed:
             self._note_shown(self.item)

@@ -19,7 +19,7 @@ import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core import dynamodb
@@ -135,13 +135,14 @@ def sweep(
     report, mutex, failures = SweepReport(), runtime.current.mutex(), list[Exception]()
     age = seconds(older_than, "older_than")
     last_ms = runtime.current.time_ms() - 1000 * age if age else math.inf  # the clock that stored it may be ahead
+    has_ended = cache(partial(_has_ended, record_table))
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
     def of_segment(segment: int) -> None:
         for image in _open_rows(record_table, segment, segments):
             transaction_id = image[ID]["S"]
-            verdict = _sweep_row(record_table, image, last_ms, lambda: pool.is_over, dry_run=dry_run)
+            verdict = _sweep_row(record_table, image, last_ms, lambda: pool.is_over, has_ended, dry_run=dry_run)
             if pool.is_over:  # the caller was interrupted
                 return
             if not verdict:
@@ -199,7 +200,13 @@ def _open_rows(record_table: RecordTable, segment: int, segments: int) -> Iterat
 
 
 def _sweep_row(
-    record_table: RecordTable, image: Image, last_ms: float, is_over: Callable[[], bool], *, dry_run: bool
+    record_table: RecordTable,
+    image: Image,
+    last_ms: float,
+    is_over: Callable[[], bool],
+    has_ended: Callable[[str], bool],
+    *,
+    dry_run: bool,
 ) -> str:
     """Do what one row is found for, unless its transaction was renewed after `last_ms`; see `_sweep_one`."""
     try:
@@ -207,7 +214,7 @@ def _sweep_row(
         if record is not None:
             return "" if record.renewed_ms > last_ms else _sweep_one(record_table, record, is_over, dry_run=dry_run)
         if not dry_run:
-            _remove_if_over(record_table, image[ID]["S"])
+            _remove_if_ended(record_table, image[ID]["S"], has_ended)
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
         logger.warning("transaction %r could not be completed: %s", image[ID]["S"], error)
         return f"failed: {error}"
@@ -235,16 +242,18 @@ def _sweep_one(
     return completed
 
 
-def _remove_if_over(record_table: RecordTable, row_id: str) -> None:
-    """Remove a row of changes whose transaction is over: the process that has left it behind was to remove it.
+def _has_ended(record_table: RecordTable, transaction_id: str) -> bool:
+    record = persistently(lambda: transaction_record.read(record_table, transaction_id))
+    return record is None or record.state.is_final
+
+
+def _remove_if_ended(record_table: RecordTable, row_id: str, has_ended: Callable[[str], bool]) -> None:
+    """Remove a row of changes whose transaction has ended: the process that has left it behind was to remove it.
 
     A transaction that is pending or committed may need it, and its record is there for as long (R3, R9).
     """
     owner = transaction_record.owner_of_changes(row_id)
-    if owner is None:
-        return
-    record = persistently(lambda: transaction_record.read(record_table, owner))
-    if record is None or record.state.is_final:
+    if owner is not None and has_ended(owner):
         transaction_record.delete_row(record_table, row_id)
 
 

@@ -177,10 +177,10 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Raises:
             LockingError: the table could not be scanned.
 
-        Cost: a scan of the table, and that of `recover` for each transaction that needs it; 1 read for each row of
-        changes that did not fit into an intent, and 1 write if its transaction is over. Every sweep of a day
-        examines an aborted transaction whose process got no response for one of its intents: the intent may arrive
-        late.
+        Cost: a scan of the table, and that of `recover` for each transaction that needs it; 1 read for each transaction
+        with rows of changes that did not fit into intents, and 1 write for each of these rows if it has ended. Every
+        sweep of a day examines an aborted transaction whose process got no response for one of its intents: the intent
+        may arrive late.
         """
         record_table = transaction_record.record_table_of(cls)
         options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}

@@ -8,7 +8,7 @@ from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, Updat
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, VersionedMixin
-from pynamo_locking.exceptions import StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, StaleVersion
 from tests.support.models import declare
 from tests.support.versioned_models import (
     FAILED,
@@ -173,9 +173,8 @@ def test_save_of_a_projection_fails(everybody):
     saved(everybody, body="whole")
     part = everybody.get("a", attributes_to_get=["pk", "total"])
     assert part.version is None
-    with pytest.raises(PutError) as refused:
+    with pytest.raises(PutError if everybody.__bases__ == STOCK else ConfigurationError):
         part.save()
-    assert refused.value.cause_response_code == FAILED
     assert everybody.get("a").body == "whole"
 
 

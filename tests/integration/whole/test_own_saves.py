@@ -1,4 +1,4 @@
-"""`before_save` in every way to store an item as its instance shows it; and a model with a `save` of its own there."""
+"""Every way to store an item as its instance shows it: `before_save`, a `save` of its own, an instance read in part."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, IncludeProjection, KeysOnlyProjection
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import LockableMixin, TransactWrite, atransaction, transaction
@@ -102,8 +104,8 @@ def keys_of(item: Any) -> tuple[Any, ...]:
 
 
 def moved(row: Any) -> tuple[Any, Any]:
-    """Its begin, and another end."""
-    begin, end = (getattr(row, name) for name in type(row).Meta.interval)
+    """Its begin, and another end than that of its kind."""
+    [(_, begin, end)] = [(*keys, *values.values()) for base, _, keys, values in KINDS.values() if isinstance(row, base)]
     return begin, end * 2
 
 
@@ -187,10 +189,10 @@ def arranged(model: Any, kind: str, way: str) -> Any:
     return model.get(*keys, consistent_read=True)
 
 
-def run(way: str, item: Any) -> Exception | None:
+def run(save: Callable[[Any], object], item: Any) -> Exception | None:
     """Save the item, and return the error of the write."""
     try:
-        WAYS[way](item)
+        save(item)
     except BatchError as error:
         return error.results[0].error
     except Exception as error:  # noqa: BLE001 - compared by the caller
@@ -210,7 +212,7 @@ def test_before_save_is_called_once(tables: Engine, kind: str, way: str) -> None
 
     model = tables.bind(declared(kind, before_save=before_save, off=False))
     item = arranged(model, kind, way)
-    assert run(way, item) is None
+    assert run(WAYS[way], item) is None
     assert calls.count(keys_of(item)) == 1
     assert "7" in next(iter((stored(model, *keys_of(item)) or {})[model.get_attributes()[name].attr_name].values()))
 
@@ -230,7 +232,7 @@ def test_what_before_save_raises_keeps_the_item(tables: Engine, kind: str, way: 
     model = tables.bind(declared(kind, before_save=before_save, off=False))
     item = arranged(model, kind, way)
     before = stored(model, *keys_of(item))
-    assert isinstance(run(way, item), TooCheapError)
+    assert isinstance(run(WAYS[way], item), TooCheapError)
     assert without_lock(stored(model, *keys_of(item))) == without_lock(before)
 
 
@@ -253,7 +255,7 @@ def test_a_save_of_its_own_is_called_or_refused(tables: Engine, kind: str, way: 
     calls.clear()
     before = stored(model, *keys_of(item))
     with count_requests() as counted:
-        error = run(way, item)
+        error = run(WAYS[way], item)
     if way in CALLS_SAVE:
         assert (error, calls.count(keys_of(item))) == (None, 1)
         return
@@ -313,3 +315,121 @@ def test_update_touch_and_delete_are_no_saves(tables: Engine) -> None:
         tx.update(tx.get(model, "a"), [model.value.set(2)])
     model.get("a", consistent_read=True).delete()
     assert calls == [item]
+
+
+# Instances that were read in part.
+
+
+def index(projection: Any) -> Any:
+    Meta = type("Meta", (), {"projection": projection})  # noqa: N806
+    return type("ByGroup", (GlobalSecondaryIndex,), {"Meta": Meta, "group": UnicodeAttribute(hash_key=True)})()
+
+
+def of_index(index_name: str, names: Callable[[Any], Any] = lambda _: None) -> dict[str, Callable[[Any, Any], Any]]:
+    def options(model: Any) -> dict[str, Any]:
+        return {"index_name": index_name, "attributes_to_get": names(model), "include_expired": True}
+
+    return {
+        f"query {index_name}": lambda model, keys: of_keys(keys, model.query("g", **options(model))),
+        f"query {index_name}, awaited": lambda model, keys: awaited_of_keys(keys, model.aquery("g", **options(model))),
+        f"scan {index_name}": lambda model, keys: of_keys(keys, model.scan(**options(model))),
+    }
+
+
+def by_names(names: Callable[[Any], Any]) -> dict[str, Callable[[Any, Any], Any]]:
+    return {
+        "get": lambda model, keys: model.get(*keys, attributes_to_get=names(model)),
+        "get, awaited": lambda model, keys: asyncio.run(model.aget(*keys, attributes_to_get=names(model))),
+        "batch_get": lambda model, keys: next(
+            model.batch_get([keys if len(keys) > 1 else keys[0]], attributes_to_get=names(model))
+        ),
+        "query": lambda model, keys: of_keys(keys, model.query(keys[0], attributes_to_get=names(model))),
+        "scan": lambda model, keys: of_keys(keys, model.scan(attributes_to_get=iter(names(model)))),
+    }
+
+
+def of_keys(keys: tuple[Any, ...], found: Any) -> Any:
+    return next(item for item in found if keys_of(item) == keys)
+
+
+def awaited_of_keys(keys: tuple[Any, ...], found: Any) -> Any:
+    async def main() -> Any:
+        return of_keys(keys, [item async for item in found])
+
+    return asyncio.run(main())
+
+
+def keys_and_group(model: Any) -> list[Any]:
+    """Names, and an attribute, of some of the attributes."""
+    return [each.attr_name for each in model.get_attributes().values() if each.is_hash_key or each.is_range_key] + [
+        model.group
+    ]
+
+
+def all_but_the_lock(model: Any) -> list[str]:
+    """No save changes a lock."""
+    return [each.attr_name for name, each in model.get_attributes().items() if name != "lock"]
+
+
+IN_PART = {
+    **by_names(keys_and_group),
+    **of_index("keys_only"),
+    **of_index("some"),
+    **of_index("all", keys_and_group),
+}
+AS_A_WHOLE = {**by_names(all_but_the_lock), **of_index("all"), **of_index("enough")}
+
+
+def grouped(kind: str) -> Any:
+    """A subclass with indexes by a group, of which some have all attributes."""
+    enough = index(IncludeProjection([*all_but_the_lock(KINDS[kind][0]), "group"]))
+    some, keys_only = index(IncludeProjection(["version"])), index(KeysOnlyProjection())
+    indexes = {"keys_only": keys_only, "some": some, "enough": enough, "all": index(AllProjection())}
+    return declared(kind, group=UnicodeAttribute(null=True), **indexes)
+
+
+def given_to_a_transaction(item: Any) -> None:
+    with transaction() as tx:
+        tx.save(item)
+
+
+READS_ITSELF = ("modify", "modify combined", "edit", "locked", "tx.save awaited")
+#: The ways that save an instance which the caller has read.
+OF_THE_CALLER = {way: save for way, save in WAYS.items() if way not in READS_ITSELF and "insert" not in way}
+OF_THE_CALLER["tx.save"] = given_to_a_transaction
+
+
+@pytest.mark.parametrize(("kind", "way"), [case for case in CASES if case.values[1] in OF_THE_CALLER])
+def test_an_instance_that_was_read_in_part(memory: Engine, kind: str, way: str) -> None:
+    """No way stores it: it would remove what the read has left out. Nothing is sent until it is refreshed."""
+    memory.bind(Transactions, Locks, SlotLocks, SlotTransactions)
+    model = memory.bind(grouped(kind))
+    _, _, keys, values = KINDS[kind]
+    model(*keys, group="g", **values).save()
+    save = OF_THE_CALLER[way]
+    for name, read in IN_PART.items():
+        before, item = stored(model, *keys), read(model, keys)
+        with count_requests() as counted:
+            error = run(save, item)
+        assert isinstance(error, ConfigurationError), name
+        assert "refresh()" in str(error), name
+        assert "batch" in way or not counted.by_operation, name
+        assert stored(model, *keys) == before, name
+    item.refresh(consistent_read=True)
+    assert run(save, item) is None
+    assert run(save, model.get(*keys, consistent_read=True)) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_can_be_done_with_an_instance_that_was_read_in_part(tables: Engine, kind: str) -> None:
+    """An update and a delete leave what it lacks alone, and an update brings it. What lacks nothing is saved."""
+    model = tables.bind(grouped(kind))
+    _, _, keys, values = KINDS[kind]
+    model(*keys, group="g", **values).save()
+    for name, read in AS_A_WHOLE.items():
+        assert run(WAYS["save"], read(model, keys)) is None, name
+    item = model.get(*keys, attributes_to_get=[*keys_and_group(model), "version"])
+    item.update([model.group.set("h")])
+    item.save()
+    model.get(*keys, attributes_to_get=keys_and_group(model)).delete(add_version_condition=False)
+    assert stored(model, *keys) is None
