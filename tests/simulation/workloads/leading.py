@@ -28,7 +28,7 @@ class Led:
         self._term = term
         self._handle = term._lock._handle
         self.ticket = term.ticket
-        self.check = term.add_check_to
+        self.add_check_to = term.add_check_to
 
     @property
     def is_held(self) -> bool:
