@@ -123,9 +123,9 @@ MISTAKES: Final = (
     ),
     Mistake(
         "the row of a unique value keeps its old expiry",
-        "_models/unique_table.py",
-        "self.expires = None if holder.expires is None",
-        "self.expires = self.expires if holder.expires is None",
+        "_writes/unique_rows.py",
+        "row.expires = None if expires is None",
+        "row.expires = row.expires if expires is None",
         "unique/test_faults.py::test_what_a_long_transaction_makes_lasting_is_not_free_again",
     ),
     Mistake(
@@ -180,7 +180,7 @@ MISTAKES: Final = (
     Mistake(
         "a result of a transaction is kept as long as a row of a lock",
         "_recipes/idempotency.py",
-        "self._terms.keep + IDLE_TTL_S)))",
+        "self._terms.kept_s + IDLE_TTL_S)))",
         "IDLE_TTL_S)))",
         "recipes/test_idempotent.py::test_a_result_of_a_transaction_is_kept_as_long_as_it_counts",
     ),

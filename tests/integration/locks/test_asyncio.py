@@ -532,7 +532,7 @@ async def test_what_blocks_is_refused_in_a_task_that_awaits_its_lock(memory):
     async with Beside.locked("a", lease=50) as lock:
         for method, call in {
             "renew": lock.renew,
-            "ensure": lambda: lock.ensure_remaining(1),
+            "ensure_remaining": lambda: lock.ensure_remaining(1),
             "downgrade": lock.downgrade,
             "item": lambda: lock.item,
         }.items():

@@ -443,7 +443,7 @@ def test_the_last_in_line_wakes_the_first_if_the_leader_is_gone(plain_item):
 
 @pytest.mark.parametrize("block", [0, -1, 1.5, "2", True, None, 401])
 def test_the_size_of_a_block_is_checked(block):
-    with pytest.raises(Exception, match="block must be a whole number from 1 to 400"):
+    with pytest.raises(Exception, match="max_callers_per_entry must be a whole number from 1 to 400"):
         LockSettings(max_callers_per_entry=block)
 
 

@@ -60,8 +60,8 @@ class Work:
 
         return function(key=key)
 
-    def ours(self, key: str, keep: float = 3_600, **options: Any) -> Any:
-        @idempotent(Calls, key="key", key_prefix="f", expires_after=keep, **options)
+    def ours(self, key: str, expires_after: float = 3_600, **options: Any) -> Any:
+        @idempotent(Calls, key="key", key_prefix="f", expires_after=expires_after, **options)
         def function(key: str) -> object:
             return self.inner()
 

@@ -706,7 +706,7 @@ def test_the_recovery_of_a_poisoned_lease_ends(clock: VirtualClock, monkeypatch:
 
 def test_labels_and_leases_that_are_refused(memory: Engine) -> None:
     """When a lock is made, in each of its forms, and before any request."""
-    for make in (Purse.lock, Purse.locked, Purse.edit):
+    for make in (Purse.locked, Purse.edit):
         for options in ({"lease": 1e27}, {"lease": DAY + 1}, {"lease": math.inf}, {"owner": "x" * 257}, {"owner": 7}):
             with pytest.raises(ConfigurationError, match=r"max_lease|finite|owner"):
                 make("p0", **options)
