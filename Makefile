@@ -92,7 +92,7 @@ pictures: $(VENV)/.pictures engines ## draw its diagrams, and its pictures of te
 look: docs $(VENV)/.pictures ## look at its pages in a headless browser, as wide as a desktop and as a phone; needs Chromium
 	$(BIN)/python -m docs.pictures.look
 
-bench: $(VENV)/.bench engines ## over an hour: everything beside its alternatives, written into docs/benchmarks
+bench: $(VENV)/.bench engines ## over an hour: everything and its alternatives, written into benchmarks/results
 	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
 bench-transactions: $(VENV)/.test engines ## requests, kills for a minute, contention, waiting for the dead

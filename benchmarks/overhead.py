@@ -5,7 +5,7 @@
 The engine is dynoxide over the loopback: a process of its own, so its time does not count. What counts is all
 processor time of this process, botocore's and the network's included. The contenders take turns, and a ratio is the
 median of those of single turns; the spread has 80 % of them. `--publish` writes the table into the last section of
-docs/benchmarks/transactions.md.
+benchmarks/results/transactions.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 #: How many items one turn writes at least.
 WRITES_A_TURN: Final = 40
 HEAD: Final = ("writes", "by", "model", "median, µs", "ratio", "80 % of single ratios")
-PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks" / "transactions.md"
+PAGE: Final = Path(__file__).parent / "results" / "transactions.md"
 
 SECTION: Final = "## Processor time of the client\n"
 # ruff: noqa: E501 - a line of Markdown is a paragraph

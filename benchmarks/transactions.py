@@ -9,7 +9,7 @@
     python -m benchmarks.transactions all
 
 Each prints its tables as Markdown. With ``--json FILE`` the figures are written there as well; with ``--publish`` the
-tables of `times` and `growth` replace those in docs/benchmarks/transactions.md.
+tables of `times` and `growth` replace those in benchmarks/results/transactions.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.engines.servers import Servers
 
 BOTH: Final = ("dynoxide", "dynamodb-local")
-PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks" / "transactions.md"
+PAGE: Final = Path(__file__).parent / "results" / "transactions.md"
 
 
 def counts(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(transaction_times.CONTENDERS), help="times: who")
     parser.add_argument("--sizes", type=int, nargs="+", default=transaction_times.SIZES, help="times: how many items")
     parser.add_argument("--trip", type=float, default=5.0, help="times: the round trip in ms")
-    parser.add_argument("--publish", action="store_true", help="times, growth: into docs/benchmarks/transactions.md")
+    parser.add_argument("--publish", action="store_true", help="times, growth: into benchmarks/results/transactions.md")
     return parser.parse_args()
 
 

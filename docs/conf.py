@@ -25,7 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "explanation/design-choices.md"]
 
 html_theme = "furo"
 html_title = f"{project} {release}"

@@ -1,7 +1,7 @@
 """Whether the tests notice a mistake of one line: ``python -m tests.mistakes [a word of its name]``.
 
 Each mistake is written into the package in turn, and the line is put back afterwards. What runs until its first failure
-are the tests of `make check`, or the one test that is named with the mistake. docs/explanation/testing.md has the table
+are the tests of `make check`, or the one test that is named with the mistake. tests/evidence.md has the table
 of the former.
 """
 

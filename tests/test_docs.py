@@ -42,10 +42,14 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
+#: The record of decisions is for developers, and not part of the site.
+DECISIONS: Final = DOCS / "explanation" / "design-choices.md"
 PAGES: Final = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
+    *sorted((ROOT / "tests").glob("*.md")),
+    *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
 ]
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
@@ -175,7 +179,7 @@ def test_a_public_name_stands_in_the_reference(name: str) -> None:
 
 def pages_of_the_site() -> list[Path]:
     """All that a reader can open there, apart from the landing page and what the API and the runs on AWS lead to."""
-    pages = [page for page in PAGES if page.is_relative_to(DOCS)]
+    pages = [page for page in PAGES if page.is_relative_to(DOCS) and page != DECISIONS]
     return [page for page in pages if page.name != "index.md" and page.parent.name not in ("api", "certified")]
 
 
@@ -216,6 +220,12 @@ def test_links_lead_to_files(page: Path) -> None:
     assert [target for target in targets if not leads_somewhere(page, target)] == []
 
 
+def test_the_site_does_not_link_to_what_it_leaves_out() -> None:
+    """The record of decisions is excluded from the site, so a link to it would lead nowhere."""
+    assert f'"{DECISIONS.relative_to(DOCS).as_posix()}"' in (DOCS / "conf.py").read_text()
+    assert [name_of(page) for page in pages_of_the_site() if DECISIONS.name in page.read_text()] == []
+
+
 def leads_somewhere(page: Path, target: str) -> bool:
     if target.startswith(("https://", "http://")):
         return True
@@ -233,7 +243,7 @@ def anchors(page: Path) -> set[str]:
 # Promises, and the tests that hold them
 
 PROMISES: Final = (DOCS / "explanation" / "guarantees.md").read_text()
-HELD: Final = (DOCS / "explanation" / "tests-of-promises.md").read_text()
+HELD: Final = (ROOT / "tests" / "promises.md").read_text()
 #: For each part of the guarantees, words of a promise and the cell with its tests.
 ROWS: Final = {
     heading: re.findall(r"^\| (.+?) \| (`.+) \|$", rows, re.MULTILINE)
@@ -304,15 +314,13 @@ def test_the_tests_that_hold_promises_exist() -> None:
     assert "".join(cells).count("`test_") > 100
 
 
-def test_the_tests_of_what_we_need_of_dynamodb_exist() -> None:
-    """Each section names one, or says that there is none."""
+def test_what_we_need_of_dynamodb_has_its_tests() -> None:
+    """Each need has a row, or says that it is not tested; no row is about anything else."""
     text = (DOCS / "explanation" / "what-we-need-of-dynamodb.md").read_text()
-    named = re.findall(r"`(\w+/[\w/]+\.py)`((?:[:,] `test_\w+`)+)", text)
-    assert len(named) > 15
-    assert missing_tests(f"`{path}` {names}" for path, names in named) == []
-    sections = re.findall(r"^### (\d+\. .*)\n((?:(?!^##).*\n)+)", text, re.MULTILINE)
-    assert len(sections) == 10
-    assert [title for title, section in sections if "**Test" not in section] == []
+    needs = re.findall(r"^### (\d+)\. |^\| \*\*(\d+)\. (.*)$", text, re.MULTILINE)
+    tested = [section or row for section, row, said in needs if not said.endswith("Not tested |")]
+    assert [int(section or row) for section, row, _ in needs] == list(range(1, 17))
+    assert [need for need, _ in ROWS["What we need of DynamoDB"]] == tested
 
 
 # The texts that the project comes from
@@ -322,7 +330,7 @@ SEEDS: Final = {
     number: re.findall(r"^\| (?!section |---)([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", rows, re.MULTILINE)
     for number, rows in re.findall(
         r"^## Seed (\d+)\n(.*?)(?=^## |\Z)",
-        (DOCS / "explanation" / "seeds.md").read_text(),
+        (ROOT / "tests" / "seeds.md").read_text(),
         re.MULTILINE | re.DOTALL,
     )
 }
@@ -345,6 +353,17 @@ def test_every_example_of_a_seed_is_listed() -> None:
     cells = "".join(cell for rows in SEEDS.values() for *_, cell in rows)
     assert tests
     assert {test for test in tests if f"`{test}`" not in cells} == set()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=name_of)
+def test_figures_of_the_site_are_those_of_the_results(page: Path) -> None:
+    """Each row of figures is a part of a row of the file that `--publish` writes: a new run needs a new digest."""
+    results = (ROOT / "benchmarks" / "results" / page.name).read_text()
+    published = [set(re.split(r" *\| *", row)) for row in re.findall(r"^\| (.*) \|$", results, re.MULTILINE)]
+    rows = re.findall(r"^\| (.*) \|$", page.read_text(), re.MULTILINE)
+    digests = [row.split(" | ") for row in rows if re.search(r"\d", row.partition(" | ")[2])]
+    assert digests
+    assert [row for row in digests if not any(set(row) <= other for other in published)] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"], ids=name_of)

@@ -15,8 +15,8 @@
     python -m benchmarks.locks layer        # processor time, import time
     python -m benchmarks.locks all --publish
 
-Each prints its tables as Markdown. With ``--publish`` they also go into ``docs/benchmarks/locks.md``, its pictures,
-and ``locks.json`` beside it.
+Each prints its tables as Markdown. With ``--publish`` they also go into ``benchmarks/results/locks.md``, the
+pictures and ``locks.json`` into ``docs/benchmarks``.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tests.engines.servers import Servers
 
 PUBLISHED: Final = Path(__file__).parents[2] / "docs" / "benchmarks"
+RESULTS: Final = Path(__file__).parents[1] / "results" / "locks.md"
 #: Of the tables that stand elsewhere than in `locks.md`.
 PAGES: Final = {"caps": PUBLISHED.parent / "reference" / "costs.md"}
 #: Where a table shall stand on the page, by its name, in the course of one run.
@@ -277,7 +278,7 @@ def publish(figures: dict[str, Any]) -> None:
     file.write_text(json.dumps(old | measured, indent=1) + "\n", encoding="utf-8")
     text = ", ".join(f"{name} {value}" for name, value in facts().items())
     for name, table in {"machine": text, **_tables}.items():
-        fill(PAGES.get(name, PUBLISHED / "locks.md"), name, table)
+        fill(PAGES.get(name, RESULTS), name, table)
     for draw in _drawn:
         draw(PUBLISHED)
 
@@ -286,7 +287,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.locks")
     parser.add_argument("part", choices=[*PARTS, "all"])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
-    parser.add_argument("--publish", action="store_true", help="write into docs/benchmarks")
+    parser.add_argument("--publish", action="store_true", help="write into benchmarks/results and docs/benchmarks")
     parser.add_argument("--ms", type=float, default=5.0, help="round trip of the network, except where it varies")
     parser.add_argument("--turns", type=int, default=100, help="cycles, layer: of each contender")
     parser.add_argument("--seconds", type=float, default=20.0, help="races, bell: of each steady state")

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation import checkers, planted
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "testing.md"
+EVIDENCE = Path(__file__).parents[1] / "evidence.md"
 PLANTED = Path(__file__).parent / "planted"
 
 #: The bug of each file of `planted` that takes the fewest runs: `make check` searches for these.
@@ -62,10 +63,11 @@ def test_bugs_have_a_name_and_a_reason() -> None:
 
 def test_the_page_counts_the_bugs() -> None:
     """How many each file plants, and how many there are."""
-    _, _, rest = PAGE.read_text().partition("### Planted bugs")
-    section, _, _ = rest.partition("\n### ")
+    _, _, rest = EVIDENCE.read_text().partition("## Planted bugs")
+    section, _, _ = rest.partition("\n## ")
     rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \| [\d,]+ \|$", section, re.MULTILINE)
     files = {file.stem: len(re.findall(r"^@plants\(", file.read_text(), re.MULTILINE)) for file in PLANTED.glob("*.py")}
     assert {file: int(bugs) for file, bugs in rows} == {file: bugs for file, bugs in files.items() if bugs}
     assert sum(files.values()) == len(planted.BUGS)
     assert f"in {len(planted.BUGS)} ways" in section
+    assert f"in {len(planted.BUGS)} ways" in PAGE.read_text()

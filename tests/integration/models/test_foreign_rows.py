@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-TABLE = Path(__file__).parents[3] / "docs" / "explanation" / "tests-of-promises.md"
+TABLE = Path(__file__).parents[2] / "promises.md"
 
 #: What a customer's row may look like; the last one has been written into by an earlier state of the package.
 CUSTOMERS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pytest
 from tests.mistakes import MISTAKES, PACKAGE, Mistake
 
 TESTS = Path(__file__).parents[1]
-TABLE = Path(__file__).parents[3] / "docs" / "explanation" / "testing.md"
+TABLE = Path(__file__).parents[2] / "evidence.md"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
