@@ -392,20 +392,17 @@ class _Job(Generic[M]):
     condition: Condition | None
     checks_version: bool
     identity: ItemKey | None
-    is_prepared: bool = False  # `before_save` was called
+    write: Callable[..., object]
 
     def run(self) -> None:
         self._check_key()
-        save = self.item._save_prepared if self.is_prepared else self.item.save
-        write: Callable[..., object] = save if self.operation == "save" else self.item.delete
         # A model may override `save` with PynamoDB's first argument only.
-        write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
+        self.write(self.condition, **({} if self.checks_version else {"add_version_condition": False}))
 
     @property
     def place(self) -> tuple[Connection, str] | None:
         """Where it is written; None if the model's own method has to write it."""
-        method = getattr(self.item, self.operation)
-        if getattr(method, "__func__", None) is not getattr(GuardedMixin, self.operation):
+        if getattr(self.write, "__func__", None) is not getattr(GuardedMixin, self.operation):
             return None
         connection = connection_of(self.item)
         return connection.connection, connection.table_name
@@ -413,7 +410,7 @@ class _Job(Generic[M]):
     def plan(self) -> BatchedWrite | None:
         """Return it as a statement; None if there is none."""
         if self.operation == "save":
-            self.is_prepared = True
+            self.write = self.item._save_prepared
             self.item._prepare_save()
         self._check_key()
         writer = self.item._writer()
@@ -476,11 +473,11 @@ class GuardedBatch(Generic[M]):
         Raises:
             ConfigurationError: the batch has a write of this item, or of this instance, already.
         """
-        self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item)))
+        self._add(_Job(item, "save", condition, add_version_condition, _identity_of(item), item.save))
 
     def delete(self, item: M, condition: Condition | None = None, *, add_version_condition: bool = True) -> None:
         """Add a delete. Arguments and errors are those of `save`."""
-        self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item)))
+        self._add(_Job(item, "delete", condition, add_version_condition, _identity_of(item), item.delete))
 
     def _check_open(self) -> None:
         if self._has_ended:

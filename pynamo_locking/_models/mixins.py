@@ -164,10 +164,7 @@ class VersionedMixin(GuardedMixin):
         Cost: 1 read and 1 write; 1 write for the first retry, and 1 read and 1 write for each later retry. With
         `combine` that is the cost of up to 1,000 changes.
         """
-        if change is None and callable(range_key):
-            range_key, change = None, range_key
-        cls._check_modify(hash_key, range_key, change, attempts)
-        assert change is not None  # noqa: S101 - checked
+        range_key, change = cls._check_modify(hash_key, range_key, change, attempts)
         if combine:
             options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
             return combined(cls._shared_change(hash_key, range_key, change, condition, options))
@@ -204,14 +201,11 @@ class VersionedMixin(GuardedMixin):
         meanwhile hears of it when `modify` has ended, with `combine` after the request that is under way; its change
         may have been saved.
         """
-        if change is None and callable(range_key):
-            range_key, change = None, range_key
         options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
         if not combine:
             modify = partial(cls.modify, hash_key, range_key, change, condition=condition, **options)
             return await concurrency.to_the_end(modify)
-        cls._check_modify(hash_key, range_key, change, attempts)
-        assert change is not None  # noqa: S101 - checked
+        range_key, change = cls._check_modify(hash_key, range_key, change, attempts)
         return await acombined(cls._shared_change(hash_key, range_key, change, condition, options))
 
     @classmethod
@@ -231,7 +225,12 @@ class VersionedMixin(GuardedMixin):
         return QueuedChange(cls, (hash_key, range_key), change, **options)
 
     @classmethod
-    def _check_modify(cls, hash_key: Any, range_key: Any, change: object, attempts: int) -> None:
+    def _check_modify(
+        cls, hash_key: Any, range_key: Any, change: Callable[[Self], object] | None, attempts: int
+    ) -> tuple[Any, Callable[[Self], object]]:
+        """Return the range key and the function, which may have been given in its place."""
+        if change is None and callable(range_key):
+            range_key, change = None, range_key
         if versions.shape_of(cls).attribute is None:
             raise ConfigurationError(
                 f"{cls.__name__} has no version, so modify() could not detect another writer: declare "
@@ -242,6 +241,7 @@ class VersionedMixin(GuardedMixin):
         if not is_count(attempts):
             raise ConfigurationError(f"modify() needs at least one attempt, not {attempts!r}.")
         check_read_alone(cls, hash_key, range_key)
+        return range_key, change
 
     @classmethod
     def _read_or_create(cls, hash_key: Any, range_key: Any, *, create: bool, consistent_read: bool = True) -> Self:

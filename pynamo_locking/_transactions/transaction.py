@@ -410,7 +410,6 @@ class Transaction:
         """
         self._check_open()
         self._is_over = True
-        self._members.participation.end()
         try:
             self.is_repeated = self._run_commit()
         except BaseException as error:  # also an interrupt, perhaps after the decision
