@@ -5,7 +5,7 @@ from pynamo_locking._core.dynamodb import NO_TABLE
 from pynamo_locking._core.invariants import Breach
 from pynamo_locking._core.lease import LONGEST_LEASE_S, believed
 from pynamo_locking._core.lock_queue import LockState, WriteIntent
-from pynamo_locking._core.row_keys import plain, text_of_ms
+from pynamo_locking._core.row_keys import brief, plain, text_of_ms
 from pynamo_locking._io import lock_record, runtime, transaction_record
 from pynamo_locking._io.model_doors import (
     has_lock_place,
@@ -33,6 +33,7 @@ __all__ = [
     "WriteIntent",
     "audited",
     "believed",
+    "brief",
     "connection_of",
     "handle_of",
     "has_connection",

@@ -94,9 +94,14 @@ def checked_owner(owner: object) -> str:
     return owner
 
 
-def shown_owner(stored: str) -> str:
-    """Return a stored label of an owner, cut to the longest label that is allowed."""
-    return stored if len(stored) <= LONGEST_OWNER else f"{stored[:LONGEST_OWNER]}..."
+def cut(text: str) -> str:
+    """Return a text of at most the length of an owner's longest label: a key may have 2,048 bytes."""
+    return text if len(text) <= LONGEST_OWNER else f"{text[:LONGEST_OWNER]}..."
+
+
+def brief(text: object) -> str:
+    """Return a key or a name for logs and messages: `plain`, and cut."""
+    return plain(cut(str(text)))
 
 
 def plain(text: object) -> str:

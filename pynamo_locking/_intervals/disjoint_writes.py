@@ -38,7 +38,7 @@ from typing_extensions import override
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._core.row_keys import guard_name, plain, turn_name
+from pynamo_locking._core.row_keys import brief, guard_name, turn_name
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joined
 from pynamo_locking._intervals.queries import overlapping
@@ -159,7 +159,7 @@ class Touched:
 def touched_in(guard: ConflictRow, hash_key: Image) -> list[Touched]:
     """Return the rows that a guard names; `CorruptRow` if it is broken."""
     table, name = guard.Meta.table_name, guard.name
-    what, key = f"the guard {plain(name)} in {table!r}", own_keys_of(guard).of(name)
+    what, key = f"the guard {brief(name)} in {table!r}", own_keys_of(guard).of(name)
     stored = {"touched": {LIST: guard.touched or []}}
     return stored_rows.read(lambda row: _touched(row, hash_key), stored, what, table=table, key=key, advice=ADVICE)
 
@@ -697,7 +697,7 @@ def overlap(
     whose = "another row of the same call has" if is_same_call else all_of_them
     model, ends = type(placing.row), dict(zip(axis.stored, axis.ends(placing.span), strict=True))
     return also(OverlapError, error)(
-        f"the {model.__name__} of {placing.hash_key!r} from {placing.span} was refused, and nothing was written: "
+        f"the {model.__name__} of {placing.hash_key!r:.80} from {placing.span} was refused, and nothing was written: "
         f"{whose} a part of that interval ({where}).",
         found=tuple((axis.model, image) for image, _ in others),
         asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),

@@ -46,7 +46,7 @@ class Span:
     upper: Edge | None
 
     def __str__(self) -> str:
-        return " to ".join("..." if edge is None else str(edge.value) for edge in (self.lower, self.upper))
+        return " to ".join("..." if edge is None else f"{edge.value!s:.80}" for edge in (self.lower, self.upper))
 
     @property
     def is_empty(self) -> bool:

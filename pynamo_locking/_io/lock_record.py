@@ -14,7 +14,7 @@ from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, front
 from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, RunRecord, WriteIntent
-from pynamo_locking._core.row_keys import plain, row_name, shown_owner, text_of_ms
+from pynamo_locking._core.row_keys import brief, cut, row_name, text_of_ms
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.stored_rows import (
@@ -141,7 +141,7 @@ def _bound_in(stored: Mapping[str, Any]) -> Bound:
     return bound
 
 
-_LABEL: Final = Kind(TEXT.stored, lambda stored: shown_owner(stored["S"]))
+_LABEL: Final = Kind(TEXT.stored, lambda stored: cut(stored["S"]))
 _TICKET: Final = whole_within(1, _MOST_TICKETS)
 _BOUND: Final = Kind(lambda bound: dict([bound]), _bound_in)
 
@@ -437,7 +437,7 @@ class LockRow:
     @cached_property
     def label(self) -> str:
         """The lock's name for logs and messages."""
-        return plain(self.name)
+        return brief(self.name)
 
     def state(self, image: Image | None) -> LockState:
         """Return the lock document in an image of this item, to act upon it; see `trusted`."""

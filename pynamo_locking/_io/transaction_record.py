@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.errors import InvalidInput, LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S
-from pynamo_locking._core.row_keys import OwnKeys, shown_owner
+from pynamo_locking._core.row_keys import OwnKeys, cut
 from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
 from pynamo_locking._io import client, protocol, responses, runtime, stored_rows
 from pynamo_locking._io.client import Refused, persistently
@@ -219,7 +219,7 @@ def _record(image: Mapping[str, Any]) -> TransactionRecord:
         id=text(ID),
         state=TransactionStatus(text(STATE)),
         priority=text(PRIORITY),
-        owner=shown_owner(text(OWNER)),
+        owner=cut(text(OWNER)),
         by=text(BY),
         is_validated_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
         **{field: whole(image, name) for field, name in _FIELDS.items()},

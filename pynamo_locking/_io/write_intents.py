@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lease import PATIENCE_S, Deadline, LockSettings, backoff
-from pynamo_locking._core.row_keys import plain
+from pynamo_locking._core.row_keys import brief
 from pynamo_locking._core.transactions import (
     IntentResolution,
     PendingObservation,
@@ -218,7 +218,7 @@ class StillPending(Exception):  # noqa: N818 - an answer, not an error
 
     def __init__(self, record: TransactionRecord) -> None:
         super().__init__(
-            f"the transaction {plain(record.id)} of {plain(record.owner)} has the item, and is not decided yet; "
+            f"the transaction {brief(record.id)} of {brief(record.owner)} has the item, and is not decided yet; "
             f"nothing was written"
         )
         self.record = record
@@ -367,7 +367,7 @@ class Resolver:
         meeting = self._met[record.id] = observe_pending(self._met.get(record.id), record, now)
         reason = reason_now(record, meeting, self._priority)
         if reason is not None:
-            logger.warning("aborting the transaction %s of %s: %s", plain(record.id), plain(record.owner), reason)
+            logger.warning("aborting the transaction %s of %s: %s", brief(record.id), brief(record.owner), reason)
             stored = transaction_record.abort(
                 record_table, record.id, reason, heartbeats=record.heartbeats if reason == "expired" else None
             )

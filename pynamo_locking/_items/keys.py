@@ -11,7 +11,7 @@ from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
-from pynamo_locking._core.row_keys import canonical_number, row_name
+from pynamo_locking._core.row_keys import canonical_number, cut, row_name
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ItemKey(NamedTuple):
         return cls(table, tuple(sorted(values)))
 
     def __str__(self) -> str:
-        return f"{self.table}({', '.join(repr(value) for _, value in self.values)})"
+        return f"{self.table}({', '.join(cut(repr(value)) for _, value in self.values)})"
 
 
 def check_place(model: type[Model]) -> None:
@@ -95,7 +95,7 @@ def key_of(model: type[Model], hash_key: Any, range_key: Any) -> dict[str, Any]:
         raise ConfigurationError(f"{model.__name__} has no hash key, so none of its items can be locked.")
     key = {hash_attribute.attr_name: _value(model, hash_attribute, hash_key, "hash")}
     if range_attribute is None and range_key is not None:
-        raise ConfigurationError(f"{model.__name__} has no range key, but one was given: {range_key!r}.")
+        raise ConfigurationError(f"{model.__name__} has no range key, but one was given: {range_key!r:.80}.")
     if range_attribute is not None:
         if range_key is None and is_implied(range_attribute):
             range_key = hash_key
@@ -186,12 +186,12 @@ def free_bound(value: Any) -> Bound | None:
 
 def refuse_naive(value: Any) -> None:
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise InvalidInput(f"{value!r} has no time zone: give a timezone-aware datetime, such as one in UTC.")
+        raise InvalidInput(f"{value!r:.80} has no time zone: give a timezone-aware datetime, such as one in UTC.")
 
 
 def label_of(model: type[Model], values: Iterable[Any]) -> str:
     """Return an item for people, by the values of its key; None for no range key."""
-    return f"{model.__name__}({', '.join(repr(value) for value in values if value is not None)})"
+    return f"{model.__name__}({', '.join(cut(repr(value)) for value in values if value is not None)})"
 
 
 def name_of(model: type[Model], key: dict[str, Any], longest: int = LARGEST_KEYS["hash"]) -> str:

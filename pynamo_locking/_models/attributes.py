@@ -295,7 +295,7 @@ class PlacedMixin(_Base):
         key = keys.hash_key_of(cls, hash_key)
 
         def no_item() -> NoReturn:
-            raise ConfigurationError(f"{cls.__name__}({hash_key!r}) is locked as a range, which has no item: query it.")
+            raise ConfigurationError(f"{keys.label_of(cls, [hash_key])} is a range, which has no item: query it.")
 
         return cls._target_elsewhere(key, settings, no_item)
 

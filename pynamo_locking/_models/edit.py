@@ -204,8 +204,8 @@ class CombiningQueue(Generic[G]):
         """Tell the callers of a save that was interrupted, and let those leave that were told."""
         if self._in_doubt:
             unknown = also(OutcomeUnknown, PutError)(
-                f"the save of {self._model.__name__}{self._key!r} may or may not have been applied: the caller that "
-                f"made it for several callers was interrupted. Read the item again before you decide what to do."
+                f"the save of {keys.label_of(self._model, self._key)} may or may not have been applied: the caller "
+                f"that made it for several callers was interrupted. Read the item again before you decide what to do."
             )
             _tell_all(self._in_doubt, unknown)
             self._in_doubt = ()

@@ -286,11 +286,13 @@ class IdempotentCall:
     @result.setter
     def result(self, value: Any) -> None:
         if self.is_repeated:
-            raise ConfigurationError(f"the call {self.key!r} has its result already: look at call.is_repeated first.")
+            raise ConfigurationError(
+                f"the call {self.key!r:.80} has its result already: look at call.is_repeated first."
+            )
         if self._edit.is_undone:  # another attempt has another result
             self._edit.by, self._edit.is_undone, self._text = None, False, None
         if self._text is not None:
-            raise ConfigurationError(f"the call {self.key!r} is complete: its result is given to the transaction.")
+            raise ConfigurationError(f"the call {self.key!r:.80} is complete: its result is given to the transaction.")
         self._result = value
 
     @property
@@ -386,7 +388,8 @@ class IdempotentCall:
         tx, row = current_transaction(), handle_of(self._edit.lock).target.row
         if held_by_this_context(row, WHOLE, None) is not None:
             raise ConfigurationError(
-                f"the call {self._terms.key!r} is in progress in this very thread or task, and would wait for itself."
+                f"the call {self._terms.key!r:.80} is in progress in this very thread or task, and would wait for "
+                f"itself."
             )
         if tx is not None and self._terms.store_errors:
             raise ConfigurationError(
@@ -418,7 +421,7 @@ class IdempotentCall:
         mine, stored = self._terms.payload_hash, row.payload_hash
         if mine and stored and mine != stored:
             raise PayloadMismatch(
-                f"the key {self._terms.key!r} was used for a call with another payload, whose result is stored. "
+                f"the key {self._terms.key!r:.80} was used for a call with another payload, whose result is stored. "
                 f"Nothing was done. Another call needs a key of its own.",
                 key=self._terms.key,
             )
@@ -429,8 +432,8 @@ class IdempotentCall:
         kind = next((each for each in self._terms.store_errors if each.__name__ == row.error), None)
         if kind is None:
             raise ConfigurationError(
-                f"the call {self._terms.key!r} has ended with {plain(row.error)}{tuple(value)!r}, which is not in "
-                f"`store_errors` here."
+                f"the call {self._terms.key!r:.80} has ended with {plain(row.error)}{tuple(value)!r:.80}, which is "
+                f"not in `store_errors` here."
             )
         raise kind(*value)
 
@@ -456,8 +459,8 @@ class IdempotentCall:
             raise ConfigurationError(f"the serializer must make text, not {type(text).__name__}: let it decode bytes.")
         if len(text.encode()) > _LARGEST_RESULT:
             raise ConfigurationError(
-                f"the result of the call {self.key!r} is too large for an item of DynamoDB ({len(text)} characters). "
-                f"It was not stored, and the key is free again. Keep it elsewhere, and return where it is."
+                f"the result of the call {self.key!r:.80} is too large for an item of DynamoDB ({len(text)} "
+                f"characters). It was not stored, and the key is free again. Keep it elsewhere, and return where it is."
             )
         self._result, self._text = value if error else terms.serializer.loads(text), text
         row = self._row

@@ -17,7 +17,7 @@ from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._core.row_keys import guard_name, plain
+from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io import stored_rows as stored_rows_module
@@ -87,7 +87,7 @@ class Counted:
 
 def named_in(guard: TransactionItem) -> dict[str, list[Image]]:
     """Return the item keys that transactions have named in a guard, by attribute; `CorruptRow` if it is broken."""
-    what = f"the guard {plain(guard.key)} in {guard.table!r}"
+    what = f"the guard {brief(guard.key)} in {guard.table!r}"
     return stored_rows_module.read(
         _named, _attributes(guard.stored), what, table=guard.table, key=guard.key, advice=ADVICE
     )

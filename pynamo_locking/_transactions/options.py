@@ -81,7 +81,7 @@ def values_of_key(model: type[Model], key: Any) -> tuple[Any, Any]:
     if range_attribute_of(model) is None or is_implied(range_attribute_of(model)):
         return key, None
     if not isinstance(key, (tuple, list)) or len(key) != 2:  # noqa: PLR2004 - both
-        raise ConfigurationError(f"{key!r} is no key of {model.__name__}: it takes (hash key, range key).")
+        raise ConfigurationError(f"{key!r:.80} is no key of {model.__name__}: it takes (hash key, range key).")
     return key[0], key[1]
 
 

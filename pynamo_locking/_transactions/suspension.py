@@ -144,14 +144,14 @@ def resume(
     table = members.table(next((model for model in models if hasattr(model.Meta, "transaction_table")), None))
     row = members.counter(table, commit.SUSPENDED + id_)
     if row.is_absent:
-        raise table.DoesNotExist(f"no transaction {id_!r} is suspended: it was committed, or has expired.")
+        raise table.DoesNotExist(f"no transaction {id_!r:.80} is suspended: it was committed, or has expired.")
     by_table: dict[str, list[type[GuardedMixin]]] = {}
     for model in (*models, table):
         by_table.setdefault(_place_of(model), []).append(model)
     key, entries = stored_rows.read(
         lambda stored: _content(stored, by_table, _place_of(table)),
         row.stored,
-        f"the row of the suspended transaction {id_!r}",
+        f"the row of the suspended transaction {id_!r:.80}",
         table=row.table,
         key=row.key,
         advice=_ADVICE,
@@ -161,7 +161,7 @@ def resume(
         of_model = _chosen(by_table.get(of_table, []), name)
         if of_model is None:
             raise ConfigurationError(
-                f"the suspended transaction {id_!r} has items of {of_table!r}: name their model, {name}."
+                f"the suspended transaction {id_!r:.80} has items of {of_table!r}: name their model, {name}."
             )
         planned += _found(members, of_model, list(group))
     row.delete(None, checks=True)

@@ -505,7 +505,9 @@ class Transaction:
         own = self._options.idempotency_key
         key, planned = suspension.resume(self._members, id, list(models))
         if key is not None and own not in (None, key):
-            raise ConfigurationError(f"the suspended transaction has the idempotency key {key!r}: leave out {own!r}.")
+            raise ConfigurationError(
+                f"the suspended transaction has the idempotency key {key!r:.80}: leave out {own!r:.80}."
+            )
         self._members.undo.append(partial(setattr, self, "_options", self._options))
         self._options = replace(self._options, idempotency_key=key or own)
         for item, actions in planned:

@@ -234,7 +234,7 @@ def not_unique(write: Any, image: Image | None, kind: type[PynamoDBException], c
 def _error(
     value: unique_values.Value, holder: ItemKey | None, kind: type[PynamoDBException], cause: Exception | None
 ) -> NotUnique:
-    what = ", ".join(f"{name} {shown!r}" for name, shown in zip(value.fields, value.python(), strict=True))
+    what = ", ".join(f"{name} {shown!r:.80}" for name, shown in zip(value.fields, value.python(), strict=True))
     return also(NotUnique, kind)(
         f"{what} of {value.model.__name__} belongs to {holder or 'another item'} already; nothing was written.",
         fields=value.fields,

@@ -16,6 +16,7 @@ from pynamo_locking import LockableMixin, LockSettings
 from pynamo_locking._facade import (
     LONGEST_LEASE_S,
     believed,
+    brief,
     has_connection,
     inspection,
     lock_attribute_of,
@@ -375,7 +376,7 @@ def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) ->
     model = _find(models, name)
     is_gone: bool = model.break_lock(*inspection.keys_from_text(model, key), ticket=ticket)
     what = "was broken by hand" if is_gone else "was to be broken by hand, and is not in the queue"
-    logger.warning("ticket %d of the lock %s %s %s", ticket, name, plain("/".join(key)), what)
+    logger.warning("ticket %d of the lock %s %s %s", ticket, name, brief("/".join(key)), what)
     return is_gone
 
 
@@ -395,7 +396,7 @@ def _cell(value: Any) -> str:
 def _rows(model: Any, lock: Row) -> Iterator[Row]:
     key = "/".join(filter(None, lock["key"].values()))
     if lock["unreadable"]:
-        logger.warning("the lock %s %s is broken: %s", model.__name__, plain(key), lock["unreadable"])
+        logger.warning("the lock %s %s is broken: %s", model.__name__, brief(key), lock["unreadable"])
     for state, entry in inspection.entries(lock):
         yield {
             "model": model.__name__,

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking import events
-from pynamo_locking._facade import plain
+from pynamo_locking._facade import brief
 from pynamo_locking.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ def install(
 ) -> Subscription:
     """Log every event from now on, as one record.
 
-    The message has the kind of the event, its lock, item or transaction, the owner, the ticket and the durations. The
-    facts are attributes of the record as well, for formatters that write JSON. ``lock_event`` is the kind. Each fact of
-    the event has its own name after ``lock_``, such as ``lock_waited_ms``; the model is its name.
+    The message has the kind of the event, its lock, item or transaction, the owner, the ticket and the durations. A
+    name of more than 256 characters is cut there. The facts are attributes of the record as well, whole, for formatters
+    that write JSON. ``lock_event`` is the kind. Each fact of the event has its own name after ``lock_``, such as
+    ``lock_waited_ms``; the model is its name.
 
     While installed, the logger ``pynamo_locking`` leaves out its records of the same facts (renewals that fail, a loss,
     an eviction). Its other warnings stay as they are.
@@ -86,7 +87,7 @@ def _level_of(event: Event, level: int) -> int:
 
 def _subject(event: Event) -> str:
     """Return for people the name of an event's lock or item, or the id of its transaction."""
-    return plain(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
+    return brief(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
 
 
 def _details(event: Event) -> str:
@@ -97,7 +98,7 @@ def _details(event: Event) -> str:
         if field.name.endswith("_ms") and field.name != "time_ms" and value is not None:
             said.append(f"{_words(field.name[:-3])} {value:.0f} ms")
         elif field.name in _SAID and value not in (None, ""):
-            said.append(f"{_words(field.name)} {plain(value)}")
+            said.append(f"{_words(field.name)} {brief(value)}")
     return f" ({', '.join(said)})" if said else ""
 
 

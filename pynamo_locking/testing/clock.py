@@ -612,10 +612,6 @@ class _VirtualRuntime(runtime.Runtime):
     def time_us(self) -> int:
         return self._clocks().time_ms() * 1000
 
-    def party(self) -> tuple[object, ...]:
-        thread, token, task = super().party()
-        return thread, (token, view_here()), task
-
     def event(self) -> Any:
         return self._before.event() if self._is_from_before() else Event(self._timeline)
 

@@ -146,6 +146,24 @@ def test_a_task_that_never_comes_costs_a_quarter_of_a_lease(plain_item_in_memory
         gc.collect()
 
 
+def test_a_caller_that_was_handed_the_lock_has_its_whole_lease(plain_item_in_memory):
+    """Not a quarter, which is its time to come: the caller behind it does not evict it."""
+    settings = LockSettings(lease=100, wait=300)
+
+    def hold_for_most_of_it() -> None:
+        with Plain.locked("a", settings=settings, heartbeat=False) as lock:
+            clock.auto_jump = True
+            clock.sleep(80)
+            lock.item.save()
+
+    with VirtualClock(auto_jump=False) as clock:
+        first = Plain.locked("a", settings=settings).acquire()
+        with lined_up(Plain, "a", hold_for_most_of_it, edit(Plain, settings)) as futures:
+            first.release()
+            for future in futures:
+                future.result()
+
+
 async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
     """100 tasks: each turn is one write, whatever the threads do that make the requests."""
     served: list[int] = []

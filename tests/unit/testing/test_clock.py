@@ -116,6 +116,35 @@ def test_a_silent_holder_costs_one_lease(clock, place, renewals):
         lock.renew()
 
 
+def test_a_waiter_that_stands_still_costs_one_lease(clock):
+    """A task has renewed its entry, and then its loop stands still: callers of its process know since when."""
+    settings = LockSettings(max_clock_skew=None)
+    loop = asyncio.new_event_loop()
+
+    async def renewed():
+        while not any(entry.heartbeats for entry in Counter.lock_state("a").waiters):  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+
+    with clock.another_process():
+        holder = Counter.locked("a", lease=100, settings=settings).acquire()
+    waiter = loop.create_task(Counter.locked("a", lease=100, wait=HOUR, settings=settings).aacquire())
+    loop.run_until_complete(renewed())
+    renewed_s = clock.elapsed
+
+    def wait_for_it():
+        with Counter.locked("a", wait=HOUR, settings=settings):
+            return clock.elapsed
+
+    join = start(wait_for_it)
+    with clock.another_process():
+        holder.release()
+    [acquired_s] = join()
+    waiter.cancel()
+    loop.run_until_complete(asyncio.gather(waiter, return_exceptions=True))
+    loop.close()
+    assert renewed_s + 100 <= acquired_s < renewed_s + 130
+
+
 @pytest.mark.parametrize(("skew", "least", "most"), [(None, 200, 220), (5, 100, 115)])
 def test_behind_a_dead_holder_of_several_locks(clock, skew, least, most):
     """Each lock is looked at once those before it are held: without the hint that is a lease for each of them."""
