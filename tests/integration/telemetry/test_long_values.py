@@ -6,8 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from pynamo_locking.recipes import idempotent
-from pynamo_locking.transactions import Transaction
 
 from pynamo_locking.exceptions import (
     CorruptRow,
@@ -22,8 +20,10 @@ from pynamo_locking.exceptions import (
     PayloadMismatch,
     StaleVersion,
 )
+from pynamo_locking.recipes import idempotent
 from pynamo_locking.telemetry import logs
 from pynamo_locking.testing import lost_responses
+from pynamo_locking.transactions import Transaction
 from tests.support.call_models import Calls
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Account, Device, Document, Locks
