@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from pynamo_locking._io import protocol
 from pynamo_locking._io.protocol import Clause
+from pynamo_locking.exceptions import LockLost
+from pynamo_locking.testing import MemoryClient, MemoryDynamoDB, VirtualClock
+from tests.support.models import declare
+from tests.support.parties import in_thread
 
 PAGES: Final = [
     Path(__file__).parents[3] / "docs" / "explanation" / name for name in ("protocol.md", "transactions.md")
@@ -93,3 +97,95 @@ def test_the_page_says_what_the_table_says(name: str) -> None:
 
 def test_the_pages_have_no_other_clause() -> None:
     assert sorted(of_the_pages().keys() - CLAUSES.keys()) == []
+
+
+# From the page alone: the requests of two callers, of whom the first is paused
+
+
+Tally = declare("Tally", hash_key="pk", numbers="n", lock=True)
+#: What the page says of the number of the format.
+STORES_FORMAT: Final = {"ENQUEUE", "RENEW", "EVICT"}
+WHOLE_MAP: Final = {"ENQUEUE_FIRST"}
+
+
+def on_the_wire(*names: str) -> tuple[set[str], set[str]]:
+    """Conditions and changes that the page has under these names, with the placeholders of its table."""
+    said = [of_the_pages()[name] for name in names]
+    if not WHOLE_MAP & {*names}:
+        said.append(of_the_pages()["FORMAT_KEPT" if STORES_FORMAT & {*names} else "KNOWN_FORMAT"])
+    conditions = {part for each in said for part in each.get("IF", "").split(" AND ") if part}
+    changes = {part for each in said for verb in ("SET", "REMOVE") for part in split_changes(each.get(verb, ""))}
+    return {placeholders(part) for part in conditions}, {placeholders(part) for part in changes}
+
+
+def split_changes(text: str) -> list[str]:
+    """At commas outside of parentheses."""
+    return [part for part in re.split(r", (?![^(]*\))", text) if part]
+
+
+def placeholders(text: str) -> str:
+    for there, here in (
+        ("lock.queue.#me.ticket", "#l.#q.#me[0]"),
+        ("lock.queue.#e0.ticket", "#l.#q.#e0[0]"),
+        ("#me.beat", "#me[1].#b"),
+        ("#e0.beat", "#e0[1].#b"),
+        ("#me.renewed", "#me[1].#r"),
+        ("#me.granted", "#me[1].#g"),
+        ("#me.writes", "#me[1].#w"),
+        ("lock.tx.format", "#l.#tx.#f"),
+        ("lock.tx", "#l.#tx"),
+        ("lock.format", "#l.#f"),
+        ("lock.next", "#l.#n"),
+        ("lock.queue", "#l.#q"),
+        ("lock.evicted", "#l.#evicted"),
+    ):
+        text = text.replace(there, here)
+    return re.sub(r"\block\b", "#l", re.sub(r"\bkey\b", "#h", text))
+
+
+def sent(call: tuple[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
+    """The same of a request, without what the item itself gets."""
+    _, request = call
+    changes = re.split(r"(?:^| )(?:SET|REMOVE) ", request["UpdateExpression"])
+    parts = {part for text in changes for part in split_changes(text) if not re.match(r"#\d+ = ", part)}
+    return {*request["ConditionExpression"].split(" AND ")}, parts
+
+
+def test_the_requests_of_a_crash_and_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the pictures of the page: enter, poll, evict, a fenced save, and the save that comes too late."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+    real = MemoryClient._make_api_call
+
+    def log(self: MemoryClient, operation: str, arguments: dict[str, Any]) -> Any:
+        calls.append((operation, arguments))
+        return real(self, operation, arguments)
+
+    with MemoryDynamoDB(), VirtualClock() as clock:
+        Tally.create_table()
+        Tally("a", n=0).save()
+        monkeypatch.setattr(MemoryClient, "_make_api_call", log)
+        paused = in_thread(Tally.locked("a", heartbeat=False, lease=60).acquire)
+        item = paused.item
+        with clock.another_process(), Tally.edit("a", wait=100) as other:
+            other.n = 1
+        item.n = 2
+        with pytest.raises(LockLost):
+            item.save()
+
+    polls = [request for operation, request in calls if operation == "GetItem"]
+    assert polls
+    assert not any(request["ConsistentRead"] or "ProjectionExpression" in request for request in polls)
+    writes = [call for call in calls if call[0] != "GetItem"]
+    assert all(request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD" for _, request in writes)
+    renewals = [call for call in writes if sent(call) == on_the_wire("RENEW")]
+    assert [sent(call) for call in writes if call not in renewals] == [
+        on_the_wire("ENQUEUE"),
+        on_the_wire("ENQUEUE_FIRST"),
+        on_the_wire("ENQUEUE"),
+        on_the_wire("EVICT"),
+        on_the_wire("FENCE", "REMOVE_ENTRY"),
+        on_the_wire("FENCE", "COUNT_WRITE"),
+    ]
+    assert renewals
+    returned = [call[1].get("ReturnValues") for call in writes if call not in renewals]
+    assert returned == ["ALL_NEW", "ALL_NEW", "ALL_NEW", "ALL_NEW", None, None]
