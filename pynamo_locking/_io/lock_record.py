@@ -14,7 +14,7 @@ from pynamo_locking._core.dynamodb import MOST_WAITERS
 from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, front
 from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, RunRecord, WriteIntent
-from pynamo_locking._core.row_keys import brief, cut, row_name, text_of_ms
+from pynamo_locking._core.row_keys import LONGEST_OWNER, brief, cut, row_name, text_of_ms
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.stored_rows import (
@@ -121,8 +121,9 @@ GHOST = "ghost"
 #: the next one can be read, so a repair never lowers tickets.
 _MOST_TICKETS: Final = 10**30
 
-#: By so many bytes an entry grows at most: by renewals, the grant, 10^10 writes and renewals, and a downgrade.
-GROWTH: Final = 40
+#: By so many bytes an entry grows at most: by renewals, the grant, 10^10 writes and renewals, a downgrade, and what the
+#: next caller of its process stores instead. The label of that caller comes on top.
+GROWTH: Final = 56
 
 #: The attribute of a lock row in which people read when the lease ends that was taken or renewed last.
 LEASE_ENDS: Final = "lease_ends"
@@ -181,6 +182,11 @@ _INTENT_CHANGE: Final[Codec[dict[str, Any]]] = Codec(
     is_placeholder=Field(GHOST, Kind(lambda _: {"BOOL": True}, lambda _: True), unless=False),
     changes_row=Field("spill", TEXT, ""),
 )
+
+
+def growth(entry: QueueEntry) -> int:
+    """Return by how many bytes an entry grows at most. An exclusive one of a whole lock can be handed over."""
+    return GROWTH + (LONGEST_OWNER - len(entry.owner.encode()) if entry.lock_mode == WHOLE else 0)
 
 
 def new_entry(

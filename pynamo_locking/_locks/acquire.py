@@ -74,7 +74,7 @@ _ATTEMPTS_WITHOUT_WAIT: Final = 4
 _ATTEMPTS_AT_ONCE: Final = 4
 
 #: An image whose text is shorter has room for all entries and renewals: no character takes more than four bytes.
-_SURELY_SMALL: Final = (LARGEST_ITEM - LARGEST_ENTRY - MOST_WAITERS * lock_record.GROWTH) // 4
+_SURELY_SMALL: Final = (LARGEST_ITEM - (MOST_WAITERS + 1) * LARGEST_ENTRY) // 4
 
 #: How long a caller whose time is over waits at a time for the write that may store its entry.
 _CALLED_S: Final = 0.05
@@ -221,7 +221,7 @@ class Acquisition:
             return 0
         state = self._state_in(image)
         ours = 0 if state.find(self._new.id) else LARGEST_ENTRY
-        return max(0, item_size(image or {}) + ours + len(state.entries) * lock_record.GROWTH - LARGEST_ITEM)
+        return max(0, item_size(image or {}) + ours + sum(map(lock_record.growth, state.entries)) - LARGEST_ITEM)
 
     def _has_room(self, image: Image) -> bool:
         """Tell whether an item with our entry has room for the renewals of all entries. If not, leave the queue.
@@ -236,7 +236,7 @@ class Acquisition:
         self._leave_for_now()
         self._full_at = state.next_ticket
         if len(state.entries) == 1 and state.intent is None:
-            raise responses.no_room(self._row, f"renewals of an entry would need {lacks} bytes more")
+            raise responses.no_room(self._row, f"an entry would need {lacks} bytes more as it grows")
         return False
 
     def _enter_once(self) -> Steps[Image | None]:

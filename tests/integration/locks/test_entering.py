@@ -6,7 +6,8 @@ Each of these tests fails by a mistake of one line that no other test of the rea
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import LockSettings
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
+from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import client, lock_record, lock_requests, runtime
 from pynamo_locking._locks.acquire import Acquisition
@@ -24,6 +26,7 @@ from tests.support import faults
 from tests.support.faults import count_requests, lost_responses
 from tests.support.models import QUICK, Account, Device, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
+from tests.support.workers import PATIENCE, until_in_line
 
 pytestmark = pytest.mark.core
 
@@ -143,6 +146,11 @@ def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, 
 _EACH = replace(QUICK, max_callers_per_entry=1)
 
 
+def _locked(**options):
+    """A lock whose entry the next caller of its process could not replace by a larger one."""
+    return Account.locked("full", settings=_EACH, owner="n" * LONGEST_OWNER, **options)
+
+
 def _fill(engine, entries):
     """Store an account whose item has room for so many entries more; moto counts otherwise, dynoxide 30 bytes more."""
 
@@ -152,7 +160,7 @@ def _fill(engine, entries):
     engine.bind(Account)
     account = Account("full", balance=100)
     account.save()
-    with held_elsewhere(Account.locked("full", settings=_EACH)):  # the label of a thread is longer
+    with held_elsewhere(_locked()):
         locked = size()
     empty = size()
     account.update([Account.note.set("n" * int(LARGEST_ITEM - empty - len("note") - entries * (locked - empty)))])
@@ -161,19 +169,19 @@ def _fill(engine, entries):
 def test_a_waiter_whose_entry_has_no_room_waits_outside_the_queue(concurrent_engine):
     """At the deadline the error says why it was not in the queue; when the holder has left there is room again."""
     _fill(concurrent_engine, entries=1.9)
-    with held_elsewhere(Account.locked("full", settings=_EACH)) as holder:
+    with held_elsewhere(_locked()) as holder:
         with pytest.raises(LockTimeout, match=r"1 ahead; held by .* no further entry of the queue fits") as timeout:
-            Account.locked("full", wait=0.05, settings=_EACH).acquire()
+            _locked(wait=0.05).acquire()
         assert timeout.value.queue is not None
         assert [entry.ticket for entry in timeout.value.queue.entries] == [holder.ticket]
-    with Account.locked("full", settings=_EACH):
+    with _locked():
         pass
 
 
 def test_an_item_without_room_for_any_entry_is_refused_at_once(concurrent_engine):
     _fill(concurrent_engine, entries=0.5)
     with pytest.raises(ConfigurationError, match="so close to DynamoDB's limit of 400 KB"):
-        Account.locked("full", settings=_EACH).acquire()
+        _locked().acquire()
 
 
 @pytest.mark.parametrize("others", [0, 2], ids=["alone", "behind others"])
@@ -181,7 +189,8 @@ def test_what_has_entered_can_be_renewed(memory, others):
     """However many bytes an item with the entry in it has left: all that a holder does fits, or it does not enter."""
     memory.bind(Account)
     account, refused = Account("full"), list[tuple[int, str]]()
-    spares = range(4, 60 + 40 * others, 1 + 3 * others)  # a number that ends in zeros is some bytes shorter
+    # A number that ends in zeros is some bytes shorter.
+    spares = range(4, (lock_record.GROWTH + 20) * (1 + others), 1 + 3 * others)
     account.save()
 
     def lock(note):
@@ -189,8 +198,8 @@ def test_what_has_entered_can_be_renewed(memory, others):
             account.update([Account.note.set(note)])
         with ExitStack() as ahead:
             for _ in range(others):
-                ahead.enter_context(held_elsewhere(Account.locked("full", settings=_EACH, shared=True)))
-            with Account.locked("full", settings=_EACH, wait=5, shared=bool(others)) as held:
+                ahead.enter_context(held_elsewhere(_locked(shared=True)))
+            with _locked(wait=5, shared=bool(others)) as held:
                 size = item_size(Account._get_connection().get_item("full")["Item"])
                 clock.jump(1e6)
                 held.renew()
@@ -208,14 +217,39 @@ def test_what_has_entered_can_be_renewed(memory, others):
             assert Account.lock_state("full").entries == ()
     assert [spare for spare, _ in refused] == [*spares[: len(refused)]]
     assert abs(refused[-1][0] - lock_record.GROWTH * (others + 1)) < 8
-    said = "no further entry of the queue fits" if others else r"renewals of an entry would need \d+ bytes more"
+    said = "no further entry of the queue fits" if others else r"an entry would need \d+ bytes more as it grows"
     assert all(re.search(said, message) for _, message in refused)
+
+
+def test_what_takes_over_an_entry_can_be_renewed(memory):
+    """The next caller of the process may have the longest label: what has entered has room for it, or is refused."""
+    memory.bind(Account)
+    account, longest, served = Account("full"), "n" * LONGEST_OWNER, []
+    account.save()
+    with Account.locked("full", owner="n"):
+        room = int(LARGEST_ITEM - item_size(Account._get_connection().get_item("full")["Item"]) - len("note"))
+    spares = range(8, LONGEST_OWNER + 2 * lock_record.GROWTH, 8)
+
+    def take_over():
+        with Account.locked("full", owner=longest, lease=599.999, wait=1) as lock:
+            lock.renew()
+
+    with ThreadPoolExecutor() as pool:
+        for spare in spares:
+            account.update([Account.note.set("n" * (room - spare))])
+            with suppress(ConfigurationError), Account.locked("full", owner="n"):
+                served.append((spare, pool.submit(take_over)))
+                until_in_line(Account, "full", 1)
+            if served:
+                served[-1][1].result(PATIENCE)
+            assert Account.lock_state("full").entries == ()
+    assert [spare for spare, _ in served] == [*spares[-len(served) :]]
 
 
 def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine, monkeypatch):
     """An empty queue alone does not show that the item is too large."""
     _fill(concurrent_engine, entries=1.9)
-    look, holder = lock_requests.read, Account.locked("full", settings=_EACH)
+    look, holder = lock_requests.read, _locked()
     in_thread(holder.acquire)
     ticket = holder.ticket
 
@@ -227,6 +261,6 @@ def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_e
 
     released = []
     monkeypatch.setattr(lock_requests, "read", look_late)
-    with Account.locked("full", settings=_EACH) as lock:
+    with _locked() as lock:
         assert released
         assert lock.ticket > ticket
