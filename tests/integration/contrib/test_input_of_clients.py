@@ -21,7 +21,7 @@ from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.transactions import Transaction
 from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
-from tests.support.models import Account, Document, Locks, declare
+from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.transaction_models import Purse, Session, Transactions
 
 Calls = declare("Calls", IdempotencyTable, table_name="calls")
@@ -119,7 +119,7 @@ def framework(request: pytest.FixtureRequest, shop: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _tables(memory: Any) -> None:
-    memory.bind(Account, Document, Purse, Session, Transactions, Locks, SlotLocks, Booking, Calls)
+    memory.bind(Account, Device, Document, Purse, Session, Transactions, Locks, SlotLocks, Booking, Calls)
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -143,6 +143,21 @@ def test_a_value_that_cannot_be(framework: Any, value: str) -> None:
     assert isinstance(error, InvalidInput)
     assert isinstance(error, ValueError)
     assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        (lambda: Account.get(""), 500),
+        (lambda: Account.get(LONG), 500),
+        (lambda: Account(LONG).save(), 422),
+        (lambda: Device(LONG).save(), 500),
+        (lambda: Device(LONE).save(), 500),
+    ],
+)
+def test_a_key_that_the_application_checks(framework: Any, call: Any, status: int) -> None:
+    """Reads, and writes of models without a lock attribute, send it: an error of the program looks the same."""
+    assert framework(call)[0] == status
 
 
 def absent_in_a_transaction() -> None:
