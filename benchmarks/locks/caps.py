@@ -169,10 +169,9 @@ def _written_by(thread: str) -> Iterator[Meter]:
 def as_markdown(done: list[Cap]) -> str:
     """Return the table: for each kind of turn what it takes, and what a partition allows."""
     queues = list(dict.fromkeys(each.queue for each in done))
-    head = ("entries in the queue", *map(str, queues))
+    head = ("write units a turn (turns a second, at most), by entries in the queue", *map(str, queues))
     rows = []
     for kind in dict.fromkeys(each.kind for each in done):
         caps = [each for each in done if each.kind == kind]
-        rows.append((f"{kind}: write units a turn", *(f"{each.units:g}" for each in caps)))
-        rows.append((f"{kind}: turns a second, at most", *(f"{each.cap_per_s:.0f}" for each in caps)))
+        rows.append((kind, *(f"{each.units:g} ({each.cap_per_s:.0f})" for each in caps)))
     return markdown(head, rows)
