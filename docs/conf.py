@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from docutils import nodes
+from sphinx.pycode import ModuleAnalyzer
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "pynamo-locking"
 author = "the authors of pynamo-locking"
@@ -24,6 +29,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "api_links",
+    "index_terms",
 ]
 exclude_patterns = ["_build", "explanation/design-choices.md"]
 
@@ -48,6 +55,7 @@ copybutton_only_copy_prompt_lines = True
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+maximum_signature_line_length = 88
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -58,18 +66,18 @@ nitpick_ignore_regex = [
     # The standard library's and PynamoDB's pages are elsewhere, and nothing is fetched during a build.
     (r"py:.*", r"(collections\.abc\.|contextlib\.|datetime\.|logging\.|threading\.|typing\.|pynamodb\.).*"),
     (r"py:.*", r"TracerProvider|MeterProvider|Flask|Request|Response|Starlette"),
-    (r"py:.*", r"(Abstract(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
+    (r"py:.*", r"((Abstract)?(Async)?ContextManager|Any|Callable|Event|Iterator|Mapping|Self|TracebackType)(\[.*)?"),
     (r"py:.*", r"(Exception|TimeoutError|ValueError|bool|dict|float|int|object|str|tuple|type|None)(\[.*)?"),
     (r"py:.*", r"(\w*Action|BatchWrite|Condition|DoesNotExist|Index|Model|ResultIterator|TransactWrite)"),
     (r"py:.*", r"\w+(Error|Exception)"),
     # Private names, and type variables.
     (
         r"py:.*",
-        r"pynamo_locking\._.*|Block|Edit|(Lock|Transaction|Range)Keywords|Resolution|timedelta|asyncio\.CancelledError|[MT]|Duration",
+        r"pynamo_locking\._.*|Block|Edit|(Lock|Transaction|Range)Keywords|Resolution|timedelta|asyncio\.CancelledError|Duration",
     ),
     (
         r"py:.*",
-        r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
+        r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_?[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
     ),
     (r"py:.*", r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Heartbeat|Once"),
 ]
@@ -100,6 +108,9 @@ NOT_CALLED = {
         "VersionedMixin",
         "contrib.django.middleware.LocksMiddleware",
         "telemetry.opentelemetry.Installation",
+        "contrib.celery.TaskClaims",
+        "testing.TimeSource",
+        "unique.UniqueTable",
     )
 }
 
@@ -110,12 +121,49 @@ def describe_property(_app: Sphinx, what: str, _name: str, _obj: object, _option
         lines[:] = ["..", "", *lines]  # an empty comment
 
 
-def hide_signature(
-    _app: Sphinx, what: str, name: str, _obj: object, _options: object, signature: str | None, returned: str | None
+#: How signatures are read by people: patterns, and what stands there instead.
+PLAIN = {
+    r"~?\b(typing|datetime|collections\.abc|contextlib)\.(?=[A-Z]|timedelta)": "",
+    r"(\*\*\w+): Unpack\[\w+\]": r"\1",
+    r"(?<=\w): Any(?=[,)])": "",
+    r"(?<=\w): Any = ": "=",
+    r"\bfloat \| int \| timedelta\b|\b(Duration|Seconds)\b": "float | timedelta",
+    r"\bHeartbeat\b|bool \| Literal\['progress'\]": "bool | 'progress'",
+    r"\bKEEP_S\b|\b86_?400\.0\b": "86400",
+    r"\b(\d+)\.0\b": r"\1",
+    r"\bOnce\[Self\]": "ContextManager[OnceRun]",
+    r"\b(Block|Edit)\[": "ContextManager[",
+    r"\b_R\b": "Self",
+    r"\b_([A-Z])\b": r"\1",
+}
+
+
+def plain_signature(
+    _app: Sphinx, what: str, name: str, obj: object, _options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Leave out how to make an error, which is caught, an event, which is heard, and what is in `NOT_CALLED`."""
+    """Show what a caller passes and gets.
+
+    Leave out how to make an error, which is caught, an event, which is heard, and what is in `NOT_CALLED`; and what
+    only a type checker wants to know.
+    """
     is_event = what == "class" and name.startswith("pynamo_locking.events.")
-    return ("", None) if what == "exception" or name in NOT_CALLED or is_event else (signature, returned)
+    if what == "exception" or name in NOT_CALLED or is_event:
+        return "", None
+    code = getattr(obj, "__code__", None)
+    if returned and code is not None and code.co_filename == contextlib.__file__:
+        returned = re.sub(r"^(Async)?(Iterator|Generator)\[", r"\1ContextManager[", returned)
+    for pattern, plain in PLAIN.items():
+        signature = signature and re.sub(pattern, plain, signature)
+        returned = returned and re.sub(pattern, plain, returned)
+    return signature, None if returned == "Any" else returned
+
+
+def forget_overloads(_app: Sphinx) -> None:
+    """Show one signature, which the hooks above see, where a function has one for each type of its arguments."""
+    for name in ("_locks.locked_all", "_transactions.begin", "_transactions.async_transaction"):
+        analyzer = ModuleAnalyzer.for_module(f"pynamo_locking.{name}")
+        analyzer.analyze()
+        analyzer.overloads.clear()
 
 
 def name_plots(_app: Sphinx, document: nodes.document) -> None:
@@ -144,4 +192,5 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", name_plots)
     app.connect("build-finished", write_llms)
     app.connect("autodoc-process-docstring", describe_property, priority=400)
-    app.connect("autodoc-process-signature", hide_signature)
+    app.connect("autodoc-process-signature", plain_signature)
+    app.connect("builder-inited", forget_overloads)
