@@ -82,7 +82,7 @@ def stored_key_of(item: Model) -> tuple[Any, Any]:
 
 
 def serialize_key(model: type[Model], hash_key: Any, range_key: Any = None) -> tuple[Any, Any]:
-    """Return a hash key and a range key as a connection wants them."""
+    """Return a hash key and a range key as a connection takes them."""
     return model._serialize_keys(hash_key, range_key)
 
 
@@ -140,7 +140,7 @@ def map_results(found: ResultIterator[Any], function: Callable[[Any], Any]) -> N
 
 
 def attempts_of(connection: Connection) -> int:
-    """Return how often botocore sends a request of this connection that gets no answer."""
+    """Return how often botocore sends a request of this connection that gets no response."""
     return connection._max_retry_attempts_exception + 1
 
 
@@ -150,7 +150,7 @@ def has_client(connection: Connection) -> bool:
 
 
 def copy_without_retries(connection: Connection, timeout_s: float | None, pool_size: int) -> Connection:
-    """Return a copy that makes a client of its own, which sends each request once; None keeps the timeouts."""
+    """Return a copy that makes a separate client, which sends each request once; None keeps the timeouts."""
     twin = copy.copy(connection)
     twin._client = None
     twin._retry_configuration = {"total_max_attempts": 1, "mode": "standard"}

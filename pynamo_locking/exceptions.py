@@ -74,20 +74,20 @@ _Stored: TypeAlias = tuple[type[Any], dict[str, Any]]  # a model's class, and a 
 class Conflict(LockingError):
     """The write was refused and nothing changed; read again and retry if you still want to.
 
-    If a condition of the caller was not met, the error is a `Conflict` itself and none of its subclasses.
+    If a condition of the caller was false, the error is a `Conflict` itself and none of its subclasses.
 
     Attributes:
-        stored: the model's class, and the stored item as DynamoDB returned it with the refusal; None if
-            there is no such item, or DynamoDB did not return it.
+        stored: the model's class, and the stored item as DynamoDB returned it with the refusal; None if there is no
+            such item, or DynamoDB did not return it.
     """
 
     stored: _Stored | None = None
 
     @property
     def current(self) -> Any:
-        """The stored item that the write met, as a model instance; None if there is none.
+        """The stored item at the time of the refusal, as a model instance; None if there is none.
 
-        It came with the refusal itself, so it costs no request and is as consistent as the check.
+        DynamoDB returned it with the refusal, so it costs no request and is as consistent as the check.
         """
         return None if self.stored is None else as_model(*self.stored)
 
@@ -96,6 +96,14 @@ class StaleVersion(Conflict):
     """The stored item is not in the version that was read: another writer has changed or deleted it.
 
     Start again from `current`, which is the stored item.
+
+    Example::
+
+        account = Account.get("a-1")
+        try:
+            account.save()
+        except StaleVersion as error:
+            account = error.current  # as another writer has stored it
 
     Attributes:
         expected: the version of the local copy; None if the write was to create the item.
@@ -172,8 +180,16 @@ class BatchError(LockingError):
 class LockTimeout(LockingError, TimeoutError):
     """The lock was not acquired in time. Nothing is held, and the caller's entry has left the queue.
 
+    Example::
+
+        try:
+            with Account.locked("a-1", wait=0):
+                print("has the lock")
+        except LockTimeout as error:
+            print("held by", error.queue.holders[0].owner if error.queue else "unknown")
+
     Attributes:
-        queue: the queue as last seen, or None if DynamoDB sent no response at all.
+        queue: the queue at the last poll, or None if DynamoDB sent no response at all.
     """
 
     queue: LockState | None = None
@@ -183,14 +199,13 @@ class LockLost(LockingError):
     """The lock is no longer held. Stop writing: another owner may hold it by now.
 
     Attributes:
-        reason: ``"evicted"`` (no renewal arrived for a whole lease, or an operator broke the lock),
-            ``"deleted"`` (the item that carried the lock is gone), ``"max_hold"`` (it was held for so long),
-            ``"stalled"`` (``heartbeat="progress"``, and the work did not call `Lock.progress`), ``"expired"``
-            (`Lock.progress` was called after the end of the lease: another party may hold the lock, and `Lock.renew`
-            finds out), ``"forked"`` (this is a child process; the lock stayed with its parent) or ``"restored"`` (this
-            process was restored from a snapshot that was taken while it held the lock; see
-            :doc:`/how-to/use-in-lambda`). After ``"max_hold"`` and ``"stalled"`` other parties wait until the lease has
-            ended, or until the lock is released.
+        reason: ``"evicted"``: no renewal arrived for a whole lease, or an operator broke the lock. ``"deleted"``: the
+            item that carried the lock was deleted. ``"max_hold"``: the lock was held for `max_hold`. ``"stalled"``:
+            with ``heartbeat="progress"`` the work did not call `Lock.progress`. ``"expired"``: `Lock.progress` was
+            called after the end of the lease; another owner may hold the lock, and `Lock.renew` finds out.
+            ``"forked"``: this is a child process, and the lock stayed with its parent. ``"restored"``: this process was
+            restored from a snapshot that was taken while it held the lock (:doc:`/how-to/use-in-lambda`). After
+            ``"max_hold"`` and ``"stalled"`` other callers wait until the lease has ended, or the lock is released.
         ticket: the ticket that was lost.
     """
 
@@ -209,6 +224,15 @@ class Question(Protocol):
 class OutcomeUnknown(LockingError):
     """No response tells whether the write was applied. `resolve` finds out, where that is possible.
 
+    Example::
+
+        account = Account.get("a-1")
+        try:
+            account.update([Account.balance.add(10)])
+        except OutcomeUnknown as error:
+            if error.resolve() == "not applied":
+                account = Account.get("a-1")  # and again
+
     Attributes:
         write_id: names the write in the logs and in the stored entry.
     """
@@ -220,27 +244,27 @@ class OutcomeUnknown(LockingError):
         self._question = question
 
     def resolve(self) -> Resolution:
-        """Find out what became of the write. The answer stays true, also if a copy of the request arrives later.
+        """Find out whether the write was applied. The answer is final, even if a copy of the request arrives later.
 
-        A copy may still be on its way, and then "not applied" has to be made true: the item gets another version and
-        write id, as by `touch`, or the row of the record or key says that this transaction was given up. So read the
-        item again after it. Models without write ids, requests of a lock itself, and errors that were pickled have no
-        answer. A second call repeats a definite answer.
+        While a copy may still arrive, the call first keeps it from being applied, before it returns ``"not applied"``:
+        it gives the item another version and write id, as `touch` does, or records in the row of the transaction or key
+        that this transaction was given up. So read the item again afterwards. For models without write ids, requests of
+        a lock itself, and pickled errors the answer is ``"unknown"``. A second call repeats a definite answer.
 
         Returns:
             ``"applied"``: it was; other writes may have followed. Of a delete: the item is gone.
             ``"not applied"``: it was not, and never will be. The work can be done again, from a new read; with the same
             idempotency key, if it had one, since another transaction with the key may have done it.
-            ``"unknown"``: not to be known. If no response came, DynamoDB is busy, or the item is locked, a later call
-            may tell. None does if several other writes have followed, or if nothing keeps a late copy out: of a write
-            that creates the item, or does not check the version.
+            ``"unknown"``: it cannot be determined. If no response came, DynamoDB is busy, or the item is locked, a
+            later call may tell. No call can if several other writes have followed, or if nothing keeps out a late copy:
+            of a write that creates the item, or does not check the version.
 
         Raises:
-            LockingError, PynamoDBException: DynamoDB refused a request for a reason of its own.
+            LockingError, PynamoDBException: DynamoDB refused a request for another reason.
 
-        Cost: 1 consistent read; if a copy may still be on its way 1 write more, and 1 read and 1 write again for each
-        writer that comes between, twice at most. Of a transaction the same for each item, until one tells; 1 write
-        with a `record`, an `idempotency_key` or more than 100 actions.
+        Cost: 1 consistent read; while a copy may still arrive 1 write more, and again 1 read and 1 write for each
+        concurrent writer, twice at most. For a transaction the same for each item, until one tells; 1 write with a
+        `record`, an `idempotency_key` or more than 100 actions.
         """
         return "unknown" if self._question is None else self._question.answer()
 

@@ -143,7 +143,7 @@ FAILED: Final = "InternalServerError"
 NO_TABLE: Final = "ResourceNotFoundException"
 TABLE_EXISTS: Final = "ResourceInUseException"
 
-#: The condition of one action of a transaction was not met.
+#: The condition of one action of a transaction was false.
 ACTION_FAILED: Final = "ConditionalCheckFailed"
 #: An action was not the reason why a transaction was cancelled.
 ACTION_PASSED: Final = "None"
@@ -179,7 +179,7 @@ _BY_CODE: Final = {
     "ServiceUnavailable": Answer.UNANSWERED,
 }
 
-#: Codes of single actions of a cancelled transaction, besides `ACTION_PASSED`.
+#: Codes of single actions of a cancelled transaction, apart from `ACTION_PASSED`.
 _BY_REASON: Final = {
     ACTION_FAILED: Answer.REFUSED,
     "TransactionConflict": Answer.CONFLICT,

@@ -8,7 +8,7 @@ from typing import Any
 class LockingError(Exception):
     """Base class of everything this package raises.
 
-    Its text is made where it is raised. What a class knows beside that is an attribute of the class, with a default,
+    Its text is made where it is raised. What else a class knows is an attribute of the class, with a default,
     and is given by name.
 
     Attributes:

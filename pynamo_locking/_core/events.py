@@ -1,4 +1,4 @@
-"""The events that subscribers hear: of locks, writes and transactions. Pure facts."""
+"""The events that subscribers get: of locks, writes and transactions. Pure facts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class LockEvent(Event):
         name: the lock's name. It contains the key of what is locked, and no other value of the item.
         table: the table that the lock is kept in.
         model: the model of the item that carries the lock: of the locked item, or a `NamedLock`.
-        owner: label of the party whose entry this is about.
-        entry_id: names one stay of one party in the queue. Never used twice; empty in `TimedOut`.
+        owner: label of the lock owner whose entry this is about.
+        entry_id: names one entry of the queue, from its arrival to its removal. Never used twice; empty in `TimedOut`.
         ticket: the entry's place in the queue and fencing token; None before it has one.
     """
 
@@ -80,8 +80,8 @@ class Attempt(LockEvent):
         queue_depth: how many entries were in the queue at the last poll, ours included if it was there.
         requests: how many requests the attempt sent, failed ones included.
         polls: how many of them were reads.
-        consumed_units: read and write units of the requests that were answered; None if no answer says. DynamoDB does
-            not report what a refused request has consumed.
+        consumed_units: read and write units of the requests that got a response; None if no response says. DynamoDB
+            does not report what a refused request has consumed.
     """
 
     waited_ms: float
@@ -128,7 +128,7 @@ class Renewed(LockEvent):
     Attributes:
         lease_ms: the length of the lease, in ms.
         took_ms: how long the request took, in ms.
-        margin_ms: how much of the lease was left when the answer came, in ms; negative if it had ended.
+        margin_ms: how much of the lease was left when the response came, in ms; negative if it had ended.
         consumed_units: as in `Attempt`.
         failed_ms: if the previous renewal failed: the time since the last one that succeeded, in ms.
     """
@@ -147,7 +147,7 @@ class Renewed(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RenewalFailed(LockEvent):
-    """A renewal got no answer, or an answer that proves nothing. The heartbeat tries again soon.
+    """A renewal got no response, or a response that proves nothing. The heartbeat tries again soon.
 
     Attributes:
         lease_ms: the length of the lease, in ms.
@@ -180,15 +180,15 @@ class Lost(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Evicted(LockEvent):
-    """We removed an entry of another party, which `owner`, `ticket` and `entry_id` describe.
+    """We removed another owner's entry, which `owner`, `ticket` and `entry_id` describe.
 
-    Not emitted if the answer was lost: another process may have removed the entry at the same time.
+    Not emitted if the response was lost: another process may have removed the entry at the same time.
 
     Attributes:
         by: our own label.
         lease_ms: the lease that the entry's owner did not renew, in ms.
-        is_forced: whether `break_lock` removed it; else it was dead.
-        queued_ms: since it entered the queue, in ms, by the wall clocks of its owner and of ours: a hint.
+        is_forced: whether `break_lock` removed it; otherwise its lease had expired.
+        queued_ms: since it entered the queue, in ms, by the wall clocks of its owner and this process: approximate.
     """
 
     by: str
@@ -238,7 +238,7 @@ class WriteEvent(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WriteRefused(WriteEvent):
-    """A write met a conflict, and changed nothing. `error` is the name of a `Conflict`.
+    """A write was refused because of a conflict, and changed nothing. `error` is the name of a `Conflict`.
 
     Attributes:
         expected: of a `StaleVersion`: the version that was read.
@@ -272,7 +272,7 @@ class TransactionEvent(Event):
 
     Attributes:
         transaction_id: its id, never used twice.
-        owner: label of the party whose transaction it is.
+        owner: label of the process or caller whose transaction it is.
     """
 
     transaction_id: str
@@ -320,7 +320,7 @@ class TransactionRolledBack(TransactionEnded):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionRecovered(TransactionEvent):
-    """We completed or aborted another party's transaction, which was left open or was in our way.
+    """We completed or aborted another process's transaction, which was left open or kept an item busy.
 
     Attributes:
         table: the table of transactions.

@@ -42,7 +42,7 @@ _NEXT: Final = {
 
 
 def of_versions(before: Known, after: Known, *, has_ids: bool, is_changed: bool) -> Iterator[Breach]:
-    """Yield what is wrong with the version and the write id of an item that lives on.
+    """Yield what is wrong with the version and the write id of an item that still exists.
 
     `has_ids` if its model has write ids, `is_changed` if any of its values has changed.
     """
@@ -65,7 +65,7 @@ def of_versions(before: Known, after: Known, *, has_ids: bool, is_changed: bool)
 
 
 def of_lock(before: LockState, after: LockState) -> Iterator[Breach]:
-    """Yield what is wrong with the lock document of an item that lives on."""
+    """Yield what is wrong with the lock document of an item that still exists."""
     if before.unreadable:  # what follows may be a repair
         return
     if after.unreadable:

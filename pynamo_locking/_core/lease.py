@@ -75,7 +75,7 @@ class Seconds:
         self._default = default
 
     def __get__(self, instance: object, owner: type | None = None) -> float:
-        return self._default  # of the class: an instance has a value of its own
+        return self._default  # of the class: an instance has another value
 
     if TYPE_CHECKING:
 
@@ -84,48 +84,57 @@ class Seconds:
 
 @dataclass(frozen=True)
 class LockSettings:
-    """How locks behave; one object for a whole application, or one per model in ``Meta.lock_settings``.
+    """Settings of locks: for a whole application, or for one model in ``Meta.lock_settings``.
 
-    All durations are ``float`` seconds or ``timedelta`` when given, and seconds when read.
+    Durations are given as ``float`` seconds or ``timedelta``, and read as seconds.
+
+    Example::
+
+        class Import(LockableModel):
+            class Meta:
+                table_name = "imports"
+                lock_settings = LockSettings(wait=5, lease=timedelta(seconds=30))
+
+            import_id = UnicodeAttribute(hash_key=True)
+            lock = LockAttribute()
 
     Args:
-        wait: how long `locked()` waits for its turn by default. 0 fails at once, ``math.inf`` waits for ever. 60 s, the
-            usual setting of record waits in relational databases.
-        lease: how long an entry lives without a renewal. A longer lease survives a longer pause of its holder; a
-            shorter one lets waiters acquire the lock sooner after a crash. 60 s.
-        max_lease: the longest lease that may be asked for. A stored lease that is longer counts as this long. Must be
+        wait: how long `locked()` waits for the lock by default. 0 fails at once, ``math.inf`` waits for ever. 60 s, the
+            usual lock timeout of relational databases.
+        lease: how long a holder may stop renewing before it loses the lock. With a longer lease a holder survives a
+            longer pause; with a shorter one waiters acquire the lock sooner after a crash. 60 s.
+        max_lease: the longest lease that a caller may ask for. A longer stored lease counts as this long. Must be
             finite, and the same for all processes that use a lock. A day.
-        heartbeat: renew in the background. Without it the caller renews, or uses one long lease. With ``"progress"``
-            the background renews only if the work has called `Lock.progress` since the last renewal. Work that has not
-            for two thirds of the lease loses the lock, with the reason ``"stalled"``.
-        max_hold: after so long since the grant the lock is lost, with the reason ``"max_hold"``, and no longer renewed.
-            For holders that hang while their heartbeat lives: the next waiter acquires the lock when the lease has
+        heartbeat: True renews the lease in the background. With False the caller renews, or uses one long lease. With
+            ``"progress"`` the background renews only if the work has called `Lock.progress` since the last renewal;
+            after two thirds of a lease without a call the lock is lost, with the reason ``"stalled"``.
+        max_hold: the longest time to hold the lock, counted from the grant. Then renewals stop and the lock is lost,
+            with the reason ``"max_hold"``, even if the work hangs. The next waiter acquires it when the lease has
             expired. At least as long as the lease. ``math.inf``, no end.
-        max_clock_skew: an entry whose stored end is older than this on our wall clock is dead at once, so that waiters
-            do not wait a whole lease for a process that died yesterday. ``None`` trusts no wall clock: waiters watch
-            the entry for a full lease. Safe for guarded data either way. 10 s.
-        max_waiters: entries allowed behind the holder: processes, where callers share entries
-            (`max_callers_per_entry`). An entry takes 50 bytes of the item, and its owner label. If the queue is full,
-            callers look for room from time to time until their deadline. 100; at most 400, which with the longest
-            labels take half of an item. The holders of a semaphore do not count. Of the holders of a shared lock, or of
-            ranges, all but one count as waiters.
-        min_poll_interval: shortest time between two polls of a waiter, while the queue moves fast: the next poll is
-            when its turn seems to come. 0.01 s; `poll_interval` itself if that is shorter.
-        poll_interval: longest time between two polls of the first waiter; one poll is half a read unit for each 4 KB of
-            the item. Waiters further back poll less often. 0.1 s.
-        max_poll_interval: longest time between two polls, however far back. 2 s.
-        max_callers_per_entry: how many callers of one process may share an entry of the queue. The first of them draws
-            a ticket for each caller that waits with it, and the entry is handed over from caller to caller, without
-            polling. They are served in the order in which they came. Then it is the turn of the next entry in the
-            queue. A caller that comes while its process has an entry is in the next one, which goes to the end of the
-            queue. So up to `max_callers_per_entry` later callers of each other process are served before it, and as
-            many more for each `max_callers_per_entry` callers of its own process that are in line before it. 1 gives
-            each caller an entry of its own. 32.
-        local_wakeups: whether other processes of this machine and user may wake a waiter as soon as its turn comes, by
-            a socket in the directory for temporary files. Not on Windows. The waiter polls as well; while all that are
-            ahead of it listen, and for a lock in the item, at most once in each `poll_interval`.
-        request_timeout: time to connect, and again to answer, for the lock's own requests. A lease must be at least six
-            times as long, so that two renewals can fail before it ends. 1 s.
+        max_clock_skew: waiters evict an entry at once if its lease ended longer ago than this by their wall clock, so
+            that they do not wait a whole lease for a process that died yesterday. With ``None`` they trust no wall
+            clock and observe the entry for a full lease. Guarded writes are safe either way. 10 s.
+        max_waiters: the most entries behind the holder. If callers share entries (`max_callers_per_entry`), an entry
+            stands for one process. It takes 50 bytes of the item, and its owner label. If the queue is full, callers
+            try again from time to time until their deadline. 100; at most 400, which with the longest labels take half
+            of an item. Holders of a semaphore are not counted; of the holders of a shared lock or of ranges, all but
+            one are.
+        min_poll_interval: the shortest time between two polls of a waiter. While the queue moves fast, the next poll is
+            at the estimated time of its turn. 0.01 s; `poll_interval` itself if that is shorter.
+        poll_interval: the longest time between two polls of the first waiter; a poll costs half a read unit for each 4
+            KB of the item. Waiters further back poll less often. 0.1 s.
+        max_poll_interval: the longest time between two polls of any waiter. 2 s.
+        max_callers_per_entry: how many callers of one process may share an entry of the queue. The first one reserves a
+            ticket for each of them. The entry passes from caller to caller, in the order of arrival and without
+            polling; then the next entry of the queue is served. A caller that arrives later waits for the next entry of
+            its process, which goes to the end of the queue. So up to `max_callers_per_entry` later callers of each
+            other process are served before it, and as many more for each `max_callers_per_entry` callers of its process
+            that are ahead of it. With 1 callers share no entry. 32.
+        local_wakeups: whether a process may wake a waiter on the same machine, of the same user, as soon as its turn
+            comes, by a socket in the directory for temporary files. Not on Windows. The waiter polls as well; while all
+            callers ahead of it can wake it, and for a lock in the item, at most once in each `poll_interval`.
+        request_timeout: the time limit to connect, and again to receive the response, for each request of the lock. A
+            lease must be at least six times as long, so that two renewals can fail before it ends. 1 s.
 
     Raises:
         ConfigurationError: if a value is out of range, or the values contradict each other.
@@ -249,7 +258,7 @@ def retry_delay(lease: float, jitter: float) -> float:
     return min(1.0, lease / 20) * (0.5 + jitter / 2)
 
 
-#: How long a read or a single write, which has no deadline of its own, waits for others.
+#: How long a read or a single write, which has no deadline, waits for others.
 PATIENCE_S: Final = 30.0
 
 

@@ -24,7 +24,7 @@ EVICT_AT_ONCE: Final = 25
 
 @dataclass(frozen=True)
 class WriteIntent:
-    """What a transaction of many items has left in an item, beside the untouched values.
+    """What a transaction of many items has left in an item, next to the untouched values.
 
     Attributes:
         id: of the transaction.
@@ -53,13 +53,13 @@ class QueueEntry:
         id: the entry's name, never used twice.
         ticket: the place in the queue; also the fencing token.
         owner: label for people: host, process and thread unless given.
-        lock_mode: what it asks for of the lock.
-        lease_ms: how long the entry lives without a renewal, in ms.
+        lock_mode: the requested mode: exclusive, shared, permits, range.
+        lease_ms: the lease: how long the entry is valid without a renewal, in ms.
         heartbeats: number of the last renewal.
-        until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
+        until_ms: end of the lease by the owner's wall clock, in ms since the epoch: approximate.
         writes: number of the last guarded write made under this entry.
         read_ms: when this image was read, by the reader's wall clock, in ms since the epoch.
-        members: how many callers of one process it stands for: they get this ticket and those that follow it.
+        members: how many callers of one process share it: they get this ticket and those that follow it.
         entered_ms: when it was stored in the queue, by the owner's wall clock, in ms since the epoch.
         granted_ms: when it was granted the lock, by that clock; None until a renewal has stored it.
     """
@@ -79,7 +79,7 @@ class QueueEntry:
 
     @property
     def last_ticket(self) -> int:
-        """The ticket of the last caller that the entry stands for."""
+        """The ticket of the last caller that shares the entry."""
         return self.ticket + self.members - 1
 
     @property
@@ -89,17 +89,17 @@ class QueueEntry:
 
     @property
     def lease(self) -> float:
-        """How long the entry lives without a renewal, in seconds."""
+        """How long the entry is valid without a renewal, in seconds."""
         return self.lease_ms / 1000
 
     @property
     def age(self) -> float:
-        """Seconds since the last renewal, by the wall clocks of owner and reader: a hint."""
+        """Seconds since the last renewal, by the wall clocks of owner and reader: approximate."""
         return (self.read_ms - (self.until_ms - self.lease_ms)) / 1000
 
     @property
     def queued_for(self) -> float:
-        """Seconds since it was stored in the queue, by the wall clocks of owner and reader: a hint.
+        """Seconds since it was stored in the queue, by the wall clocks of owner and reader: approximate.
 
         An entry that a caller has handed over to the next caller of its process was stored at that moment.
         """
@@ -107,7 +107,7 @@ class QueueEntry:
 
     @property
     def held_for(self) -> float:
-        """Seconds that one of `LockState.holders` has held the lock, by the wall clocks of owner and reader: a hint.
+        """Seconds that one of `LockState.holders` has held the lock, by wall clocks of owner and reader: approximate.
 
         It is exact if there was no wait. Otherwise, before the first renewal under the lock, it counts from the last
         sign of life before the grant: too long by a third of the lease at most, and by 5 % of it without a heartbeat.
@@ -290,7 +290,7 @@ class QueueProgress:
     each: float = 0.0
 
     def seen(self, position: int, now: float) -> QueueProgress:
-        """Return the pace after a look that ended at `now`."""
+        """Return the pace after a poll that ended at `now`."""
         if position >= self.position:
             return self  # an older image
         return QueueProgress(position, now, (now - self.changed) / (self.position - position))
@@ -317,7 +317,7 @@ def poll_delay(
         settings: gives `min_poll_interval`, `poll_interval` and `max_poll_interval`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
         is_rung_for: whether all that are ahead ring as they leave. Then `poll_interval` is the shortest interval: a
-            poll is only needed if a bell is lost.
+            poll is only needed if a wake-up is lost.
     """
     longest = min(settings.poll_interval * pace.position, settings.max_poll_interval)
     shortest = max(settings.min_poll_interval, settings.poll_interval) if is_rung_for else settings.min_poll_interval
@@ -348,7 +348,7 @@ class EntryOwnership(NamedTuple):
     Attributes:
         id: of the entry.
         ticket: of the entry. A late copy of the request to enter may revive the id under another ticket.
-        since: the first ticket of its lock document, which may be deleted and created anew.
+        since: the first ticket of its lock document, which may be deleted and created again.
         is_over: whether it was released, also after a loss. It is neither renewed nor written under any more.
         reason: why it is lost, as in `LockLost`; empty unless that is proven.
         removals: how many copies of requests to remove it have no definite answer yet. While there is one, the absence

@@ -123,7 +123,7 @@ def text_of_ms(epoch_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# The keys of our rows: in a table of their own, or under a prefix in a table of other items. Pure.
+# The keys of our rows: in a separate table, or under a prefix in a table of other items. Pure.
 
 
 #: The size limit of a prefix, in bytes: it leaves room for names.
@@ -140,7 +140,7 @@ class OwnKeys:
         prefix: what the hash key begins with, before the name of the row.
         kind: what the range key begins with, before a ``#`` and the name again. The name is in both keys, so that
             neither the table nor an index with the keys exchanged has all locks in one partition, and that a key
-            belongs to one prefix, also if another prefix begins with it.
+            belongs to one prefix, even if another prefix begins with it.
     """
 
     hash_name: str
@@ -204,7 +204,7 @@ class OwnKeys:
         return {**others, **renamed, id_: {"S": name}}
 
     def filter(self) -> tuple[str, dict[str, str], dict[str, Any]]:
-        """Return the condition that only our rows in a shared table meet, for others behind it; its names and values.
+        """Return the condition that only our rows in a shared table fulfil, to put before others; its names and values.
 
         Empty in a table of our own.
         """
@@ -225,5 +225,5 @@ def _is_short(prefix: str) -> bool:
 def _invalid(owner: str, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"{owner} cannot be kept in a table of other items: {what}. Set both Meta.keys and Meta.prefix, or neither for "
-        f"a table of its own."
+        f"a separate table."
     )

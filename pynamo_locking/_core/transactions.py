@@ -1,4 +1,4 @@
-"""What a transaction decides: its state, whom it wounds, the path of its commit and what that costs. Pure.
+"""What a transaction decides: its state, which others it pre-empts, the path of its commit and what that costs. Pure.
 
 ``docs/explanation/transactions.md`` explains the protocol, and what breaks without each of its rules.
 """
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 
-# Transactions of many items: what a record says about an intent, and which transaction may be wounded. Pure.
+# Transactions of many items: what a record says about an intent, and which transaction may be pre-empted. Pure.
 
 
-#: Why another party has aborted a transaction.
+#: Why another process has aborted a transaction.
 AbortReason: TypeAlias = Literal["preempted", "lease_expired", "requested"]
 
 #: The same in the words in which it is stored.
@@ -46,7 +46,7 @@ def public_reason(stored: str) -> AbortReason:
     return _REASONS.get(stored, "lease_expired")
 
 
-#: How long an older transaction waits before it wounds a younger one, so that most can finish.
+#: How long an older transaction waits before it pre-empts a younger one, so that most can finish.
 GRACE_S: Final = 0.15
 
 
@@ -114,7 +114,7 @@ class TransactionRecord:
         priority: when its first attempt began, kept by all attempts. The smaller one is older.
         owner: label for people.
         heartbeats: number of the last renewal.
-        lease_ms: how long it lives without a renewal, in ms.
+        lease_ms: how long it is valid without a renewal, in ms.
         until_ms: end of the lease by the owner's wall clock, in ms since the epoch: a hint.
         by: why it was aborted: ``"wounded"``, ``"expired"`` or ``"asked"``; empty otherwise.
         items: how many items carry its intent.
@@ -136,7 +136,7 @@ class TransactionRecord:
 
     @property
     def lease(self) -> float:
-        """How long it lives without a renewal, in seconds."""
+        """How long it is valid without a renewal, in seconds."""
         return self.lease_ms / 1000
 
     @property
@@ -173,11 +173,11 @@ def resolution_of_intent(record: TransactionRecord | None) -> IntentResolution:
 
 
 def shows_committed(record: TransactionRecord | None) -> bool:
-    """Tell whether a reader that writes nothing may take the values beside an intent, by the record of that moment.
+    """Tell by the record of that moment whether a read-only reader may take the committed values of an item.
 
-    They are the committed values while the transaction is pending, and after its abort. But a transaction that has
-    checked its reads early comes before every later change of what it read. A reader that sees such a change and the
-    values beside the intent would come after the change and before the transaction. So that reader waits.
+    The values in the item are the committed ones while the transaction is pending, and after its abort. But a
+    transaction that has checked its reads early precedes every later change of what it read. A reader that sees such a
+    change and the committed values would come after the change and before the transaction. So that reader waits.
     """
     if record is None or record.state.is_final:
         return True  # it was aborted, or this intent is a late copy
@@ -187,7 +187,7 @@ def shows_committed(record: TransactionRecord | None) -> bool:
 
 @dataclass(frozen=True)
 class PendingObservation:
-    """What a party that waits for a pending transaction has seen: when it met it first, and the newest heartbeat."""
+    """What a process has seen that waits for a pending transaction: when it first saw it, and the last heartbeat."""
 
     first: float
     observation: HeartbeatObservation
@@ -211,10 +211,10 @@ def reason_to_abort(
     max_clock_skew: float | None,
     priority: str | None,
 ) -> str | None:
-    """Return why another party may abort a pending transaction, None if it may not.
+    """Return why another process may abort a pending transaction, None if it may not.
 
-    Ages decide among live transactions, and survive retries: the oldest is never wounded. What has no intent yet is not
-    protected by age. Wrong clocks change who waits, not what is right.
+    Ages decide among live transactions, and survive retries: the oldest is never pre-empted. What has no intent yet is
+    not protected by age. Wrong clocks change who waits, not what is right.
 
     Args:
         record: the pending one.
@@ -222,7 +222,7 @@ def reason_to_abort(
         now: of the monotonic clock that `meeting` was made with, in seconds.
         now_ms: of the wall clock.
         max_clock_skew: as in `LockSettings`, in seconds; None trusts no wall clock.
-        priority: of the transaction that waits for it; None if the waiting party is no transaction.
+        priority: of the transaction that waits for it; None if the waiter is no transaction.
 
     Source: the wound-wait rule of Rosenkrantz, Stearns and Lewis (1978).
     """
@@ -262,7 +262,7 @@ def row_of_key(key: object) -> str:
 # Which path the commit of a transaction takes, what happens to each item on it, and what that costs. Pure.
 
 
-#: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a row of its own.
+#: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a separate row.
 MOST_BYTES_IN_ITEM: Final = 390_000
 
 #: The largest intent that fits into such a row.
@@ -477,7 +477,7 @@ def _batches(writes: Sequence[tuple[Hashable, bool]]) -> int:
 
 
 def placeholders(sizes: Sequence[int]) -> list[range]:
-    """Return which placeholders of new items are created together, beside the check of the record."""
+    """Return which placeholders of new items are created together, with the check of the record."""
     return _packed(sizes, dynamodb.MOST_BYTES, dynamodb.MOST_ACTIONS - 1)
 
 

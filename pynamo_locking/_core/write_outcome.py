@@ -1,6 +1,6 @@
 """What became of a write that DynamoDB refused or did not answer: applied, rejected, lost, or unknown. Pure.
 
-botocore repeats a request whose answer was lost. The second attempt then meets the effect of the first, and a success
+botocore repeats a request whose answer was lost. The second attempt then finds the effect of the first, and a success
 looks like a refusal. The item image that DynamoDB returns with the refusal decides.
 """
 
@@ -140,7 +140,7 @@ def judge_by_id(
 def resolve_by_id(
     seen: Known | None, before: Known, write_ids: Collection[str], *, is_checked: bool, is_delete: bool
 ) -> Outcome | None:
-    """Return what became of a write that had no answer, as it stays true; None if a copy may still be applied.
+    """Return the final outcome of a write that got no response; None if a copy may still be applied.
 
     In that case any other write of the item as it was seen prevents that: the copy names the id that was read, and an
     id is never stored again.
@@ -159,7 +159,7 @@ def resolve_by_id(
         return judge_by_id(seen, before, write_ids, kind=kind, repeated=True)
     if seen is None:
         return Outcome.APPLIED if is_delete else Outcome.UNKNOWN
-    # It began a life of its own, and nothing keeps a copy out for ever.
+    # It began a new incarnation, and nothing keeps a copy out for ever.
     return (
         Outcome.APPLIED if incarnation(seen.write_id) in set(map(incarnation, write_ids)) - {None} else Outcome.UNKNOWN
     )
@@ -204,7 +204,7 @@ class Freshness:
     """What is known of the age of a copy.
 
     Attributes:
-        why: why it is old; None if nothing says so.
+        why: why it is old; None if nothing shows that.
         noticed: what the copy knew of the stored item, if DynamoDB will refuse to store the copy because of its
             version. The copy is old until it knows another state. None if DynamoDB does not notice.
     """

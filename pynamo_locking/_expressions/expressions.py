@@ -209,7 +209,7 @@ class Action:
     Attributes:
         verb: SET, REMOVE, ADD or DELETE.
         path: what it changes.
-        operand: what it takes besides, except for REMOVE.
+        operand: what else it takes, except for REMOVE.
     """
 
     verb: str
@@ -502,7 +502,7 @@ class _UpdateParser(Parser):
         return Action(verb, path, literal)
 
     def _source(self) -> Operand:
-        """Take what stands on the right of SET: an operand, or the sum of two, also in parentheses."""
+        """Take the right side of SET: an operand, or the sum of two, with or without parentheses."""
         left = self._group(self._source) if self.tokens.next == "(" else self.operand()
         sign = self.tokens.next
         if sign not in SUMS or (isinstance(left, Computed) and left.function in SUMS.values()):

@@ -109,7 +109,7 @@ def described(parts: Parts) -> str:
 
 
 def place(parts: Parts) -> Any:
-    """Return the sort key of a path: a path stands before its continuations, and places of a list in their order."""
+    """Return the sort key of a path: a path comes before its continuations, and places of a list in their order."""
     return [(isinstance(part, int), part) for part in parts]
 
 
@@ -118,7 +118,7 @@ def clash(in_order: Iterable[Parts]) -> str | None:
 
     Neither may be a part of the other, and what one takes for a map the other must not take for a list.
     """
-    # Only neighbours can overlap: whatever stands between a path and its continuation continues it, too.
+    # Only neighbours can overlap: whatever comes between a path and its continuation continues it, too.
     for one, two in pairwise(in_order):
         if one == two[: len(one)]:
             verb = "overlap"
@@ -383,7 +383,7 @@ class Tokens:
         return self.next[:1].isalpha() and self._tokens[self.place + 1] == "("
 
     def take(self) -> str:
-        """Return the next token, and go on."""
+        """Return the next token, and advance."""
         token = self._tokens[self.place]
         if token:
             self.place += 1

@@ -29,7 +29,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
     Attributes:
         code: the code of the error.
         message: its message.
-        details: what the error carries besides, as ``Item`` or ``CancellationReasons``.
+        details: what else the error carries, as ``Item`` or ``CancellationReasons``.
     """
 
     def __init__(self, code: str, message: str, **details: Any) -> None:

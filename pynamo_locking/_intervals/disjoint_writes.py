@@ -408,7 +408,7 @@ def _leave(tx: Transaction, row: GuardedMixin) -> None:
     known = items_of(tx).written(row)
     is_same = known is not None and known.item is row
     member = known if known is not None and is_same else items_of(tx).of(old, is_write=True, replaces=False)
-    member.item = old  # also if it was the instance, which becomes the new row
+    member.item = old  # even if it was the instance, which becomes the new row
     expires = expiry.attribute_name(type(row))
     member.delete(None if expires is None else expiry.alive(expires), checks=True)
     count_in_guard(tx, member)
@@ -567,7 +567,7 @@ class StagedInserts:
     def check_room(self) -> None:
         """Find out which rows must still be written; refuse rows that overlap others."""
         for placing in self._group:
-            placing.is_adopted = False  # each attempt finds out anew
+            placing.is_adopted = False  # each attempt finds out again
         item: Any = self._guard.item
         named = touched_in(item, self._hash_key)
         ours = [each for each in named if self._is_ours(each.key(self._axis))]

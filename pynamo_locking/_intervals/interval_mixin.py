@@ -57,9 +57,9 @@ _WAIT_S: Final = 10.0
 
 
 class IntervalMixin(IntervalQueriesMixin):
-    """Keeps the rows of one hash key from overlapping each other. Put it before the model's other bases.
+    """Keeps the rows of one hash key from overlapping (an exclusion constraint). Put it before the model's other bases.
 
-    ::
+    Example::
 
         class Booking(IntervalMixin, LockableModel):
             class Meta:
@@ -68,32 +68,31 @@ class IntervalMixin(IntervalQueriesMixin):
                 lock_table = Locks
 
             room = UnicodeAttribute(hash_key=True)
-            begin = UTCDateTimeAttribute(range_key=True)
-            end = UTCDateTimeAttribute()
+            begin = NumberAttribute(range_key=True)
+            end = NumberAttribute()
             version = VersionAttribute()
 
-        Booking.insert_disjoint([Booking("blue", nine, end=ten), Booking("red", nine, end=noon)])
+        Booking.insert_disjoint([Booking("blue", 9, end=10), Booking("red", 9, end=12)])
 
-    A row takes the time from its begin up to, but without, its end: a row may begin where another row ends.
-    ``Meta.interval`` names the attributes of begin and end, of which one is the range key, and both are of one class:
-    numbers, strings, bytes or times. The attribute that is not the range key may be declared with ``null=True``: a row
-    without a value there goes on for ever. ``Meta.lock_table`` names a `NamedLock` class; its table also has one row
-    for each hash key, its *guard*. A `VersionAttribute` is needed.
+    The interval of a row is half open: a row may begin where another row ends. ``Meta.interval`` names the attributes
+    of begin and end. One of them is the range key, and both have one class: numbers, strings, bytes or times. The other
+    one may be declared with ``null=True``: a row without a value there never ends. ``Meta.lock_table`` names a
+    `NamedLock` class; its table has one further row for each hash key, the *guard row*. A `VersionAttribute` is needed.
 
     Guaranteed under any concurrency, crashes, lost and late responses: no two rows of a hash key overlap, as long as
     all writers use this package. Every write of a guarded row is checked:
 
-    * `save` of a new row, and `save` or `update` with another begin or end, are refused if stored rows overlap
-      (`OverlapError`), with the same certainty as `insert_disjoint`. With an unchanged interval they are one plain
-      write, as without this mixin; a save tries that first. `update` takes a new end only as a value; use `move` to
-      change the range key.
+    * `save` of a new row, and `save` or `update` with another begin or end, raise `OverlapError` if stored rows
+      overlap, with the same certainty as `insert_disjoint`. With an unchanged interval they are one plain write, as
+      without this mixin; a save tries that first. `update` takes a new end only as a value; to change the range key use
+      `move`.
     * `delete` is a plain delete.
-    * In `Transaction` and `TransactWrite`, in PynamoDB's own TransactWrite and in `edit`, rows can be changed and
-      deleted. Another interval and new rows need `move` and `insert_disjoint` of the first two.
-    * `batch_write` needs ``unguarded=True``, and guards nothing.
+    * `Transaction`, `TransactWrite`, PynamoDB's own TransactWrite and `edit` can change and delete rows. New rows and
+      other intervals need `insert_disjoint` and `move` of the first two.
+    * `batch_write` needs ``unguarded=True``, and checks nothing.
 
-    Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. A row of
-    another program without a begin or an end, or with its end first, does not count either.
+    Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. Rows of other
+    programs without a begin or an end, or with the end first, do not count either.
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
@@ -106,9 +105,17 @@ class IntervalMixin(IntervalQueriesMixin):
     ) -> None:
         """Store new rows, all or none, if nothing overlaps: neither each other, nor any stored row.
 
-        Nothing is locked: the call queries for overlapping rows, and stores the new rows if no other writer has changed
+        Example::
+
+            Booking.insert_disjoint([Booking("blue", 14, end=16)])
+            try:
+                Booking.insert_disjoint([Booking("blue", 15, end=17)])
+            except OverlapError as error:
+                assert error.rows[0].begin == 14
+
+        Nothing is locked. The call queries for overlapping rows, and stores the new rows if no other writer has changed
         rows of the same hash keys meanwhile. Otherwise it starts again, after a pause of full jitter (up to 0.1 s, then
-        0.2 s). After three refusals it waits in a queue for its turn, and is ahead of callers outside of that queue.
+        0.2 s). After three refusals it waits in a queue for its turn, and has priority over callers outside that queue.
         After an `OutcomeUnknown`, the same call with the same instances is safe: rows that the first call stored count
         as stored, and rows that were changed since are written again.
 
@@ -117,18 +124,18 @@ class IntervalMixin(IntervalQueriesMixin):
                 DynamoDB's 100 actions: one for each row and each hash key, and with `pessimistic` one more for each
                 hash key; more rows, of up to 99 hash keys, if the model has a `LockAttribute` and a
                 ``Meta.transaction_table``.
-            pessimistic: acquire range locks first, one for each hash key, from the first begin to the last end:
-                first come, first served, for high contention. Needs a `LockableModel`.
-            wait: how long to retry while other writers change rows of the same hash keys, in seconds or as a
-                timedelta; one deadline for everything, also for the locks. 10 s unless set. It does not interrupt an
-                attempt: DynamoDB's own conflicts can extend that by 9 s.
+            pessimistic: acquire range locks first, one for each hash key, from the first begin to the last end: first
+                come, first served, for high contention. Needs a `LockableModel`.
+            wait: how long to retry while other writers change rows of the same hash keys, in seconds or as a timedelta;
+                one deadline for everything, the locks included. 10 s unless set. It does not interrupt an attempt:
+                DynamoDB's own conflicts can extend that by 9 s.
 
         Raises:
             OverlapError: a row overlaps stored rows, or another row of the same call; nothing was written.
             TransactionConflict: other writers changed rows of the same hash keys until the deadline; nothing was
                 written.
             LockTimeout: the range locks were not free in time; nothing was written.
-            StaleVersion, Conflict: another program wrote a row without its guard meanwhile; nothing was written.
+            StaleVersion, Conflict: another program wrote a row without the guard row meanwhile; nothing was written.
             OutcomeUnknown: no response tells whether they were stored.
             InvalidInput: an end is not after its begin, a time has no time zone. Nothing was sent.
             ConfigurationError: the model or the rows cannot work, such as no rows at all. Nothing was sent.
@@ -239,11 +246,11 @@ class IntervalMixin(IntervalQueriesMixin):
 
         Args:
             row: the instance, as it was loaded. It shows the new interval afterwards.
-            at: the new end, inside of the present interval; as a begin likewise.
+            at: the new end, inside the present interval; a new begin likewise.
 
         Raises:
             StaleVersion: the stored row is not the one that was read; nothing was written.
-            InvalidInput: `at` lies outside of the present interval. Nothing was sent.
+            InvalidInput: `at` lies outside the present interval. Nothing was sent.
             UpdateError, ItemLocked, OutcomeUnknown: as `VersionedMixin.update`.
 
         Cost: 1 write.
@@ -254,7 +261,7 @@ class IntervalMixin(IntervalQueriesMixin):
         if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
             raise InvalidInput(
                 f"close_at({at!r:.80}) would not make this {cls.__name__} shorter, which is from {present}: give a "
-                f"value inside of that."
+                f"value inside that."
             )
         super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
 
@@ -308,9 +315,9 @@ class IntervalMixin(IntervalQueriesMixin):
             OverlapError: stored rows overlap it; nothing was written. Also a `PutError`, like the errors of
                 `VersionedMixin.save`.
 
-        Cost: 1 write if the interval is as it is stored, with the lock in a row of its own as there. Otherwise
-        that of `insert_disjoint`, and 1 refused write for a row that was stored before. After an `OutcomeUnknown` that
-        of `insert_disjoint`, 1 transactional read and 1 read.
+        Cost: that of `VersionedMixin.save` if the interval is as it is stored. Otherwise that of `insert_disjoint`, and
+        1 refused write for a row that was stored before. After an `OutcomeUnknown` that of `insert_disjoint`, 1
+        transactional read and 1 read.
         """
         axis = self._interval()
         stored = None

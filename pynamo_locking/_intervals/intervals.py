@@ -117,7 +117,7 @@ def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
 # The attributes in which a model has its intervals.
 
 
-#: Set on a model class: its `Axis`, worked out once.
+#: Set on a model class: its `IntervalAttributes`, worked out once.
 _AXIS: Final = "_pynamo_locking_axis"
 
 #: An open end, as guards name it. PynamoDB stores no attribute for None, other programs may store this.
@@ -244,7 +244,7 @@ def _edge(stored: dict[str, Any], value: Any) -> Edge:
 
 
 def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
-    """Return a model's `Axis`; `ConfigurationError` without a valid ``Meta.interval``."""
+    """Return a model's `IntervalAttributes`; `ConfigurationError` without a valid ``Meta.interval``."""
     axis: IntervalAttributes | None = vars(model).get(_AXIS)
     if axis is None:
         axis = _find_axis(model)

@@ -48,7 +48,7 @@ def overlapping(
     Stored rows do not overlap each other. So the query reads backwards from the end of the interval, and stops at the
     first row that ends before the interval begins; with the end as the range key it reads forwards. Expired and
     uncommitted rows may lie anywhere and do not stop it. `expired` receives the expired rows that overlap the interval,
-    as far as the query meets them.
+    as far as the query finds them.
     """
     resolver = reader.resolver()
     for page in _towards(axis, hash_key, span, page_size):

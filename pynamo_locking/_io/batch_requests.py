@@ -346,7 +346,7 @@ def _plain(name: str) -> str:
 
 
 def batches(places: Iterable[tuple[Connection, str] | None]) -> list[list[int]]:
-    """Return which of some writes are sent together, by their places; None stands for one that is sent alone."""
+    """Return which of some writes are sent together, by their places; None is one that is sent alone."""
     together: list[list[int]] = []
     open_batches: dict[Hashable, list[int]] = {}
     for i, place in enumerate(places):

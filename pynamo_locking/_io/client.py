@@ -117,7 +117,7 @@ def _begin_again(connection: Connection) -> None:
 
 
 def _forget_after_fork() -> None:
-    """Stop using the parent's mutex and sockets in a child process, also in locks made before the fork."""
+    """Stop using the parent's mutex and sockets in a child process, even in locks made before the fork."""
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
     for connection in [*_connections, *_lock_connections]:
@@ -261,7 +261,7 @@ def _is_cut(http: Any) -> bool:
 def scan(
     model: type[Model], condition: Condition | None, attributes: list[str] | None = None, *, is_consistent: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """Yield the items of a table that meet a condition, as stored, page by page."""
+    """Yield the items of a table that fulfil a condition, as stored, page by page."""
     connection = connection_of(model)
     start: Any = None
     while True:
@@ -282,7 +282,7 @@ def scan(
 
 _T = TypeVar("_T")
 
-#: How often a request without an answer is sent, if a caller can be told that it failed.
+#: How often a request without a response is sent, if a caller can be told that it failed.
 _ATTEMPTS: Final = 4
 
 #: How often a request of the package's own is sent while other writes have the item; its pauses last 0.75 s at most.
@@ -293,7 +293,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error
     """The condition failed. Carries the item as it was, or None if there is no such item.
 
     Attributes:
-        repeated: whether an earlier request of the same call had no answer, and may have been applied.
+        repeated: whether an earlier request of the same call got no response, and may have been applied.
     """
 
     repeated = False
@@ -312,11 +312,11 @@ class Unavailable(Exception):  # noqa: N818 - an answer, not an error
 
 
 def patiently(call: Callable[[], _T], most: int = _ATTEMPTS) -> _T:
-    """Send a request that may be sent twice, again while no answer comes, with pauses of full jitter.
+    """Send a request that may be sent twice, again while no response comes, with pauses of full jitter.
 
     Raises:
         Unavailable: no request was answered.
-        Refused: the condition of the last one failed; `repeated` says whether an earlier one had no answer.
+        Refused: the condition of the last one failed; `repeated` says whether an earlier one got no response.
     """
     sending, in_doubt = RetryState(RetryPolicy(repeats=most - 1, first_pause=0)), False
     while True:

@@ -2,7 +2,7 @@
 
 asyncio over blocking calls: requests are made in threads of our own, pauses pass in the event loop.
 
-Nothing is left half done. A task that is cancelled during a request hears of it after the effect of the request was
+Nothing is left half done. If a task is cancelled during a request, that is raised after the effect of the request was
 undone; if the task's loop is closed, a thread undoes it.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Pauses on the way to a lock: a thread sleeps them, an event loop goes on with other tasks.
+# Pauses on the way to a lock: a thread sleeps them, an event loop continues with other tasks.
 
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 #: Requests in flight at once. Leaves some of the 50 connections of the locks' own pool to the heartbeat.
 MAX_THREADS: Final = 32
 
-#: A longer pause is cut, since the clocks of loops can overflow; a waiter that wakes up too early looks again.
+#: A longer pause is cut, since the clocks of loops can overflow; a waiter that wakes up too early polls again.
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
@@ -198,7 +198,7 @@ def _begin(work: Callable[[], T], *, is_urgent: bool = True) -> futures.Future[T
 
 
 async def _until_done(future: futures.Future[Any]) -> None:
-    """Let other tasks go on until a thread is done.
+    """Let other tasks run until a thread is done.
 
     Raises:
         asyncio.CancelledError: the task was cancelled. An interrupt may have kept the thread's message from the loop,
@@ -226,14 +226,14 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) 
 
 
 async def call(work: Callable[[], T], *, is_urgent: bool = True) -> T:
-    """Do the work in a thread. A task that is cancelled meanwhile hears of it at once; the thread goes on."""
+    """Do the work in a thread. If the task is cancelled, that is raised at once; the thread continues."""
     future = _begin(work, is_urgent=is_urgent)
     await _until_done(future)
     return future.result()
 
 
 async def to_the_end(work: Callable[[], T], *, is_urgent: bool = True, hurry: Callable[[], object] = lambda: None) -> T:
-    """Do the work in a thread. A task that is cancelled meanwhile hears of it when the work is done.
+    """Do the work in a thread. If the task is cancelled, that is raised when the work is done.
 
     `hurry` is called when the task is cancelled: it may let the work end sooner.
     """
@@ -243,7 +243,7 @@ async def to_the_end(work: Callable[[], T], *, is_urgent: bool = True, hurry: Ca
         logger.warning("no thread for a request, so the event loop waits for it: %s", error)
         return work()
     cancellation: asyncio.CancelledError | None = None
-    while True:  # also if it is done already: other tasks get their turn
+    while True:  # even if it is done already: other tasks get their turn
         try:
             await _until_done(future)
         except cancelled() as error:
@@ -265,7 +265,7 @@ class SerialCalls:
 
     @contextlib.asynccontextmanager
     async def turn(self, hurry: Callable[[], object] | None = None) -> AsyncIterator[None]:
-        """Wait until no other task has its turn. With `hurry`, also if the task is cancelled: see `to_the_end`."""
+        """Wait until no other task has its turn. With `hurry`, even if the task is cancelled: see `to_the_end`."""
         cancellation: asyncio.CancelledError | None = None
         while True:
             try:
@@ -294,7 +294,7 @@ class SerialCalls:
 
 
 async def spend(pause: Pause) -> Image | None:
-    """Let a pause pass while other tasks go on; return what was left in its mailbox."""
+    """Let a pause pass while other tasks run; return what was left in its mailbox."""
     if not runtime.current.has_real_time:  # loops know no other: a thread sleeps it
         return await call(pause.sleep, is_urgent=False)
     loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
@@ -314,7 +314,7 @@ async def spend(pause: Pause) -> Image | None:
 
 
 async def arun_steps(steps: Steps[T]) -> T:
-    """Make all steps in this task, which must make no requests, and return their result: `walk` for tasks."""
+    """Make all steps in this task, which must make no requests, and return their result: `run_steps` for tasks."""
     told: Image | None = None
     try:
         while True:

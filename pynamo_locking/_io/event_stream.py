@@ -1,6 +1,6 @@
 """The stream of events: who listens, and what is emitted.
 
-The emitting code first looks at `listeners`; without listeners no event is made. Listeners are called in the emitting
+The emitting code first checks `listeners`; without listeners no event is made. Listeners are called in the emitting
 thread, while no mutex of this package is held. Events that are emitted under a mutex wait in the `Scope`.
 """
 
@@ -60,7 +60,7 @@ class Subscription:
         return issubclass(kind, self._of)
 
     def _hear(self, event: Event) -> None:
-        """Call the subscriber, but not for events of its own doing. Its first error is logged."""
+        """Call the subscriber, but not for events that it causes itself. Its first error is logged."""
         told = _told.get()
         if self in told or not isinstance(event, self._of):
             return
@@ -92,10 +92,18 @@ def subscribe(
 ) -> Subscription:
     """Call a function for every event of locks, writes and transactions in this process.
 
+    Example::
+
+        waits = []
+        with events.subscribe(waits.append, of=events.Waiting):
+            with Account.locked("a-1"):
+                pass
+        assert waits == []  # the lock was free
+
     The function is called at once, in the thread and the context that emits the event, which waits for it. So it should
-    be quick, and leave long work to a thread of its own. Several threads may call it at the same time, among them the
-    heartbeat. No lock depends on it: an exception is suppressed, and the first one of each subscription is logged. The
-    function does not hear of what it does with locks itself. In a forked child it stays subscribed.
+    be quick, and do long work in another thread. Several threads may call it at the same time, among them the
+    heartbeat. Its exceptions are suppressed, so that no lock depends on it; the first one of each subscription is
+    logged. It is not called for events that it causes itself. In a forked child it stays subscribed.
 
     Args:
         subscriber: called with each event. An event has no value of an item except its key, as part of the lock's name.
@@ -133,7 +141,7 @@ def emit(event: Event) -> None:
     if keeper is not None:
         keeper.kept.append(event)
         return
-    reset = _scope.set(None)  # a listener's requests are no part of the work that it hears of
+    reset = _scope.set(None)  # a listener's requests are no part of the reported work
     try:
         for listener in listeners:
             listener._hear(event)
@@ -188,7 +196,7 @@ class Scope:
     def keeper_here(self) -> Scope | None:
         """Return the outermost scope around that keeps events.
 
-        None where its mutex is not held: in a copy of the context that lives on, or in another thread.
+        None where its mutex is not held: in a copy of the context that outlives it, or in another thread.
         """
         keeper = self._keeper
         is_here = keeper is not None and not keeper._is_over and keeper._thread == runtime.current.party()[0]
@@ -295,7 +303,7 @@ def recovered(
     recovered_by: str,
     reason: str = "",
 ) -> None:
-    """Report what we did about another party's transaction."""
+    """Report what we did about another process's transaction."""
     emit(
         events.TransactionRecovered(
             **clocks(),

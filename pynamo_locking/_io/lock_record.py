@@ -154,7 +154,7 @@ _LOCK_MODE: Final = Codec(
     upper=Field(UPPER, _BOUND, None),
 )
 _LOCK_MODE_NAMES: Final = {MODE, PERMITS, LOWER, UPPER}
-#: What an entry says besides its mode. A field that a condition compares is always stored.
+#: Fields of an entry apart from its mode. A field that a condition compares is always stored.
 _FACTS: Final[Codec[dict[str, Any]]] = Codec(
     dict,
     entered_ms=Field(ENTERED, INTEGER),
@@ -311,12 +311,12 @@ def stored_intent(intent: WriteIntent) -> dict[str, Any]:
 
 
 def stored_changes(intent: WriteIntent) -> dict[str, Any]:
-    """Return the stored form of what an intent says: in it, or in a row of its own."""
+    """Return the stored form of what an intent says: in it, or in a separate row."""
     return _CHANGES.encode(intent)
 
 
 def with_changes(intent: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:
-    """Return an intent with the changes that were stored in a row of their own."""
+    """Return an intent with the changes that were stored in a separate row."""
     return replace(intent, **_CHANGES.decode(stored))
 
 

@@ -95,7 +95,7 @@ def release(row: LockRow, entry_id: str, *, want_image: bool) -> Image:
 def succeed(row: LockRow, entry: QueueEntry, success: RunRecord, kept_s: int, *, want_image: bool) -> Image:
     """Leave the queue, and store that the job has succeeded, in a row that is kept for so long.
 
-    Refused if our entry is gone: then another party may have run the job since, or this is a second copy. Also if a
+    Refused if our entry is gone: then another process may have run the job since, or this is a second copy. And if a
     newer release has stored the document, since a first copy may have been applied before.
     """
     clause, given = (
@@ -135,9 +135,9 @@ def downgrade(row: LockRow, entry: QueueEntry, write: int) -> Image:
 
 
 def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int]) -> Image:
-    """Remove dead entries, in ticket order, if none of them was renewed since we looked.
+    """Remove dead entries, in ticket order, if none of them was renewed since our last poll.
 
-    The document remembers the possible holders among them, see `traces`. Refused as well if it has come to remember a
+    The document remembers the possible holders among them, see `eviction_traces`. Refused as well if it remembers a
     later eviction than `known` in their place.
     """
     given, remembered = dict[str, Any](), eviction_traces(entries, known)

@@ -1,6 +1,6 @@
-"""What the package asks of a model of its own, whatever its class: the doors to the private names of `_models`.
+"""What the package asks of its models, whatever their class: the doors to the private names of `_models`.
 
-Lower floors know no class of `_models`, and other folders use no private name of it. So what they ask stands here, once
+Lower floors know no class of `_models`, and other folders use no private name of it. So what they ask is here, once
 and with its type.
 """
 

@@ -148,7 +148,7 @@ SET_FORMAT: Final = Clause(set_="#l.#f = if_not_exists(#l.#f, :format)")
 FORMAT_KEPT: Final = KNOWN_FORMAT + SET_FORMAT
 #: R2: no transaction has a write intent on the item, whose decision the write could undo; nor has a newer release.
 NO_INTENT: Final = Clause(if_="attribute_not_exists(#l.#tx)") + KNOWN_FORMAT
-#: When a lease ends that is taken now, beside the lock, in a row that is there for locks alone.
+#: When a lease ends that is acquired now, stored next to the lock, in a row that is there for locks alone.
 SET_LEASE_END: Final = Clause(set_="#expires = if_not_exists(#l.#success.#kept, :kept) + :ends, #ends = :shown")
 #: Our entry is in the queue, under the ticket that it was granted: a late copy of `ENQUEUE` could bring the id back.
 OWN_ENTRY: Final = Clause(if_="#l.#q.#me[0] = :ticket")

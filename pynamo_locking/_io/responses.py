@@ -176,7 +176,7 @@ def throttled(message: str, table: str) -> VerboseClientError:
 
 
 def unanswered(operation: str) -> ClientError:
-    """Return what stands for the error of a request to which no answer came."""
+    """Return the substitute for the error of a request that got no response."""
     return ClientError({"Error": {"Code": dynamodb.FAILED, "Message": "no answer came"}}, operation)
 
 
@@ -221,7 +221,7 @@ def no_room(row: LockRow, why: str, said: str = "", cause: Exception | None = No
     """Return the error for an item that cannot carry an entry of the queue."""
     return ConfigurationError(
         f"cannot lock {row.label}: the item is so close to DynamoDB's limit of 400 KB that {why}. Make the item "
-        f"smaller, or keep its lock in a row of its own (Meta.lock_table instead of a LockAttribute).{said}",
+        f"smaller, or keep its lock in a separate row (Meta.lock_table instead of a LockAttribute).{said}",
         cause=cause,
     )
 

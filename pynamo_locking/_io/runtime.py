@@ -195,12 +195,12 @@ def install(world: Runtime) -> None:
 forks = 0
 
 
-#: 24 random bits, drawn anew after a fork and after a restore.
+#: 24 random bits, drawn again after a fork and after a restore.
 _process_part = secrets.token_urlsafe(3)
 
 
 def process_of(entry_id: str) -> str:
-    """Return the part of an entry's id that stands for its process."""
+    """Return the part of an entry's id that names its process."""
     return entry_id[: len(_process_part)]
 
 

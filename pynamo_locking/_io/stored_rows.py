@@ -173,7 +173,7 @@ UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration
 #: What to do about a broken lock document.
 ADVICE: Final = (
     "The lock cannot be used, nor what it guards be written, until that is mended. Remove that attribute of the item "
-    "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make it anew."
+    "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make a new one."
 )
 
 #: So much of a stored value is shown.

@@ -1,4 +1,4 @@
-"""All requests for a transaction's record and the rows beside it, and checks of what they say."""
+"""All requests for a transaction's record and its further rows, and checks of what they say."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RecordTable:
         return {"TableName": self.table, **protocol.alone(clause, self.names() | given)}
 
     def row(self, image: Image | None) -> Image | None:
-        """Return the image of a row as in a table of its own; None if it is none of ours."""
+        """Return the image of a row as in a separate table; None if it is none of ours."""
         return None if image is None else self.keys.alone(image, ID, {self.expires: EXPIRES})
 
 
@@ -190,7 +190,7 @@ def read(record_table: RecordTable, transaction_id: str) -> TransactionRecord | 
 
 
 def record_in(image: Mapping[str, Any] | None, record_table: RecordTable | None = None) -> TransactionRecord | None:
-    """Return the record in the image of a row of that table (see `HeaderTable.row`); None if there is none.
+    """Return the record in the image of a row of that table (see `RecordTable.row`); None if there is none.
 
     Raises:
         UnknownFormat: a newer release has stored it.
@@ -270,7 +270,7 @@ def finish(record_table: RecordTable, transaction_id: str) -> TransactionRecord:
 
 
 def clean(record_table: RecordTable, transaction_id: str, *, is_certain: bool) -> TransactionRecord:
-    """Note that no intent of an aborted transaction is left, so that no sweep looks for one.
+    """Note that no intent of an aborted transaction is left, so that no sweep searches for one.
 
     `is_certain` if all requests for intents were answered, which only their sender knows. Otherwise an intent may still
     arrive, and nothing changes until a day after the abort.
@@ -324,9 +324,9 @@ def _change(
     )
 
 
-# Rows beside a record: where the intents are, what did not fit into them, the idempotency key
+# Further rows of a transaction: where the intents are, what did not fit into them, the idempotency key
 def put_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any], *, expires: bool) -> None:
-    """Store a row beside the record; `expires` if it only helps to find the intents."""
+    """Store a further row of the transaction; `expires` if it only helps to find the intents."""
     item = extra_row(record_table, row_id, content)
     if expires:
         item[record_table.expires] = record_table.ends(record_table.keep.keep_rows_s)
@@ -334,7 +334,7 @@ def put_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any], 
 
 
 def extra_row(record_table: RecordTable, row_id: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row beside the record as it is stored."""
+    """Return a further row of the transaction as it is stored."""
     return {**record_table.key(row_id), FORMAT_NAME: number(FORMAT), CONTENT: {"M": dict(content)}}
 
 
@@ -362,7 +362,7 @@ def abandon(record_table: RecordTable, row_id: str, transaction_ids: Sequence[st
 
 
 def get_row(record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what was stored beside a record.
+    """Return what was stored in the further rows of a transaction.
 
     Raises:
         CorruptRow: `parse` cannot read it.
@@ -435,7 +435,7 @@ def replace_row(
 
 
 def delete_row(record_table: RecordTable, row_id: str) -> None:
-    """Remove a row beside a record once the transaction does not need it."""
+    """Remove a further row once the transaction does not need it."""
     kwargs = {"Key": record_table.key(row_id), **record_table.asked(protocol.DELETE_ROW)}
     with contextlib.suppress(Refused):  # it is gone, or was never ours
         persistently(lambda: ask(record_table, "DeleteItem", kwargs))

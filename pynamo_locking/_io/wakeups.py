@@ -1,9 +1,9 @@
-"""How a waiter hears of a release: in its own process, or from another process of the same machine.
+"""How a waiter is notified of a release: in its process, or from another process of the same machine.
 
-A process that waits hears bells at a datagram socket, in a directory of its user. The name of the socket is the part of
-an entry's id that all entries of the process have, so an entry needs nothing more. A bell carries the id of an entry,
-and proves nothing: the waiter looks at once. A bell that is lost or late leaves it to its polling, and a forged one
-costs a read.
+A waiting process receives wake-ups (bells) at a datagram socket, in a directory of its user. The name of the socket is
+the part of an entry's id that all entries of the process have, so an entry needs nothing more. A wake-up carries the id
+of an entry, and proves nothing: the waiter polls at once. After a lost or late one the waiter just polls as planned; a
+forged one costs a read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The bell between processes of one machine: the process that releases a lock wakes the waiters that are next.
+# The wake-up between processes of one machine: the process that releases a lock wakes the waiters that are next.
 
 
 #: A socket at which no caller has waited for this long is closed.
@@ -60,7 +60,7 @@ def _check_folder() -> None:
 
 
 class WakeupListener:
-    """Where this process hears bells: a socket, and a thread that reads it, while callers wait."""
+    """Where this process receives wake-ups: a socket, and a thread that reads it, while callers wait."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -130,7 +130,7 @@ class WakeupListener:
         self.leave_to_parent()
 
     def leave_to_parent(self) -> None:
-        """Close the socket of this process; in a forked child its parent goes on listening."""
+        """Close the socket of this process; in a forked child the parent keeps listening."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -165,7 +165,7 @@ def send_wakeup(entry_ids: Iterable[str]) -> None:
 
 
 def _send(name: str, entry_id: str = "") -> None:
-    """Send a bell to a process, or none; remove the socket of a process that has died."""
+    """Send a wake-up to a process, or none; remove the socket of a process that has died."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
         bell.settimeout(0)
         try:
@@ -203,7 +203,7 @@ runtime.after_fork(_reset_after_fork)
 runtime.at_exit(_leave_no_file)
 
 
-# How the waiters of one process hear of a release: in it, or by the bell of another process.
+# How the waiters of one process are notified of a release: in it, or by the wake-up of another process.
 
 
 def _progress(state: LockState) -> tuple[int, ...]:
@@ -244,7 +244,7 @@ class Mailbox:
         return self._must_read or self._image is not None
 
     def put(self, image: Image | None) -> None:
-        """Wake the waiter; without an image it has to look for itself."""
+        """Wake the waiter; without an image it has to poll."""
         with self._condition:
             if image is None:
                 self._must_read = True
@@ -278,7 +278,7 @@ _mutex = runtime.current.mutex()
 
 
 def open_mailbox(row: LockRow, mailbox: Mailbox) -> None:
-    """Let a mailbox hear of releases of that lock in this process."""
+    """Notify a mailbox of releases of that lock in this process."""
     with _mutex:
         _mailboxes.setdefault(row.identity, []).append(mailbox)
 

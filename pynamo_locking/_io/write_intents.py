@@ -159,7 +159,7 @@ def documents(rows: Sequence[LockRow]) -> list[Image]:
 
 
 def whole(record_table: RecordTable, intent: WriteIntent) -> WriteIntent | None:
-    """Return an intent with its changes, which may be in a row of their own.
+    """Return an intent with its changes, which may be in a separate row.
 
     None: that row is gone, which happens after all items of the transaction were finished, this one included.
 
@@ -206,7 +206,7 @@ def _send(row: LockRow, intent: WriteIntent, request: StatementWrite) -> None:
         ) from error
 
 
-# What to do about the intent of a transaction: look at its record, then finish, drop, wait or abort.
+# What to do about the intent of a transaction: read its record, then finish, drop, wait or abort.
 
 
 #: How often the same is done about an intent that stays. For a sound intent, once is enough.
@@ -236,7 +236,7 @@ def conflicts(
 
     Args:
         kind: PynamoDB's error class that the conflict must also have.
-        error: the refusal by which the intent was met, if any.
+        error: the refusal that showed the intent, if any.
         unknown: given if the refused write may have been applied: returns the error to raise instead of any other.
         told: what could not be done, before the reason.
     """
@@ -263,7 +263,7 @@ def reason_now(record: TransactionRecord, meeting: PendingObservation, priority:
 
 
 class Resolver:
-    """Removes intents of other transactions, for one operation that meets them.
+    """Removes intents of other transactions, for one operation that finds them.
 
     A record that is decided is read once. That is safe although it may change afterwards: an aborted or finished one
     can only disappear, which means the same for an intent. A committed one becomes finished once all its intents are
@@ -293,11 +293,11 @@ class Resolver:
         self._tried: dict[tuple[Any, ...], int] = {}
 
     def resolve(self, *intents: tuple[LockRow, WriteIntent]) -> None:
-        """Do what can be done about intents now, or wait a little for each transaction; the caller then looks again.
+        """Do what can be done about intents now, or wait a little for each transaction; the caller then reads again.
 
         Raises:
             StillPending: the deadline has passed.
-            Unavailable: no answer came.
+            Unavailable: no response came.
             LockingError: an intent cannot be resolved: it names what is not to be trusted, it stays whatever is done,
                 or DynamoDB refused.
         """
@@ -344,7 +344,7 @@ class Resolver:
         return self._try_again(intents, what)
 
     def _try_again(self, intents: Sequence[tuple[LockRow, WriteIntent]], what: IntentResolution) -> float | None:
-        """Let the caller look again: at once after the first time, later each time if an intent stays."""
+        """Let the caller read again: at once after the first time, later each time if an intent stays."""
         tried = [self._count((row.identity, intent.id, what)) for row, intent in intents]
         times = max(tried)
         row, intent = intents[tried.index(times)]

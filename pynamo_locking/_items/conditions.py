@@ -109,7 +109,7 @@ def check_size(item: Model, kwargs: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"{type(item).__name__} has {len(item.get_attributes())} attributes: saving them in one update takes an "
             f"expression of {size} bytes, and DynamoDB allows {LONGEST_EXPRESSION}. Put attributes into a map, "
-            f"keep an embedded lock in a row of its own (Meta.lock_table), or save with the version's condition."
+            f"keep an embedded lock in a separate row (Meta.lock_table), or save with the version's condition."
         )
 
 

@@ -74,7 +74,7 @@ class Shape:
 def shape_of(model: type[Model]) -> Shape:
     """Return where a model has versions and write ids.
 
-    ``Meta.write_id`` names the attribute of the ids. Without it, a model with a version has one beside the version.
+    ``Meta.write_id`` names the attribute of the ids. Without it, a model with a version has one next to the version.
     """
     shape: Shape | None = vars(model).get(_SHAPE)
     if shape is None:
@@ -101,7 +101,7 @@ def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | No
         )
     if name in {other.attr_name for other in model.get_attributes().values()}:
         raise ConfigurationError(
-            f"{model.__name__} would keep its write ids in {name!r}, which is an attribute of its own: "
+            f"{model.__name__} would keep its write ids in {name!r}, which is another attribute of it: "
             f"name another one in Meta.write_id."
         )
     return name
@@ -181,7 +181,7 @@ class VersionPart:
 
     @property
     def begins_life(self) -> bool:
-        """Whether the write may create the item anew: it creates it, does not check it, or does not know its id.
+        """Whether the write may create the item again: it creates it, does not check it, or does not know its id.
 
         Nothing prevents DynamoDB from applying a second copy of such a write, after a delete or at once.
         """

@@ -70,7 +70,7 @@ logger = logging.getLogger("pynamo_locking")
 #: Unanswered requests in a row before a lock that does not wait gives up.
 _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
-#: Attempts to enter without a pause between, while other parties make room or create the document.
+#: Attempts to enter without a pause between, while others make room or create the document.
 _ATTEMPTS_AT_ONCE: Final = 4
 
 #: An image whose text is shorter has room for all entries and renewals: no character takes more than four bytes.
@@ -415,7 +415,7 @@ class Acquisition:
                 attempt += 1
 
     def _next_image(self, ahead: tuple[QueueEntry, ...]) -> Steps[Image | None]:
-        """Sleep until the next look is due, then look; renewing our entry is a look as well."""
+        """Sleep until the next poll is due, then poll; renewing our entry counts as a poll."""
         now = runtime.current.monotonic()
         if now >= self._deadline:
             self._time_out()
@@ -432,7 +432,7 @@ class Acquisition:
         return lock_requests.read(self._row, consistent=now < until)
 
     def _next_delay(self, ahead: tuple[QueueEntry, ...], now: float) -> float:
-        """Return the longest time until our next look, after a look that showed these entries ahead of us."""
+        """Return the longest time until our next poll, after a poll that showed these entries ahead of us."""
         position = max(1, len(ahead) - self._options.lock_mode.permits + 1)
         self._pace = self._pace.seen(position, now) if self._pace else QueueProgress(position, now)
         settings, is_rung_for = self._options.settings, False
@@ -661,7 +661,7 @@ async def _step(taking: TaskAcquisition, pause: Pause) -> Pause | None:
 
 
 async def acquire_in_task(steps: Steps[HeldEntry], hold: Callable[[HeldEntry], HeldEntry]) -> HeldEntry:
-    """Acquire a lock, or leave nothing behind, also if the task is cancelled or its loop is closed."""
+    """Acquire a lock, or leave nothing behind, even if the task is cancelled or its loop is closed."""
     taking = TaskAcquisition(steps, hold)
     try:
         pause = taking.advance(None)  # makes no request

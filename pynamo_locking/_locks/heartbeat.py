@@ -1,6 +1,6 @@
 """One thread per process renews the entries of all held locks; what the log says while that fails.
 
-The heartbeat tries about once a second. Subscribers hear of each attempt; the log would be full of one outage.
+The heartbeat tries about once a second. Subscribers get each attempt; the log would be full of one outage.
 
 Entries wait in a heap by the time of their next renewal. One thread serves them. While it is busy, another thread
 watches the heap; while requests are slow, a few more help, and end again. No caller can block the heart: adding and
@@ -63,7 +63,7 @@ class RenewalOutage:
         if held.remaining:
             left = f"{held.remaining:.1f} s of its lease of {held.entry.lease:g} s are left"
         else:
-            left = "its lease has ended, so another party may take it, and its guarded writes are refused then"
+            left = "its lease has ended, so another owner may acquire it, and its guarded writes are refused then"
         further = "The heartbeat goes on trying. " if held.has_heartbeat else ""
         return (
             f"{held} (holder {plain(held.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. {further}"
@@ -76,7 +76,7 @@ class RenewalOutage:
             return None
         failing_s, self._renewed_s = runtime.current.monotonic() - self._renewed_s, None
         if not event_stream.is_logged("Renewed"):
-            kept = "; its lease had ended, and no other party took it" if self._is_over else ""
+            kept = "; its lease had ended, and no other owner acquired it" if self._is_over else ""
             logger.warning(
                 "%s (holder %s) is renewed again after %.1f s%s", held, plain(held.entry.owner), failing_s, kept
             )

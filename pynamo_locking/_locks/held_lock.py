@@ -1,6 +1,6 @@
 """A held lock: its entry, the instances read under it; ensure, renew, downgrade, read, succeed, leave.
 
-A `HeldEntry` lives from the grant until its entry has been released or lost. It numbers the writes under the lock, and
+A `HeldEntry` exists from the grant until its entry has been released or lost. It numbers the writes under the lock, and
 knows by this process's own clock until when the lease lasts, counted from before the last renewal was sent. A loss is
 noted once, with its reason, by whichever finds out first: the heartbeat, a refused write, or a call of the holder.
 
@@ -57,7 +57,7 @@ logger = logging.getLogger("pynamo_locking")
 
 
 class SharedInstances:
-    """The instances of one item that the blocks of one thread or task share: one, unless it was read anew.
+    """The instances of one item that the blocks of one thread or task share: one, unless it was read again.
 
     A write of one instance makes the others old. Old instances are neither handed out nor saved: with a version
     DynamoDB refuses it, without one `versions.check_current` does. A refresh makes them current again.
@@ -87,7 +87,7 @@ class SharedInstances:
         return current
 
     def forget(self) -> None:
-        """Let the item be read anew."""
+        """Let the item be read again."""
         self._given.clear()
 
     def note_write(self, writer: Model) -> None:
@@ -127,14 +127,14 @@ def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
 
 #: How a lock was lost, in words.
 _LOST: Final = {
-    MAX_HOLD: "was held for max_hold, and another party may hold the lock when the lease has ended",
+    MAX_HOLD: "was held for max_hold, and another owner may hold the lock when the lease has ended",
     STALLED: (
-        "belongs to work that has not called progress() for two thirds of its lease, and another party may hold the "
+        "belongs to work that has not called progress() for two thirds of its lease, and another owner may hold the "
         "lock when the lease has ended"
     ),
     "evicted": (
         "is no longer in the queue: no renewal of it arrived for a whole lease (a pause, an outage), or an operator "
-        "broke it; another party may hold the lock by now"
+        "broke it; another owner may hold the lock by now"
     ),
     "deleted": "is no longer in the queue: the item that carries it is gone",
     "restored": (
@@ -178,7 +178,7 @@ class HeldEntry:
         self.party = runtime.current.party()
         self.pid = runtime.pid()
         self.depth = 1
-        self.may_be_alone = False  # a downgrade was sent, and had no answer
+        self.may_be_alone = False  # a downgrade was sent, and got no response
         self.is_item_deleted = False  # under the lock, which is in another row
         self.lost = runtime.current.event()
         self.on_lost: list[Callable[[str], object]] = []
@@ -257,7 +257,7 @@ class HeldEntry:
 
         Raises:
             LockLost: our entry is gone.
-            Unavailable: no answer; the lease is what it was.
+            Unavailable: no response; the lease is what it was.
         """
         with event_stream.scope(), self._renewing:
             if not self.is_allowed():
@@ -287,7 +287,7 @@ class HeldEntry:
 
         Raises:
             LockLost: our entry is gone.
-            Unavailable: no answer; it may be shared already, so writes are refused. Repeating is safe.
+            Unavailable: no response; it may be shared already, so writes are refused. Repeating is safe.
         """
         with self.writing(is_last=True) as number:
             # Before the request, which may be applied whatever its answer.
@@ -308,25 +308,25 @@ class HeldEntry:
             raise self.absent_from(state) from refused
 
     def check_alone(self) -> None:
-        """Refuse to write if other parties may hold the lock as well.
+        """Refuse to write if others may hold the lock, too.
 
         Raises:
             ConfigurationError: they may.
         """
         if not self.entry.lock_mode.may_write:
             raise ConfigurationError(
-                f"{self.row.label} is held {self.entry.lock_mode} here, so other parties may hold it too, and nothing "
+                f"{self.row.label} is held {self.entry.lock_mode} here, so others may hold it too, and nothing "
                 f"may be written under it. Release it, acquire it exclusively (locked() without shared or permits), "
                 f"and read again."
             )
 
     @contextlib.contextmanager
     def writing(self, *, is_last: bool = False) -> Iterator[int]:
-        """Number the next guarded write, one at a time; `is_last` if other parties may hold the lock after it."""
+        """Number the next guarded write, one at a time; `is_last` if others may hold the lock after it."""
         with event_stream.scope(), self._writing:
             self.refuse_if_lost()
             if not is_last:
-                self.check_alone()  # also if this thread has waited here for the last write
+                self.check_alone()  # even if this thread has waited here for the last write
             self.last_write += 1
             self.image = None  # the image from the grant is no longer the item
             yield self.last_write
@@ -423,12 +423,12 @@ class HeldEntry:
         self._know(lambda known: known.lost(reason))
 
     def absent_from(self, state: LockState, *, is_removal: bool = False) -> LockLost:
-        """Note that a document does not contain our entry, see `Possession.absent`; return the error that says so."""
+        """Note that a document does not contain our entry, see `EntryOwnership.absent`; return the error for it."""
         self._know(lambda known: known.absent(state, is_removal=is_removal))
         return self.loss()
 
     def expect_delete(self, *, expected: bool) -> None:
-        """See `Possession.deleting`."""
+        """See `EntryOwnership.deleting`."""
         self._know(lambda known: known.deleting(expected))
 
     def _know(self, change: Callable[[EntryOwnership], EntryOwnership], *, is_confirmed: bool = True) -> None:
@@ -440,7 +440,7 @@ class HeldEntry:
                 self.lost.set()
         if now.is_over and not before.is_over:
             heartbeat.heartbeat_thread.remove(self)
-        if not now.is_held:  # also if an interrupt has kept us from it the first time
+        if not now.is_held:  # even if an interrupt has kept us from it the first time
             local_queue.let_next_lead(self.caller)
         if before.is_held and now.reason:
             self._tell_of_loss()
@@ -484,7 +484,7 @@ class HeldEntry:
 
 
 def _call_back(on_lost: Callable[[str], object], reason: str) -> None:
-    """Call `on_lost` in a thread of its own."""
+    """Call `on_lost` in a separate thread."""
     try:
         runtime.current.spawn(lambda: on_lost(reason), name="pynamo-locking-on-lost")  # type: ignore[arg-type]
     except RuntimeError:  # no thread: better here than never; what it raises must not reach our caller
@@ -631,7 +631,7 @@ def usable(held: HeldEntry | None) -> HeldEntry | None:
 
     Raises:
         LockLost: it is known to be lost.
-        ConfigurationError: other parties may hold the lock as well, so it does not protect writes.
+        ConfigurationError: others may hold the lock, too, so it does not protect writes.
     """
     if held is None:
         return None
@@ -664,7 +664,7 @@ def renew(held: HeldEntry) -> None:
 
     Raises:
         LockLost: the entry is gone.
-        OutcomeUnknown: no answer.
+        OutcomeUnknown: no response.
     """
     try:
         began = runtime.current.monotonic()
@@ -680,7 +680,7 @@ def record_success(held: HeldEntry, success: RunRecord, kept_s: int) -> None:
 
     Raises:
         LockLost: the entry is gone, and nothing was noted.
-        OutcomeUnknown: no answer. The entry is still to be removed.
+        OutcomeUnknown: no response. The entry is still to be removed.
     """
     with held.writing(), held.going():
         try:
@@ -724,7 +724,7 @@ def ensure(held: HeldEntry, wanted: float) -> None:
 
 
 def progress(held: HeldEntry) -> None:
-    """Note that the work under the lock goes on.
+    """Note that the work under the lock makes progress.
 
     Raises:
         LockLost: the entry is gone, or was held or silent for too long; or the lease has ended, which proves no loss.
@@ -733,7 +733,7 @@ def progress(held: HeldEntry) -> None:
     held.progressed_at = now = runtime.current.monotonic()
     if held.possession.is_held and now >= held.deadline:
         raise LockLost(
-            f"ticket {held.entry.ticket} of {held.row.label}: its lease has ended, and another party may hold the lock "
+            f"ticket {held.entry.ticket} of {held.row.label}: its lease has ended, and another owner may hold the lock "
             f"by now. Stop the work, or call renew(): if it raises no LockLost, the lock was held all the time.",
             reason="expired",
             ticket=held.entry.ticket,
@@ -753,7 +753,7 @@ def refuse_expired(held: HeldEntry, target: LockTarget[M]) -> None:
     """
     if not target.is_elsewhere and expiry.is_expired(target.model, held.image):
         raise also(ItemNotFound, target.model.DoesNotExist)(
-            f"{target.row.label} has expired, and counts as absent: there is nothing to lock. Save it anew first."
+            f"{target.row.label} has expired, and counts as absent: there is nothing to lock. Save it again first."
         )
 
 

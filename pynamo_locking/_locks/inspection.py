@@ -1,4 +1,4 @@
-"""Locks seen from outside: look at a queue, list the locks of a table, break or repair a lock."""
+"""Locks seen from outside: read a queue, list the locks of a table, break or repair a lock."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def break_entry(row: LockRow, ticket: int) -> bool:
         try:
             client.patiently(lambda found=found, now=now: lock_requests.evict(row, found, now.evicted))  # type: ignore[misc]
         except Refused:
-            continue  # it was renewed, or left, between the look and the removal
+            continue  # it was renewed, or left, between the read and the removal
         except Unavailable as error:
             raise OutcomeUnknown(
                 f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.",
@@ -253,7 +253,7 @@ def break_entry(row: LockRow, ticket: int) -> bool:
 
 
 def _let_callers_go_on(broken: tuple[QueueEntry, ...]) -> None:
-    """Let the callers of this process behind a broken lock enter the queue anew, before its heartbeat learns of it."""
+    """Let the callers of this process behind a broken lock enter the queue again, before its heartbeat learns of it."""
     ids = {entry.id for entry in broken}
     for each in tuple(held_lock.all_held):
         if each.entry.id in ids:

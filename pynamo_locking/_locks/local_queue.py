@@ -6,7 +6,7 @@ ticket of a draw the next caller's entry goes to the end of the queue, with a ti
 So a turn needs no pause, and for a lock in the item no read. It takes one write if the holder's last write is also its
 release, as in `edit`.
 
-Each entry is stored once, in the write that removes the one before it, and each has an id of its own. A late copy of a
+Each entry is stored once, in the write that removes the one before it, and each has another id. A late copy of a
 write by an earlier holder therefore finds no entry, and a late copy of the write that handed over finds none either.
 
 Rejected: one entry for all callers, which pass it on in memory, without a write. A late copy of a write by the caller
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pynamo_locking._io.wakeups import Mailbox
 
 
-#: So much of a lease a caller has time to lead once it is woken. As often each caller in line looks whether one leads.
+#: So much of a lease a caller has time to lead once it is woken. As often each waiting caller checks whether one leads.
 _COMES_WITHIN: Final = 0.25
 _NOBODY: Final = None, 0.0
 
@@ -59,7 +59,7 @@ class Handover(NamedTuple):
 
 
 class LocalWaiter:
-    """One caller of this process that wants a lock.
+    """One caller of this process that asks for a lock.
 
     Args:
         row: the item that carries the lock.
@@ -75,7 +75,7 @@ class LocalWaiter:
             has time to come.
         heartbeats: number of the renewal that was this sign.
         has_come: whether it knows that it leads.
-        silent: the entry of a leader before it that stands still, by its id, with its last sign of life.
+        silent: the entry of a leader before it that does not act, by its id, with its last sign of life.
         state: the queue as it last saw it, for the callers behind it.
     """
 
@@ -128,7 +128,7 @@ class LocalQueue:
 
     @property
     def is_led(self) -> bool:
-        """Whether the leader acts: not if an interrupt kept it from leaving, or if it stands still for a lease.
+        """Whether the leader acts: not if an interrupt kept it from leaving, or if it does not act for a lease.
 
         A holder without a heartbeat may hang, and a task may wait in an event loop that is blocked.
         """
@@ -147,7 +147,7 @@ class LocalQueue:
     def is_next(self, caller: LocalWaiter) -> bool:
         """Tell whether a caller in line leads now: the first one, or any other if that was woken and does not come.
 
-        It may be a task whose event loop stands still, or was closed.
+        It may be a task whose event loop is blocked, or was closed.
         """
         following, since = self.woken
         is_late = runtime.current.monotonic() - since >= caller.new.lease * _COMES_WITHIN
@@ -193,7 +193,7 @@ _mutex = runtime.current.mutex()
 
 
 def _wake(queue: LocalQueue | None, *others: LocalWaiter | None) -> None:
-    """Wake a new watcher, and other callers. Not under the mutex: a mailbox has one of its own."""
+    """Wake a new watcher, and other callers. Not under the mutex: a mailbox has another one."""
     if queue is not None:
         asleep, queue.asleep = queue.asleep, None
         others = (*others, asleep)
@@ -242,7 +242,7 @@ def is_leading(caller: LocalWaiter) -> bool:
 
 
 def time_to_look(caller: LocalWaiter, poll_s: float) -> float:
-    """Return how long the caller may sleep before it looks whether the leader still acts: the watcher looks often."""
+    """Return how long the caller may sleep before it checks whether the leader still acts: the watcher checks often."""
     queue = local_queues.get(caller.row.identity)
     is_watching = queue is None or queue.watcher is caller
     return poll_s if is_watching else max(poll_s, caller.new.lease * _COMES_WITHIN)

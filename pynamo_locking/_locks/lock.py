@@ -221,7 +221,7 @@ class LockHandle(Generic[M]):
         held = before[1]
         if held is None or (held.possession.is_copied and not self.depth):
             return None
-        held.refuse_if_lost()  # an outer block has lost it; acquiring it anew would hide that
+        held.refuse_if_lost()  # an outer block has lost it; acquiring it again would hide that
         if not held.take_again():
             return None
         if self.on_lost is not None and self.on_lost not in held.on_lost:
@@ -295,7 +295,7 @@ class LockHandle(Generic[M]):
         return ConfigurationError(
             f"this Lock object is in use for {self.target.row.label} already: by another thread or task, by one whose "
             f"event loop was closed before it gave the lock back, or its item was deleted in the block. Make one Lock "
-            f"object for each party, and release it before it is taken anew."
+            f"object for each caller, and release it before you acquire it again."
         )
 
     # Releasing
@@ -453,7 +453,7 @@ class LockHandle(Generic[M]):
         return held.possession.is_over or held.is_item_deleted
 
     def forget_item(self) -> None:
-        """Let `item` be read anew the next time."""
+        """Let `item` be read again the next time."""
         held = self.held_entry()
         held.copies.forget()
         held.image = self._given = None
@@ -482,36 +482,48 @@ class LockHandle(Generic[M]):
         return self._given
 
 
-# The public lock: one object, whether the lock is in an item or in a row of its own.
+# The public lock: one object, whether the lock is in an item or in a separate row.
 
 
 class Lock(Generic[M]):
     """A first come, first served lock on one item or one name, for threads and for tasks of asyncio.
 
-    Made by `Model.locked()`, also of a `NamedLock`. Use it in a ``with`` or ``async with`` statement,
-    or call `acquire()` and `release()`, or `aacquire()` and `arelease()`, in pairs. The object can be used again after
-    a release; each time it gets a new ticket. A thread or task that acquires a lock it already holds gets the same
-    ticket again, and the last release leaves the queue. Threads and tasks started inside a lock write under it if they
-    inherit its context, but do not hold it: they wait like all other threads.
+    Made by `Model.locked()` and `NamedLock.locked()`. Use it in a ``with`` or ``async with`` statement, or call
+    `acquire()` and `release()`, or `aacquire()` and `arelease()`, in pairs. After a release the object can be used
+    again, with a new ticket.
+
+    Example::
+
+        lock = Account.locked("a-1", wait=5)
+        lock.acquire()
+        try:
+            lock.item.update([Account.balance.add(10)])
+        finally:
+            lock.release()
+
+    A thread or task that acquires a lock it already holds gets the same ticket again; the last release leaves the
+    queue. Threads and tasks started inside a lock write under it if they inherit its context. They do not hold it: to
+    acquire it they wait like all other callers.
 
     Methods whose names begin with an "a" are awaited. PynamoDB blocks, so they make requests in threads, 32 at most;
-    waiting for a lock does not occupy a thread. `save` and other methods of models block the event loop unless they are
-    called through `asyncio.to_thread`; the lock guards them there as well. A lock that a task has acquired with ``async
-    with`` or `aacquire()` refuses, in a task, to block the event loop: `ConfigurationError` names the method to await.
+    waiting for a lock occupies no thread. `save` and other methods of models block the event loop unless they are
+    called through `asyncio.to_thread`; the lock guards them there as well. If a task has acquired the lock with ``async
+    with`` or `aacquire()`, a method that would block the event loop raises `ConfigurationError`, which names the method
+    to await.
 
-    Guaranteed under crashes, lost answers, pauses and clock skew (within `max_clock_skew`, or any with None): at most
-    one unexpired holder in DynamoDB's own document, holders in the order of their tickets, and no guarded write
-    (`save`, `update`, `delete` of the locked item) applied after another process has taken over. The threads and tasks
-    of a process are served in the order in which they came; each may draw its ticket up to one block later than callers
-    of other processes (`LockSettings.max_callers_per_entry`). Not guaranteed: exclusion of work outside DynamoDB. Pass
-    the `ticket` to such systems, and let them refuse a smaller one than they have seen.
+    Guaranteed under crashes, lost responses, pauses and clock skew (within `max_clock_skew`, or any with None):
+    DynamoDB's own record of the lock has at most one unexpired holder; holders follow in the order of their tickets; no
+    guarded write (`save`, `update`, `delete` of the locked item) is applied after another process has acquired the
+    lock. The threads and tasks of a process are served in the order of arrival, and up to one shared entry later than
+    callers of other processes (`LockSettings.max_callers_per_entry`). Not guaranteed: exclusion of work outside
+    DynamoDB. Pass the `ticket` to such systems as a fencing token, and let them refuse a smaller one than they have
+    seen.
 
     Guaranteed when a task is cancelled, however often, while it enters, waits, is granted the lock, holds or releases
-    it: when the task has ended, none of its entries is in the queue, and nothing is held. For this it may go on for the
-    time of the request that is under way, and of the request that removes the entry: 4 attempts of it at most, each no
-    longer than the lock's `request_timeout` allows. If an event loop is closed under its tasks, threads do the same
-    behind it. An async generator that is closed in the block releases the lock before `aclose` returns, if the task
-    that acquired it closes it, or the loop does.
+    it: when the task has ended, it has no entry in the queue and holds nothing. It may take as long as the request that
+    is under way, and the request that removes the entry: 4 attempts at most, each within the lock's `request_timeout`.
+    If an event loop is closed under its tasks, threads do the same afterwards. An async generator that is closed in the
+    block releases the lock before `aclose` returns, if the task that acquired the lock closes it, or the loop does.
 
     Cost: 1 write to acquire, 1 to release, no read. Waiting costs one eventually consistent read for each poll, and one
     write each third of the lease, for all callers of a process together. A request that is awaited also costs the start
@@ -527,7 +539,7 @@ class Lock(Generic[M]):
         """Acquire the lock, waiting for the turn of this caller.
 
         Args:
-            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if another party is in the
+            wait: seconds, or a timedelta, instead of the lock's own `wait`; 0 fails at once if another caller is in the
                 queue, ``math.inf`` waits for ever. One deadline for everything.
 
         Returns:
@@ -536,7 +548,7 @@ class Lock(Generic[M]):
         Raises:
             LockTimeout: the lock was not acquired in time. No entry of this caller is left in the queue.
             LockLost: this thread or task believed that it held the lock already, and has lost it.
-            OutcomeUnknown: it holds the lock already, its lease had ended, and the renewal had no answer.
+            OutcomeUnknown: it holds the lock already, its lease had ended, and the renewal got no response.
             ItemNotFound: the lock is kept in an item that does not exist. Also `Model.DoesNotExist`.
             ConfigurationError: a table is missing or has other keys, the item is full, or another
                 program has stored an item where the lock would be kept, which stays as it is.
@@ -545,7 +557,7 @@ class Lock(Generic[M]):
         return self
 
     async def aacquire(self, wait: Duration | None = None) -> Self:
-        """Acquire the lock as `acquire` does, while other tasks go on.
+        """Acquire the lock as `acquire` does, while other tasks run.
 
         Args:
             wait: as for `acquire`.
@@ -564,7 +576,7 @@ class Lock(Generic[M]):
         """Release the lock; the last of several releases removes our entry from the queue.
 
         Raises:
-            LockLost: the lock was lost before, so another party may have worked at the same time. Writes through the
+            LockLost: the lock was lost before, so another owner may have worked at the same time. Writes through the
                 models were refused from that moment on.
             ConfigurationError: this object does not hold the lock, or has acquired it with `aacquire`.
         """
@@ -575,7 +587,7 @@ class Lock(Generic[M]):
     async def arelease(self) -> None:
         """Release the lock, which was acquired with `aacquire`, as `release` does.
 
-        A task that is cancelled meanwhile releases it nevertheless, and hears of the cancellation then.
+        If the task is cancelled meanwhile, the lock is released first; then the cancellation is raised.
 
         Raises:
             LockLost, ConfigurationError: as `release`.
@@ -631,15 +643,15 @@ class Lock(Generic[M]):
 
     @property
     def item(self) -> M:
-        """The locked item, as it was when the lock was acquired: in the image that showed this holder in front.
+        """The locked item, as it was when the lock was acquired.
 
-        No request for an embedded lock, unless the item was written before it was asked for (then 1 read); 1
-        transactional read, once, for a lock in a row of its own (a plain read could show the state before a dead
-        holder's last transaction).
+        For an embedded lock it comes with the response to the request that acquired the lock: no request, or 1 read if
+        the item was written before it was asked for. For a lock in a separate row it costs 1 transactional read, once;
+        a plain read could show the state before a dead holder's last transaction.
 
-        It is the same instance each time, also in nested blocks with the lock. But if the item was written under the
-        lock through another instance, an inner block reads it anew, and the old instance cannot be saved until it is
-        refreshed: `StaleVersion`, with or without a version.
+        Nested blocks with the lock get the same instance. If the item was written under the lock through another
+        instance, an inner block reads it again. Saving the old instance then raises `StaleVersion` until it is
+        refreshed, with or without a version.
 
         Raises:
             DoesNotExist: there is no such item.
@@ -681,7 +693,7 @@ class Lock(Generic[M]):
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no answer came; the lease is at least what it was.
+            OutcomeUnknown: no response came; the lease is at least what it was.
             ConfigurationError: this object does not hold the lock.
         """
         held_lock.renew(self._handle.entry_for("renew"))
@@ -691,12 +703,12 @@ class Lock(Generic[M]):
         await concurrency.to_the_end(partial(held_lock.renew, self._handle.held_entry()))
 
     def progress(self) -> None:
-        """Tell that the work under the lock goes on, from any thread or task. No request.
+        """Signal that the work under the lock is still making progress, from any thread or task. No request.
 
         With ``heartbeat="progress"`` the background renews the lease only if this was called since the last renewal. So
-        call it in each round of a loop, at least once in two thirds of a lease. Work that was silent for so long has
-        lost the lock, with the reason ``"stalled"``, while a third of its lease is left to stop. `renew` and `chunks`
-        count as well: they renew the lease themselves. With another heartbeat a call only tells of a loss.
+        call it in each round of a loop, at least once in two thirds of a lease. After that time without a call the lock
+        is lost, with the reason ``"stalled"``, and a third of the lease is left to stop the work. `renew` and `chunks`
+        count as calls: they renew the lease themselves. With another heartbeat a call only reports a loss.
 
         Raises:
             LockLost: the lock is lost, so the work must stop. With the reason ``"expired"`` the lease has ended by this
@@ -706,14 +718,14 @@ class Lock(Generic[M]):
         held_lock.progress(self._handle.held_entry())
 
     def ensure_remaining(self, remaining: Duration) -> None:
-        """Make sure that so much of the lease is left, or any of it for 0, renewing it if not. 0 or 1 write.
+        """Renew the lease unless at least this much of it is left; with 0, unless any of it is left. 0 or 1 write.
 
         Args:
             remaining: seconds or a timedelta; less than the lease.
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no answer came, and less is left.
+            OutcomeUnknown: no response came, and less is left.
             ConfigurationError: more was asked for than a lease is long, or the lock is not held.
         """
         wanted = seconds(remaining, "remaining")
@@ -738,7 +750,7 @@ class Lock(Generic[M]):
 
         Raises:
             LockLost: the lock was lost: while the records of the last list were worked on, or while more were read.
-            OutcomeUnknown: no answer came to a renewal.
+            OutcomeUnknown: no response came to a renewal.
             ConfigurationError: the lock is not held, or `every` is no number above 0.
 
         Cost: 1 write for each list. 1 write more if it took so long to read the records that less is left.
@@ -756,11 +768,11 @@ class Lock(Generic[M]):
         return Chunks(self, self._handle.held_entry().entry.lease, every, remaining).aof(records)
 
     def downgrade(self) -> None:
-        """Go on as one of the readers: waiters that share the lock are granted it now, in their turn.
+        """Turn the exclusive lock into a shared one: waiters that share the lock acquire it now, in their turn.
 
         From then on writes under the lock are refused, as if it had been acquired with ``shared=True``, and no late
-        copy of an earlier guarded write can be applied any more. The ticket stays. There is no upgrade. A lock that was
-        acquired with ``shared=True`` stays as it is, without a request.
+        copy of an earlier guarded write can be applied any more. The ticket stays. A shared lock cannot be upgraded; on
+        a lock that was acquired with ``shared=True`` this does nothing, without a request.
 
         A thread or task that has acquired the lock several times has one entry, which all of its blocks share. So
         downgrading a range inside a range that it holds, or one of several that `locked_all` acquired together, is
@@ -768,7 +780,7 @@ class Lock(Generic[M]):
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no answer came; it may be shared already, so writes are refused. Repeating is safe.
+            OutcomeUnknown: no response came; it may be shared already, so writes are refused. Repeating is safe.
             ConfigurationError: this object does not hold the lock, or only a part of what is held together, or the lock
                 is a semaphore.
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Block(Generic[T]):
     """A context manager for ``with`` and for ``async with``, made of one for each.
 
-    No coroutines of its own: an interrupt in one would leave the generator that it awaits running for ever.
+    No separate coroutines: an interrupt in one would leave the generator that it awaits running for ever.
     """
 
     def __init__(
@@ -66,17 +66,22 @@ def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[L
 def locked_all(*locks: Lock[Any], wait: Duration | None = None) -> Block[tuple[Lock[Any], ...]]:
     """Acquire several locks, all or none, in a ``with`` or ``async with`` statement.
 
+    Example::
+
+        with locked_all(Account.locked("a-1"), Account.locked("a-2"), wait=5) as (a, b):
+            a.item.update([Account.balance.add(-10)])
+            b.item.update([Account.balance.add(10)])
+
     They are acquired in one canonical order whatever the order of the arguments, so that two callers never wait for
     each other in a circle. Several ranges of one hash key (or of one name) are acquired as one range that spans them,
-    because another party could enter their queue between the first and the second range.
+    because another caller could enter their queue between the first and the second range.
 
     If a process dies while it holds several locks, all of them are free after its lease and `max_clock_skew`. With
-    ``max_clock_skew=None`` the wait is one lease for each of them: a lock is looked at only once those before it are
+    ``max_clock_skew=None`` the wait is one lease for each of them: a lock is examined only once those before it are
     held.
 
     Args:
-        *locks: locks made by `Model.locked()` and `Model.locked_range()`; naming the same one twice
-            is fine.
+        *locks: locks made by `Model.locked()` and `Model.locked_range()`; naming the same one twice is fine.
         wait: one deadline for all of them, in seconds or as a timedelta; the longest `wait` of the locks by default.
 
     Returns:

@@ -124,7 +124,7 @@ class LockOptions:
         # An end more than two leases away says nothing: no clock is so wrong.
         if why is not None and 0 < until_ms - runtime.current.time_ms() <= 2000 * lease:
             raise ConfigurationError(
-                f"cannot lock {label}: {why} by {plain(first.owner)} (ticket {first.ticket}). All parties that use one "
+                f"cannot lock {label}: {why} by {plain(first.owner)} (ticket {first.ticket}). All callers that use one "
                 f"lock at the same time must agree on that."
             )
 

@@ -71,7 +71,7 @@ _unfinished: dict[str, LockRow] = {}
 def remove_entry(
     row: LockRow, entry_id: str, caller: LocalWaiter | None = None, entry: QueueEntry | None = None
 ) -> None:
-    """Remove an entry, if it is there or may still arrive. Raises only interrupts, after which a thread goes on.
+    """Remove an entry, if it is there or may still arrive. Raises only interrupts, after which a thread continues.
 
     An entry that is known is handed over to the next caller behind that leader of this process.
     """
@@ -120,7 +120,7 @@ def release(
 
     Raises:
         Refused: it is not there; `repeated` covers earlier requests as well.
-        Unavailable: no answer to the last request. A thread goes on: a busy partition refuses several requests in a
+        Unavailable: no response to the last request. A thread continues: a busy partition refuses several requests in a
             row, and waiters would wait for the whole lease.
     """
     after = local_queue.handover_to_next(caller, entry)

@@ -47,9 +47,9 @@ _LAST_S: Final = 253402300799
 class LockAttribute(Attribute[LockState]):
     """The lock of an item, kept inside the item that it protects.
 
-    Declare one on a model to embed its locks; one write request then both acquires the lock and
-    reads the item. The attribute is maintained by lock operations alone: on an instance it reads as the
-    `LockState` at the time the instance was loaded, and it cannot be assigned.
+    Declare one on a model to embed its locks (``lock = LockAttribute()``): then one request both acquires the lock and
+    reads the item. Only lock operations change the attribute. On an instance it reads as the `LockState` at the time
+    the instance was loaded, and it cannot be assigned.
 
     Args:
         attr_name: name in the stored item, if it differs from the Python name.
@@ -99,15 +99,22 @@ class LockAttribute(Attribute[LockState]):
 class VersionAttribute(PynamoVersionAttribute):
     """The number of writes of an item, and the condition of the next one (optimistic locking).
 
-    Used like PynamoDB's attribute of this name, on models that derive from `VersionedMixin` or
-    `LockableModel`. It is 1 when the item is first saved and goes up by one with each write. On an instance
-    it reads as an int, and as None before the item is stored.
+    Used like PynamoDB's attribute of this name, on models that derive from `VersionedMixin` or `LockableModel`. It is 1
+    when the item is first saved and goes up by one with each write. On an instance it reads as an int, and as None
+    before the item is stored.
 
-    Assign None to say that the item is not stored yet: the next save creates it, or fails.
-    Assign another number to say which version is expected, for a client that sent it (``If-Match``).
+    Example::
 
-    The item also gets the id of its last write, an attribute of 29 bytes plus its name: that of the version with
-    ``_write_id`` appended, unless ``Meta.write_id`` has another name, or None for no write ids.
+        account = Account.get("a-1")
+        version = account.version
+        account.save()
+        assert account.version == version + 1
+
+    Assign None to say that the item is not stored yet: the next save creates it, or fails. Assign another number to say
+    which version is expected, for a client that sent it (``If-Match``).
+
+    The item stores the id of its last write, too, in an attribute of 29 bytes plus its name: the name of the version
+    with ``_write_id`` appended, unless ``Meta.write_id`` has another name, or None for no write ids.
 
     Args:
         attr_name: name in the stored item, if it differs from the Python name.
@@ -147,7 +154,7 @@ def _refuse_stock_model(owner: type[Any], attribute: Attribute[Any]) -> None:
     if not hasattr(owner, "_writer"):
         raise ConfigurationError(
             f"{owner.__name__} has a {type(attribute).__name__} of pynamo_locking, but its base class is PynamoDB's, "
-            f"whose writes do not look at it: derive it from VersionedMixin and Model, or from LockableModel."
+            f"whose writes do not check it: derive it from VersionedMixin and Model, or from LockableModel."
         )
 
 
@@ -164,9 +171,21 @@ def _whole(value: Any) -> int:
 class TTLAttribute(PynamoTTLAttribute):
     """When an item expires, as in PynamoDB: assign an aware datetime, or a timedelta from now on.
 
-    "Now" is the clock of the library, which a test can set. DynamoDB deletes an expired item some time
-    later, usually within days; `ExpiringMixin` makes it count as absent at once. A model without that mixin gets a
-    warning: its expired items are found until then. PynamoDB's own attribute says that without one.
+    Example::
+
+        class Session(ExpiringMixin, LockableModel):
+            class Meta:
+                table_name = "sessions"
+
+            token = UnicodeAttribute(hash_key=True)
+            expires = TTLAttribute()
+
+        Session.create_table()
+        Session("s-1", expires=timedelta(minutes=30)).save()
+
+    "Now" is the clock of the library, which a test can set. DynamoDB deletes an expired item some time later, usually
+    within days; `ExpiringMixin` makes it count as absent at once. A model without that mixin gets a warning, since
+    reads find its expired items until then. To avoid the warning use PynamoDB's own attribute.
 
     Args:
         **options: those of PynamoDB's attribute; ``null=True`` for items that may have no end.
@@ -206,7 +225,7 @@ class TTLAttribute(PynamoTTLAttribute):
         return normal
 
 
-# The place of an item's lock: in the item, in a row of its own, or none.
+# The place of an item's lock: in the item, in a separate row, or none.
 
 
 if TYPE_CHECKING:

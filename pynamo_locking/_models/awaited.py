@@ -10,9 +10,9 @@ The function gives the name and the docstring, and is never called. Arguments an
 whichever class has overridden `get`, its method is called.
 
 PynamoDB blocks, so each call takes place in one of the 32 threads of this package, under the locks of the task. Tasks
-must not change an instance while a call for it is under way. A task that is cancelled while it reads hears of it at
-once. A task that is cancelled while it writes hears of it when the write has ended, which no cancellation can call
-back: with the error of the write, if there is one, as the cause.
+must not change an instance while a call for it is under way. If a task is cancelled while it reads, the cancellation is
+raised at once. While it writes, it is raised when the write has ended, which no cancellation can undo: with the error
+of the write, if there is one, as the cause.
 
 Rejected: to decorate a function that returns `Self`, which mypy loses on the way. A descriptor is asked with the class.
 """
@@ -122,7 +122,7 @@ def _take(found: Any, count: int) -> list[Any]:
 
 
 def in_place_of(method: Any, twin: Any, named: _Named) -> Any:
-    """Give a method the signature of another one, and the name and the docstring of the function it stands for."""
+    """Give a method the signature of another one, and the name and the docstring of the function it replaces."""
     twin = wraps(_function_of(method))(twin)
     twin.__name__, twin.__qualname__, twin.__doc__ = named.__name__, named.__qualname__, named.__doc__
     return classmethod(twin) if isinstance(method, classmethod) else twin

@@ -59,7 +59,7 @@ _M = TypeVar("_M", bound=GuardedMixin)
 class TransactWrite(PynamoTransactWrite):
     """Up to 100 writes, all or none, each guarded by the version, the lock and the expiry of its item.
 
-    Used like PynamoDB's class of this name, with models of this package and others mixed. Differences:
+    Used like PynamoDB's class of this name, with models of this package and others. Differences:
 
     * `save` takes `add_version_condition`, and `read` checks an item that is not written.
     * `insert_disjoint` and `move` place rows of models with intervals.
@@ -70,11 +70,18 @@ class TransactWrite(PynamoTransactWrite):
     * It can be committed once. An empty one sends nothing.
     * After an `update` the instance does not have the result, so saving it is refused until `refresh`.
 
+    Example::
+
+        source, target = Account.get("a-1"), Account.get("a-2")
+        with TransactWrite(connection=Connection()) as tx:
+            tx.update(source, [Account.balance.add(-10)])
+            tx.update(target, [Account.balance.add(10)])
+
     The errors below are raised when the ``with`` block ends. If the block raises, nothing is sent.
 
     Args:
-        client_request_token: names the transaction, so that an application can repeat it within ten
-            minutes from the same copies of its items, outside locks; a new token unless given.
+        client_request_token: names the transaction, so that an application can repeat it within ten minutes, with the
+            same copies of its items and outside locks; a new token unless given.
         **options: those of PynamoDB's class, above all `connection`.
 
     Raises:
@@ -129,9 +136,9 @@ class TransactWrite(PynamoTransactWrite):
     def check(self, item: Model) -> None:
         """Check that an item is still the one that was read, without writing it.
 
-        A transaction that decides by one item and writes another needs this: two such transactions could each be
-        consistent with what they read, and together violate a rule (write skew). An item that the transaction
-        also writes, with its version, needs no extra check.
+        Needed by a transaction that decides by one item and writes another: two such transactions could each be
+        consistent with what they read, and together violate a rule (write skew). An item that the transaction also
+        writes, with its version, needs no extra check.
 
         Args:
             item: an instance whose model has a version. For a new instance, the item must be absent.
@@ -303,7 +310,7 @@ class TransactWrite(PynamoTransactWrite):
             _check_replaces(before, write, key)
         elif self._assembly.size + needed > MOST_ACTIONS:
             raise _invalid(
-                f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a row of its own "
+                f"DynamoDB allows {MOST_ACTIONS} actions in a transaction (an item that is locked in a separate row "
                 f"counts twice, and each row of a unique value once). Use several, or guarded_batch().",
                 key[0],
             )
@@ -436,15 +443,15 @@ class _Job(Generic[M]):
 class GuardedBatch(Generic[M]):
     """Collects saves and deletes of one model, and writes them when the ``with`` block ends.
 
-    Each write is guarded as it would be alone: by its version, its lock, its condition. A refused write does not
-    stop the other writes, except those of the same native transaction.
+    Each write is checked like a single write: by its version, its lock, its condition. A refused write does not stop
+    the other writes, except those of the same native transaction.
 
-    Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result.
-    Made by `VersionedMixin.guarded_batch`.
+    Unlike PynamoDB's `batch_write`, nothing is written if the block raises, and every write has a result. Made by
+    `VersionedMixin.guarded_batch`.
 
     Attributes:
-        results: one `BatchResult` for each write, in the order in which they were added; empty until the
-            block has ended.
+        results: one `BatchResult` for each write, in the order in which they were added; empty until the block has
+            ended.
     """
 
     def __init__(self, *, transactions: bool, workers: int, on_progress: Callable[[int, int], object] | None) -> None:

@@ -60,7 +60,7 @@ G = TypeVar("G", bound=GuardedMixin)
 #: The most changes that one write makes.
 MOST: Final = 1_000
 
-#: How often a caller in line looks whether there is a leader, in seconds: an interrupt may have come before it led.
+#: How often a waiting caller checks whether there is a leader, in seconds: an interrupt may have come before it led.
 _POLL_S: Final = 1.0
 
 #: Whether a function of another caller may be running: it must not wait in a line itself.
@@ -303,7 +303,7 @@ def combined(change: QueuedChange[G]) -> G:
 
 
 async def acombined(change: QueuedChange[G]) -> G:
-    """Make a change together with those of other callers, while other tasks go on."""
+    """Make a change together with those of other callers, while other tasks run."""
     try:
         change.line_up()
         while not change.is_told:

@@ -1,9 +1,9 @@
 """Isolation levels of reads outside transactions: committed, or what transactions intend.
 
-An item with the intent of a transaction is judged by the record of that transaction: committed, then the values of the
-intent are put in place and shown; pending, then the values beside it are shown, or the intended ones with
-``"read_uncommitted"``; aborted or unknown, then the intent is dropped. A record that is pending is believed only for an
-intent that was read before it, so the records are forgotten before each later read. A snapshot looks past a pending
+An item with the intent of a transaction is judged by the record of that transaction: if it is committed, the values of
+the intent are applied and shown; if it is pending, the item's values are shown, or the intended ones with
+``"read_uncommitted"``; if it is aborted or unknown, the intent is dropped. A record that is pending is believed only
+for an intent that was read before it, so the records are forgotten before each later read. A snapshot ignores a pending
 intent only as R13 allows.
 
 Queries and scans read pages that grow, and count what they show, so a limit costs no read of a whole table. Rejected:
@@ -151,7 +151,7 @@ class IsolatedReader:
         return [*self.committed(model, list(zip(keys, self._stored(model, keys), strict=True)), self.resolver())]
 
     def resolver(self) -> Resolver:
-        """Return what resolves the intents that one operation meets."""
+        """Return what resolves the intents that one operation finds."""
         return Resolver(deadline=self._deadline, priority=self.priority)
 
     def committed(

@@ -54,17 +54,23 @@ if TYPE_CHECKING:
 class ExpiringMixin(GuardedMixin):
     """Makes expired items count as absent, although DynamoDB may keep them for days.
 
-    Put it before `Model`, `VersionedMixin` or `LockableModel` in the bases, and declare a `TTLAttribute`.
-    An item expires at the second in its attribute. An item without a value, or with NULL, never does. Nor does one
-    whose value is no number, as with DynamoDB's TTL: every read of it raises PynamoDB's
+    Put it before `Model`, `VersionedMixin` or `LockableModel` in the bases, and declare a `TTLAttribute`. An item
+    expires at the second in its attribute. An item without a value, or with NULL, never does. If the value is no
+    number, the item does not expire either, as with DynamoDB's TTL, and every read of it raises PynamoDB's
     `AttributeDeserializationError`.
 
-    * `get` and `refresh` raise ``DoesNotExist``; `query`, `scan`, `count` and `batch_get`, also through an
-      index, leave expired items out. DynamoDB still reads them, and charges for them.
-    * A save that creates an item replaces an expired one, in the same single request. A save of a copy that was
-      read before the item expired is refused.
-    * An update of an expired item is an update of an absent item: refused if it checks a version; otherwise the
-      old item is deleted first (2 requests more). In a transaction it is refused.
+    Example::
+
+        Ticket("t-1", expires=timedelta(seconds=-1)).save()
+        assert list(Ticket.scan()) == []
+        assert list(Ticket.scan(include_expired=True)) != []
+
+    * `get` and `refresh` raise ``DoesNotExist``; `query`, `scan`, `count` and `batch_get` leave expired items out, with
+      an index too. DynamoDB still reads them, and charges for them.
+    * A save that creates an item replaces an expired one, in the same single request. A save of a copy that was read
+      before the item expired is refused.
+    * An update of an expired item is an update of an absent item: refused if it checks a version; otherwise the old
+      item is deleted first (2 requests more). In a transaction it is refused.
     * A lock in an expired item cannot be acquired (`ItemNotFound`).
 
     Pass ``include_expired=True`` to see expired items. This process's clock decides what has expired, in seconds, as
@@ -81,7 +87,7 @@ class ExpiringMixin(GuardedMixin):
             if isinstance(attribute, TTLAttribute) and (attribute.is_hash_key or attribute.is_range_key):
                 raise ConfigurationError(
                     f"{cls.__name__}.{name} is a key of the table, and DynamoDB cannot filter by keys: keep the time "
-                    f"of expiry in an attribute of its own."
+                    f"of expiry in another attribute."
                 )
 
 
@@ -91,7 +97,7 @@ class ExpiringMixin(GuardedMixin):
 class VersionedMixin(GuardedMixin):
     """Adds optimistic locking to a model: put it right before `Model` in the bases.
 
-    ::
+    Example::
 
         class Office(VersionedMixin, Model):
             class Meta:
@@ -101,11 +107,10 @@ class VersionedMixin(GuardedMixin):
             name = UnicodeAttribute()
             version = VersionAttribute()
 
-    `LockableModel` includes this class. Everything that PynamoDB does with a version stays as it is,
-    and in addition:
+    `LockableModel` includes this class. It adds to what PynamoDB does with a version:
 
     * a refused write returns the stored item (`StaleVersion.current`), at no cost;
-    * a version only goes up, also with ``add_version_condition=False`` and with instances that have only a key;
+    * a version only goes up, even with ``add_version_condition=False`` or an instance that has only a key;
     * a write whose response was lost is recognised by its id, and an item that was deleted and created again is not
       mistaken for the old one.
     """
@@ -128,36 +133,42 @@ class VersionedMixin(GuardedMixin):
         consistent_read: bool = True,
         combine: bool = False,
     ) -> Self:
-        """Read an item, change it, save it; retry with the stored item if another writer was faster.
+        """Read an item, change it, save it; if another writer was faster, retry with the stored item (no lost update).
 
-        ``Account.modify("a-1", change=lambda account: account.add(10))``; with a model that has no range
-        key, the function may be the second argument.
+        Example::
+
+            def pay_in(account):
+                account.balance += 10
+
+            Account.modify("a-1", change=pay_in)
+
+        If the model has no range key, the function may be the second argument.
 
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            change: gets the item and changes it in place. It may be called `attempts` times, each time
-                with a fresh item. What it returns is ignored; if it raises, nothing is written.
+            change: gets the item and changes it in place. It may be called `attempts` times, each time with a fresh
+                item. What it returns is ignored; if it raises, nothing is written.
             attempts: the maximum number of attempts; 10 unless set. The first retry is immediate, with the item that
-                came with the refusal. Later retries wait with full jitter, up to 0.1 s, doubled each time, at most
-                2 s, and read the item again.
-            condition: must be true as well; if it is not, there is no retry.
+                came with the refusal. Later retries wait with full jitter, up to 0.1 s, doubled each time, at most 2 s,
+                and read the item again.
+            condition: must be true of the stored item; if it is false, there is no retry.
             create: begin with a new instance if there is no item; otherwise that is an error.
             consistent_read: whether the first read is consistent.
-            combine: share the read and the write with other callers of this process that change the same item at
-                the same time. Their functions are called in the order in which they came, each on an instance of its
-                own; one that raises changes nothing, and its caller alone hears of it. It may be called in another
-                thread, with the context variables of its caller, and the others wait for it: it must change its
-                instance only, and soon. Not together with `condition`, or inside the item's lock.
+            combine: share the read and the write with other callers of this process that change the same item at the
+                same time. The functions are called in the order in which their callers came, each with a separate
+                instance. If one raises, it changes nothing, and only its caller gets the error. A function may be
+                called in another thread, with the context variables of its caller, while the others wait: it must be
+                quick, and change its instance only. Not together with `condition`, or inside the item's lock.
 
         Returns:
-            The item as it was saved; with `combine` an instance of the caller's own, after the changes of all functions
-            of the write.
+            The item as it was saved; with `combine` a separate instance for each caller, with the changes of all
+            functions of the write.
 
         Raises:
             DoesNotExist: there is no such item, and `create` is False.
             StaleVersion, ItemLocked, TransactionConflict: the error of the last attempt; its message says so.
-            Conflict: the condition was not met.
+            Conflict: the condition was false.
             OutcomeUnknown: no response tells whether it was saved.
             ConfigurationError: the model has no version.
 
@@ -197,9 +208,9 @@ class VersionedMixin(GuardedMixin):
     ) -> Self:
         """Do what `modify` does, awaited; see there. `change` is a plain function, which is called in a thread.
 
-        With `combine` a task that waits for the write of another task occupies no thread. A task that is cancelled
-        meanwhile hears of it when `modify` has ended, with `combine` after the request that is under way; its change
-        may have been saved.
+        With `combine` a task that waits for the write of another task occupies no thread. If the task is cancelled
+        meanwhile, the cancellation is raised when `modify` has ended, with `combine` after the request that is under
+        way; its change may have been saved.
         """
         options: Any = {"attempts": attempts, "create": create, "consistent_read": consistent_read}
         if not combine:
@@ -215,7 +226,7 @@ class VersionedMixin(GuardedMixin):
         if condition is not None:
             raise ConfigurationError(
                 "modify(combine=True) shares its write with other callers, so it takes no condition: check it in the "
-                "function, and raise if it is not met."
+                "function, and raise if it is false."
             )
         if cls._target_held_here(hash_key, range_key) is not None:
             raise ConfigurationError(
@@ -269,11 +280,11 @@ class VersionedMixin(GuardedMixin):
         Use it after a change of data that belongs to the item and is stored elsewhere.
 
         Args:
-            condition: must be true as well.
+            condition: must be true of the stored item.
             add_version_condition: with False it increments any stored version.
 
         Raises:
-            StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`; also if there is no item.
+            StaleVersion, ItemLocked, LockLost, Conflict, OutcomeUnknown: as `update`, and if there is no item.
             ConfigurationError: the model has no version.
 
         Cost: 1 write. Source: JPA's ``LockModeType.OPTIMISTIC_FORCE_INCREMENT``.
@@ -292,7 +303,8 @@ class VersionedMixin(GuardedMixin):
     def check_unique(cls) -> UniqueReport:
         """Compare the items with the rows of their unique values (``Meta.unique``), and change nothing.
 
-        Other writers may be at work: what does not fit is looked at again, at one moment, before it is reported.
+        Safe to run concurrently with other writers: a mismatch is checked again by one transactional read before it is
+        reported.
 
         Returns:
             How many items and rows there are, and what does not fit.
@@ -309,12 +321,12 @@ class VersionedMixin(GuardedMixin):
     def repair_unique(cls) -> UniqueReport:
         """Write missing rows of unique values, and remove rows whose items do not have the value.
 
-        Run it once all writers have the ``Meta.unique``, and after writes without this package. Until then an item
-        without its row does not keep other items from its value. A value of several items is reported, and stays: give
-        one of the items another value, or delete it. It is safe beside other writers, and can be repeated.
+        Run it once all writers have the ``Meta.unique``, and after writes without this package. Until then the value of
+        an item without a row can be taken by other items. A value that several items have is only reported: give one of
+        the items another value, or delete it. It is safe to run concurrently with other writers, and to repeat.
 
         Returns:
-            What was found, and what of that was mended.
+            What was found, and what of that was repaired.
 
         Raises:
             ConfigurationError, TransactionConflict: as `check_unique`.
@@ -340,15 +352,15 @@ class VersionedMixin(GuardedMixin):
         See `GuardedBatch`. Nothing is sent before the ``with`` block ends, and nothing at all if it raises.
 
         Args:
-            transactions: write in native transactions of up to 100, each all or none, at two write units
-                for each KB; otherwise by statements, 25 in a request, each for itself.
+            transactions: write in native transactions of up to 100, each all or none, at two write units for each KB;
+                otherwise by independent statements, 25 in a request.
             workers: how many requests at once.
             on_progress: called after each request with the number of writes done and of all.
 
         Raises:
             BatchError: some writes were not applied; its `results` say which, and why.
 
-        Cost: 1 request for each 25 writes. 1 write more for one that is refused, or that no statement can say.
+        Cost: 1 request for each 25 writes. 1 write more for each that is refused, or that no statement can express.
         """
         return GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)
 
@@ -361,7 +373,7 @@ class LockableMixin(VersionedMixin):
 
     The lock is kept in the item itself if the model declares a `LockAttribute`, and in a row of the `NamedLock` class
     named by ``Meta.lock_table`` otherwise. ``Meta.lock_settings`` may hold a `LockSettings`. With
-    ``Meta.enforce_locks = "ranges"``, or ``"table"``, every write through the model is refused while another party has
+    ``Meta.enforce_locks = "ranges"``, or ``"table"``, every write through the model is refused while another owner has
     locked a range around the item, or the table.
 
     Inside a lock, `save`, `update` and `delete` of the locked item are refused by DynamoDB once the
@@ -396,30 +408,35 @@ class LockableMixin(VersionedMixin):
     ) -> Lock[Self]:
         """Return the lock of one item, to be used in a ``with`` or ``async with`` statement.
 
-        First come, first served, in every mode: readers that come after a waiting writer wait behind it.
-        Inside, `lock.item` is the item as it was when the lock was acquired. For the guarantees under faults see
-        `Lock`.
+        Example::
+
+            with Account.locked("a-1", wait=5) as lock:
+                account = lock.item
+                account.balance += 10
+                account.save()
+
+        First come, first served, in every mode: readers that arrive after a waiting writer wait behind it. Inside,
+        `lock.item` is the item as it was when the lock was acquired. For the guarantees under faults see `Lock`.
 
         Args:
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            wait: how long to wait for the lock, in seconds or as a timedelta; 0 fails at once if
-                the queue is not empty, ``math.inf`` waits for ever. 60 s unless set.
-            lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s
-                unless set.
-            heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that
-                is long enough. With ``"progress"`` the background renews only while the work calls `Lock.progress`.
+            wait: how long to wait for the lock, in seconds or as a timedelta; 0 fails at once if the queue is not
+                empty, ``math.inf`` waits for ever. 60 s unless set.
+            lease: how long the lock survives without a renewal, in seconds or as a timedelta. 60 s unless set.
+            heartbeat: renew in the background. With False the caller renews (`Lock.renew`), or chooses a lease that is
+                long enough. With ``"progress"`` the background renews only while the work calls `Lock.progress`.
             max_hold: how long to hold the lock at most, in seconds or as a timedelta, counted from the grant. Then it
                 is lost, and no longer renewed, even if the work hangs. Without end unless set.
-            shared: hold the lock together with other shared holders, and never beside an exclusive one. Writes of
-                the item are refused then, before any request. A shared holder cannot upgrade; an exclusive holder
+            shared: a reader lock: hold it together with other shared holders, but never with an exclusive one. Writes
+                of the item are refused then, before any request. A shared holder cannot upgrade; an exclusive holder
                 can `Lock.downgrade`.
-            permits: how many may hold it at once, a semaphore; all callers at the same time must pass the same
-                number. Above 1, writes of the item are refused as for `shared`. If the same thread or task asks
-                again, it gets the same permit.
+            permits: a semaphore: how many may hold the lock at once; all concurrent callers must pass the same number.
+                Above 1, writes of the item are refused as for `shared`. If the same thread or task asks again, it gets
+                the same permit.
             owner: label for people of at most 256 bytes; host, process and thread unless given.
-            on_lost: a plain function, called once with the reason, on a thread of its own, when loss is proven. If no
-                thread can be started, it runs on the thread that detects the loss.
+            on_lost: a plain function, called once with the reason, in a separate thread, when the loss is proven. If no
+                thread can be started, it runs in the thread that detects the loss.
             settings: instead of ``Meta.lock_settings``.
 
         Returns:
@@ -428,8 +445,8 @@ class LockableMixin(VersionedMixin):
         Raises:
             ConfigurationError: for arguments that cannot work. No request has been made.
 
-        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 1 refused
-        write; shared or with permits 2 writes.
+        Cost: none here; 1 write to enter, 1 to leave, no read. A failed attempt with ``wait=0``: 1 refused write;
+        shared or with permits 2 writes.
         """
         terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
         terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
@@ -453,17 +470,18 @@ class LockableMixin(VersionedMixin):
     def locked_range(cls, hash_key: Any, lower: Any, upper: Any, **options: Unpack[RangeKeywords]) -> Lock[Self]:
         """Return the lock of all items of a hash key whose range keys lie in ``[lower, upper)``.
 
-        It conflicts with overlapping ranges of that hash key, also where no item is yet; ranges that only touch do not
-        conflict. First come, first served: small ranges that come later wait behind a large range. With
-        ``Meta.enforce_locks`` all writes through the model that are in the range are refused meanwhile (`ItemLocked`),
-        except those of the holder; a row with an interval (`IntervalMixin`) is in the range if a part of its interval
-        is. Without it only other locks of ranges meet this one. Inside, writes of items in the range are refused by
-        DynamoDB once the lock is lost, and reads see everything that earlier holders wrote. Locks of single items,
-        which `locked` takes, ignore ranges; so do writes of items that carry a `LockAttribute` of their own.
+        It conflicts with overlapping ranges of that hash key, whether the range has items or not; ranges that only
+        touch do not conflict. First come, first served: small ranges that arrive later wait behind a large range.
 
-        The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a
-        `NamedLock` it is a range of a name, and the bounds are numbers, strings, bytes or aware datetimes;
-        `locked` of that name is the whole of it.
+        With ``Meta.enforce_locks`` all other writes in the range through the model raise `ItemLocked` meanwhile; a row
+        with an interval (`IntervalMixin`) is in the range if a part of its interval is. Without it the lock only
+        excludes other range locks. Inside, writes of items in the range are refused by DynamoDB once the lock is lost,
+        and reads see everything that earlier holders wrote. Locks of single items (`locked`) ignore ranges; so do
+        writes of items whose model has a `LockAttribute`.
+
+        The lock is kept in the table named by ``Meta.lock_table``, in one row for each hash key. Of a `NamedLock` it is
+        a range of a name, and the bounds are numbers, strings, bytes or aware datetimes; `locked` of that name locks
+        the whole name.
 
         Args:
             hash_key: the hash key; the name, of a `NamedLock`.
@@ -487,21 +505,19 @@ class LockableMixin(VersionedMixin):
 
     @classmethod
     def locked_table(cls, **options: Unpack[RangeKeywords]) -> Lock[Self]:
-        """Return the lock of all items of the table, which every write through the model meets.
+        """Return the lock of all items of the table, against which every write through the model is checked.
 
         Writes from outside are refused with `ItemLocked`. Inside, writes are refused by DynamoDB once the lock is lost.
-        It is a lock of its own, and does not wait for locks of ranges or of single items. Writes by their holders are
-        refused like all other writes. The arguments are those of `locked`, without `permits`; there is no `item`.
+        It does not wait for locks of ranges or of single items; writes by their holders are refused like all other
+        writes. The arguments are those of `locked`, without `permits`; there is no `item`.
 
         Raises:
-            ConfigurationError: the model has no ``Meta.enforce_locks = "table"``: its writers would not meet the lock.
+            ConfigurationError: the model has no ``Meta.enforce_locks = "table"``: its writers would ignore the lock.
 
         Cost: 1 write to enter, 1 to leave.
         """
         if cls._enforces() != "table":
-            raise ConfigurationError(
-                f"writers of {cls.__name__} do not meet such a lock: set Meta.enforce_locks = 'table'."
-            )
+            raise ConfigurationError(f"writers of {cls.__name__} ignore such a lock: set Meta.enforce_locks = 'table'.")
         lock_mode = make_lock_mode(shared=options.pop("shared", False))
         return cls._make_lock(cls._table_target, lock_mode, **options)
 
@@ -510,6 +526,12 @@ class LockableMixin(VersionedMixin):
         cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]
     ) -> Block[Lock[Self] | None]:
         """Acquire the lock if it is free: ``with Job.try_locked("j-1") as lock: if lock is not None: ...``.
+
+        Example::
+
+            with Account.try_locked("a-1") as lock:
+                if lock is not None:
+                    lock.item.update([Account.balance.add(10)])
 
         The arguments are those of `locked`; `wait` is 0 unless given.
 
@@ -529,12 +551,12 @@ class LockableMixin(VersionedMixin):
 
     @classmethod
     def locked_first(cls, keys: Iterable[Any], **options: Unpack[LockKeywords]) -> Block[Lock[Self] | None]:
-        """Acquire the first of several locks that is free, skipping those that are not: for work queues.
+        """Acquire the first of several locks that is free, and skip the others: for work queues.
 
-        Like SQL's ``SKIP LOCKED``: workers that pass the same list take different items. With a
-        `LockAttribute`, items that do not exist (any more) are skipped as well; with ``Meta.lock_table`` their locks
-        are acquired, and `lock.item` raises DoesNotExist. Check `lock.item` to see whether the work is still to be
-        done. A lock that this thread or task already holds counts as free, and is acquired again.
+        Like SQL's ``SKIP LOCKED``: workers that pass the same list take different items. With a `LockAttribute`, items
+        that do not exist (any more) are skipped; with ``Meta.lock_table`` their locks are acquired, and `lock.item`
+        raises DoesNotExist. Check `lock.item` to see whether the work is still to be done. A lock that this thread or
+        task already holds counts as free, and is acquired again.
 
         Args:
             keys: hash keys, or pairs of hash and range key, in the order of preference.
@@ -544,7 +566,7 @@ class LockableMixin(VersionedMixin):
             A context manager, also for ``async with``, that yields the held lock, or None if none was free.
 
         Raises:
-            ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; ConfigurationError also if
+            ConfigurationError, LockLost, OutcomeUnknown: on entering, as `Lock.acquire`; a ConfigurationError, too, if
                 this thread or task shares one that it would need exclusively.
             LockLost: on leaving, as `Lock.release`.
 
@@ -566,10 +588,15 @@ class LockableMixin(VersionedMixin):
     def edit(cls, hash_key: Any, range_key: Any = None, **options: Unpack[LockKeywords]) -> Edit[Self]:
         """Lock an item, change it, save it: ``with Account.edit("a-1") as account: ...``, or ``async with``.
 
-        The request that acquires the lock reads the item, and the request that releases it saves the item.
-        If the block raises, nothing is saved; each of nested blocks undoes its own changes only. A task that is
-        cancelled during the save receives the cancellation after the item is saved and the lock released.
-        The arguments are those of `locked`, without `shared` and `permits`.
+        Example::
+
+            with Account.edit("a-1") as account:
+                account.balance += 10
+
+        The request that acquires the lock reads the item, and the request that releases it saves the item. If the block
+        raises, nothing is saved; a nested block undoes only its own changes. A task that is cancelled during the save
+        receives the cancellation after the item is saved and the lock released. The arguments are those of `locked`,
+        without `shared` and `permits`.
 
         Returns:
             A context manager that yields the item.
@@ -578,10 +605,10 @@ class LockableMixin(VersionedMixin):
             LockTimeout, ItemNotFound, ConfigurationError: on entering, as `Lock.acquire`.
             LockLost: on leaving; nothing was saved.
             OutcomeUnknown: on leaving; no response tells whether the item was saved.
-            PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was
-                written through another instance in the block: `StaleVersion`.
+            PutError: on leaving, if the model's version changed (a writer that does not lock), or the item was written
+                through another instance in the block: `StaleVersion`.
 
-        Cost: 2 writes, no read. With the lock in a row of its own: 1 write, 1 read, 1 transaction.
+        Cost: 2 writes, no read. With the lock in a separate row: 1 write, 1 read, 1 transaction.
         """
         lock = cls.locked(hash_key, range_key, **options)
         if not handle_of(lock).options.lock_mode.may_write:
@@ -599,7 +626,7 @@ class LockableMixin(VersionedMixin):
             range_key: the item's range key, if the model has one. Without it: the ranges of that hash key.
 
         Returns:
-            A `LockState`; both tuples are empty when the lock is free, also if there is no such item.
+            A `LockState`; both tuples are empty when the lock is free, or there is no such item.
 
         Raises:
             LockingError: no response came.
@@ -620,18 +647,17 @@ class LockableMixin(VersionedMixin):
     def break_lock(
         cls, hash_key: Any, range_key: Any = None, *, ticket: int | None = None, force: bool = False
     ) -> bool:
-        """Remove an entry from a queue by hand, whether its owner lives or not; or repair a broken lock document.
+        """Remove an entry from a queue by hand, whether its owner is running or not; or repair a broken lock document.
 
-        The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets
-        its `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile.
-        If the entry stands for several callers of one process (`QueueEntry.members`), all of them lose their tickets:
-        the first one is the owner, and the others enter the queue anew.
+        The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets its
+        `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile. If the
+        entry is shared by several callers of one process (`QueueEntry.members`), all of them lose their tickets: the
+        first one is the owner, and the others enter the queue again.
 
         With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
         every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read;
-        unreadable ones lose their place, as after a deletion of the document. The values of the item stay, and so
-        does a readable intent of a transaction; an unreadable intent is dropped, with its unfinished
-        writes.
+        unreadable ones lose their place, as after a deletion of the document. The values of the item stay, and so does
+        a readable intent of a transaction; an unreadable intent is dropped, with its unfinished writes.
 
         Args:
             hash_key: the item's hash key.

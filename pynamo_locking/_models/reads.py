@@ -373,7 +373,7 @@ class ReadingMixin(PlacedMixin):
 
 
 def _listed(attributes_to_get: Any) -> list[Any] | None:
-    """Return the attributes to read as the list that PynamoDB wants; None for all."""
+    """Return the attributes to read as the list that PynamoDB takes; None for all."""
     if attributes_to_get is None:
         return None
     return [attributes_to_get] if isinstance(attributes_to_get, (str, Attribute, Path)) else [*attributes_to_get]

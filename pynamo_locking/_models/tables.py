@@ -44,7 +44,7 @@ _POLL_S: Final = 1.0
 
 
 class Audited(NamedTuple):
-    """Where a model keeps what an auditor of writes looks at: stored names, each None if there is none.
+    """Where a model keeps what an auditor of writes checks: stored names, each None if there is none.
 
     Attributes:
         model: the class.
@@ -72,7 +72,7 @@ class Audited(NamedTuple):
 
 
 def audited(model: type[Model]) -> Audited:
-    """Return where a model keeps what an auditor looks at; `ConfigurationError` if it has no table."""
+    """Return where a model keeps what an auditor checks; `ConfigurationError` if it has no table."""
     check_place(model)
     shape, lock, ttl = versions.shape_of(model), getattr(model, "_lock_attribute", lambda: None)(), _ttl_of(model)
     return Audited(
@@ -166,7 +166,7 @@ def place_of(model: Any) -> str:
 
 
 def is_own(model: Any, image: Image) -> bool:
-    """Tell whether a row of a table of locks or transactions is not, by its key, an item of others beside them."""
+    """Tell by its key whether a row of a table of locks or transactions belongs to them, not to another program."""
     return own_keys_of(model).name_in(image) is not None
 
 
@@ -255,7 +255,7 @@ def _name(model: Any, image: Image) -> str:
     return own_keys_of(model).name_in(image) or ""
 
 
-# Rows of ours as PynamoDB's models see them, also where they are in a table of other items.
+# Rows of ours as PynamoDB's models see them, even in a table of other items.
 
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ _RANGE_KEY: Final = "_range_key_beside"
 
 
 class _Part(UnicodeAttribute):
-    """A key whose stored value begins with a text of its own, before the name."""
+    """A key whose stored value begins with a fixed prefix, before the name."""
 
     def __init__(self, begin: str, **options: Any) -> None:
         super().__init__(**options)
@@ -438,7 +438,7 @@ class OwnTable(OwnRows):
             read_capacity_units: as for PynamoDB's `Model.create_table`.
             write_capacity_units: as there.
             billing_mode: as there; ``"PAY_PER_REQUEST"`` unless `Meta` or an argument says otherwise.
-            ignore_update_ttl_errors: as there; also if TTL is enabled for another attribute.
+            ignore_update_ttl_errors: as there, and if TTL is enabled for another attribute.
             enable_ttl: enable TTL for an existing table, whatever is in it.
 
         Raises:

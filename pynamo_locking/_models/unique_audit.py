@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pynamo_locking._models.attributes import PlacedMixin
 
 
-#: How often a problem is looked at that other writers change meanwhile.
+#: How often a problem is read again that other writers change meanwhile.
 _MOST_READS: Final = 3
 
 MISSING: Final = "missing row"
@@ -72,7 +72,7 @@ class UniqueReport:
     """What `check_unique` and `repair_unique` have found.
 
     Attributes:
-        items: how many items were looked at.
+        items: how many items were read.
         rows: how many rows were.
         problems: what does not fit.
     """

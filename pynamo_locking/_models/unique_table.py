@@ -32,9 +32,9 @@ class _HolderAttribute(Attribute["Mapping[str, Any]"]):
 
 
 class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
-    """One row for each unique value of other models, written together with the item that has the value.
+    """Unique constraints: one row for each unique value of a model, written together with the item that has the value.
 
-    Subclass it with a table of its own, and name the class in the ``Meta.unique_table`` of your models::
+    Subclass it, with a separate table, and name the class in the ``Meta.unique_table`` of your models::
 
         class Uniques(UniqueTable):
             class Meta:
@@ -51,7 +51,7 @@ class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
     written in transactions of more than a hundred actions, give this class the same ``Meta.transaction_table``. Do not
     write its rows by hand: `VersionedMixin.repair_unique` mends them.
 
-    With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
+    With ``keys`` and ``prefix`` in the Meta the rows share a table with other items, as those of a `NamedLock` can.
     """
 
     _holds_unique_values: ClassVar[bool] = True

@@ -94,7 +94,7 @@ _M = TypeVar("_M", bound="GuardedMixin")
 
 
 def prepare_save(item: object, way: str) -> None:
-    """Do what `save` does first, for a way that does not call it; refuse a model with a `save` of its own."""
+    """Do what `save` does first, for a way that does not call it; refuse a model that overrides `save`."""
     if isinstance(item, GuardedMixin):
         item._refuse_own_save(way)
         item._prepare_save()
@@ -128,7 +128,7 @@ class Placed(Protocol):
         """The items of `tx`."""
 
     def locks(self) -> Iterator[Lock[Any]]:
-        """Yield the locks to hold before, if the caller wants any."""
+        """Yield the locks to hold before, if the caller asked for any."""
         ...
 
     def stage(self) -> None:
@@ -262,9 +262,9 @@ class GuardedMixin(ReadingMixin):
         A save whose response was lost is recognised by its write id, in an item that has them.
 
         Args:
-            condition: must be true as well.
-            add_version_condition: with False the item is overwritten whatever its version; the stored
-                version still goes up by one, never back.
+            condition: must be true of the stored item.
+            add_version_condition: with False the item is overwritten whatever its version; the stored version still
+                goes up by one, never back.
 
         Returns:
             DynamoDB's response; if it was lost, the stored item under ``"Attributes"``. Empty if the write was a
@@ -281,8 +281,8 @@ class GuardedMixin(ReadingMixin):
             ConfigurationError: the item was read in part, with `attributes_to_get` or from an index that does not
                 project all of its attributes, and would lose the others. Nothing was sent.
 
-        Cost: 1 write, no read, also when it is refused. With the lock in a row of its own: 1 transaction
-        of two writes inside the lock.
+        Cost: 1 write, no read, even when it is refused. With the lock in a separate row: 1 transaction of two writes
+        inside the lock.
         """
         self._prepare_save()
         return self._save_prepared(condition, add_version_condition=add_version_condition)
@@ -306,21 +306,21 @@ class GuardedMixin(ReadingMixin):
     ) -> Any:
         """Update the item, guarded by its version and its lock. See PynamoDB's `Model.update`.
 
-        Of an absent item it makes one with the key and what the actions set, as in PynamoDB; with `must_exist` that is
-        a `Conflict`, and nothing is written.
+        If the item is absent, it is created with the key and what the actions set, as in PynamoDB; with `must_exist`
+        that is a `Conflict`, and nothing is written.
 
         The list of actions is not changed. Errors are those of `save`, as `UpdateError`.
 
-        With ``add_version_condition=False`` and incrementing actions (`add`, `append`, `increment`) a second copy
-        would increment twice. Such an update of an item with write ids is therefore sent only once: if its response is
-        lost, the item is read, and either shows the write, or the outcome is unknown.
+        With ``add_version_condition=False`` and incrementing actions (`add`, `append`, ``set(attribute + 1)``) a second
+        copy would increment twice. Such an update of an item with write ids is therefore sent only once: if its
+        response is lost, the item is read, and either shows the write, or the outcome is unknown.
 
         Inside a lock, an item without a version cannot be saved after an update whose outcome is unknown
         (`StaleVersion`, nothing is sent) until it is read again: the instance may lack that update. The same holds if
-        the lock is in a row of its own and the read after the transaction got no response: a warning is logged then,
-        and the instance keeps its old attributes.
+        the lock is in a separate row and the read after the transaction got no response: a warning is logged then, and
+        the instance keeps its old attributes.
 
-        Cost: 1 write. With the lock in a row of its own: 1 transaction and 1 read inside the lock.
+        Cost: 1 write. With the lock in a separate row: 1 transaction and 1 read inside the lock.
         """
         if must_exist:
             condition = conditions.both(condition, hash_attribute_of(type(self)).exists())
@@ -333,13 +333,14 @@ class GuardedMixin(ReadingMixin):
     def delete(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> Any:
         """Delete the item, guarded by its version and its lock. See PynamoDB's `Model.delete`.
 
-        An embedded lock is deleted with its item: all waiters get `ItemNotFound`. Errors are
-        those of `save`, as `DeleteError`.
+        An embedded lock is deleted with its item: all waiters get `ItemNotFound`. Errors are those of `save`, as
+        `DeleteError`.
 
-        A delete that had to be sent again and then finds no item succeeds, even if another writer deleted it: the
-        item in the version that was read is gone. To find out *who* deletes it, mark the item by an update first.
+        A delete that had to be sent again and then finds no item succeeds, even if another writer deleted it: the item
+        in the version that was read is gone. To find out *who* deletes it, update the item first, for example with a
+        flag.
 
-        Cost: 1 write. With the lock in a row of its own: 1 transaction inside the lock.
+        Cost: 1 write. With the lock in a separate row: 1 transaction inside the lock.
         """
         written = self._writer()
         if written is None:
@@ -362,8 +363,8 @@ class GuardedMixin(ReadingMixin):
     def refresh(self, consistent_read: bool = False, *, include_expired: bool = False) -> None:
         """Load the item again; consistently inside its lock. See PynamoDB's `Model.refresh`.
 
-        Afterwards, an instance that was read under a lock since lost or released no longer belongs to that lock, and
-        an instance that is stale after a write of another instance under the same lock can be saved again.
+        Afterwards an instance that was read under a lock since lost or released no longer belongs to that lock. An
+        instance that was stale because another instance was written under the same lock can be saved again.
 
         Raises:
             DoesNotExist: there is no such item any more, or it has expired. The instance is what it was.
@@ -403,7 +404,7 @@ class GuardedMixin(ReadingMixin):
         writer = self._writer()
         if writer is not None and writer.separate:
             raise ConfigurationError(
-                f"{writer.separate[0].row.label} is locked in a row of its own, and PynamoDB's TransactWrite cannot "
+                f"{writer.separate[0].row.label} is locked in a separate row, and PynamoDB's TransactWrite cannot "
                 f"check that row. Use pynamo_locking.TransactWrite."
             )
         return writer
@@ -479,7 +480,7 @@ class GuardedMixin(ReadingMixin):
 
 
 def _sent_by_pynamodb(kwargs: dict[str, Any], return_values_on_condition_failure: str | None) -> dict[str, Any]:
-    """Return a request with the attributes that PynamoDB's caller wants of a refused item."""
+    """Return a request with the attributes that PynamoDB's caller asked for of a refused item."""
     del kwargs["ReturnValuesOnConditionCheckFailure"]
     if return_values_on_condition_failure is not None:
         kwargs["ReturnValuesOnConditionCheckFailure"] = return_values_on_condition_failure.upper()

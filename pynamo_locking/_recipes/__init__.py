@@ -1,1 +1,1 @@
-"""What people take a lock for: a name of their own, a job, a leader, a call that may be made twice."""
+"""What people use a lock for: a name, a job, a leader, a call that may be made twice."""

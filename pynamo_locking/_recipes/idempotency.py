@@ -62,7 +62,7 @@ KEEP_S: Final = 86_400.0
 #: A century: times beyond it are not sure to fit into what DynamoDB and Python take for a time.
 _LONGEST_KEEP_S: Final = 36_525 * 86_400.0
 
-#: So many bytes of result fit into an item of DynamoDB, beside the lock and its waiters.
+#: So many bytes of result fit into an item of DynamoDB, together with the lock and its waiters.
 _LARGEST_RESULT: Final = 390_000
 
 
@@ -87,22 +87,21 @@ class _AlreadyAnswered(Exception):  # noqa: N818 - no error: it ends the wait fo
 
 
 class IdempotencyTable(NamedLock):
-    """The table of calls that may be made twice: for each key its result, or the lock of the call that is under way.
+    """The table of idempotency keys: for each key the stored result, or the lock of the call in progress.
 
-    Subclass it with a table of its own; its rows are created and removed automatically::
+    Subclass it, with a separate table. Rows are created and removed automatically.
+
+    Example::
 
         class Calls(IdempotencyTable):
             class Meta:
                 table_name = "calls"
                 region = "eu-west-1"
 
-        @idempotent(Calls, key="order_id", payload="amount")
-        def charge(order_id: str, amount: int) -> str:
-            ...
+        Calls.create_table()
 
-    See `idempotent` for the guarantees. A row is a lock of its key while a call is in progress; the write that stores
-    the result removes the lock. DynamoDB's TTL removes a row a day after its result is no longer kept. Nothing depends
-    on when that happens.
+    See `idempotent` for the guarantees. The write that stores the result removes the lock of the key. DynamoDB's TTL
+    removes a row a day after its result has expired. Nothing depends on when that happens.
     """
 
     _kind: ClassVar[str] = "call"
@@ -133,12 +132,12 @@ class IdempotencyTable(NamedLock):
     ) -> IdempotentCall:
         """Return a block that is one call, in a ``with`` or ``async with`` statement. `idempotent` makes one of a call.
 
-        ::
+        Example::
 
-            with Calls.call("charge-17", payload=order) as call:
+            with Calls.call("charge-17", payload={"amount": 30}) as call:
                 if not call.is_repeated:
-                    call.result = charge(order)
-            return call.result
+                    call.result = charge(30)
+            assert call.result == "charged 30"
 
         Args:
             key: names the call among all that share the table; 2,048 bytes at most.
@@ -286,9 +285,7 @@ class IdempotentCall:
     @result.setter
     def result(self, value: Any) -> None:
         if self.is_repeated:
-            raise ConfigurationError(
-                f"the call {self.key!r:.80} has its result already: look at call.is_repeated first."
-            )
+            raise ConfigurationError(f"the call {self.key!r:.80} has its result already: check call.is_repeated first.")
         if self._edit.is_undone:  # another attempt has another result
             self._edit.by, self._edit.is_undone, self._text = None, False, None
         if self._text is not None:
@@ -317,7 +314,7 @@ class IdempotentCall:
             ConfigurationError: no transaction is open, or it is read only or has an `idempotency_key`; or the call is
                 repeated, complete or itself in a transaction.
 
-        Cost: one action of the commit. The end of the block then costs 1 write, as without.
+        Cost: one action of the commit. The end of the block costs 1 write, with or without it.
         """
         tx = current_transaction()
         if tx is None or self._in is not None:
@@ -498,25 +495,28 @@ def idempotent(  # noqa: PLR0913 - options
     store_errors: tuple[type[Exception], ...] = (),
     serializer: Serializer = json,
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Run a function once for each key: a second call returns the stored result of the first, and does nothing.
+    """Run a function once for each idempotency key: a second call returns the stored result of the first.
 
-    ::
+    Example::
 
         @idempotent(Calls, key="order_id", payload="amount")
-        def charge(order_id: str, amount: int) -> str:
-            ...
+        def charge_order(order_id: str, amount: int) -> str:
+            return charge(amount)
 
-    Also for coroutine functions. Every caller gets what the serializer makes of the stored text, the first one too: a
-    tuple becomes a list. A function that raises stores nothing, and its key is free again, unless the exception is in
-    `store_errors`. One that returns what cannot be serialized raises as well.
+        assert charge_order("o-1", 20) == charge_order("o-1", 20) == "charged 20"
 
-    Guaranteed under crashes, lost answers and pauses: of all calls with one key, one result is stored, and returned
+    The function may be a coroutine function. Every caller, the first one included, gets what the serializer makes of
+    the stored text: a tuple becomes a list. A function that raises stores nothing, and its key is free again, unless
+    the exception is in `store_errors`. If the result cannot be serialized, the call raises as well.
+
+    Guaranteed under crashes, lost responses and pauses: of all calls with one key, one result is stored, and returned
     until `expires_after` has passed. While a call is in progress, other calls wait or are refused. A call that ends
-    after its key was taken over raises `LockLost`, and its result is not stored. Not guaranteed: that the effects of
-    the function elsewhere happen once. If its process dies after the effect and before the result is stored, the next
-    call repeats the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a system that can refuse it.
-    Changes of items are made once inside a `transaction`, as ``@transactional()`` above this decorator opens it: the
-    commit stores the items and the result, and no lock is acquired.
+    after another caller took over its key raises `LockLost`, and its result is not stored.
+
+    Not guaranteed: that effects outside DynamoDB happen once. If the process dies after the effect and before the
+    result is stored, the next call repeats the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a
+    system that can refuse it. Changes of items are made once inside a `transaction`, for example with
+    ``@transactional()`` above this decorator: the commit stores the items and the result, and no lock is acquired.
 
     In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
     ``lambda_context`` of `IdempotencyTable.call`.
@@ -528,10 +528,11 @@ def idempotent(  # noqa: PLR0913 - options
         payload: what else must be the same if a key comes again: the name of an argument, or a function of all
             arguments, whose value is JSON or bytes. None compares nothing.
         key_prefix: what the stored key begins with; the function's module and qualified name unless given. Give one to
-            a function that may be renamed or moved: its keys would be forgotten. Functions that share a table and have
-            one qualified name need one too: two programs' ``__main__.run``, two Lambda functions' ``app.handler``, a
-            function that is made anew by each call of another one. They would get each other's results.
-        expires_after: for how long a result counts. See `IdempotencyTable.call`, for all that follow as well.
+            a function that may be renamed or moved: its keys would be forgotten. Functions that share a table and a
+            qualified name would get each other's results, so give each a prefix: two programs' ``__main__.run``, two
+            Lambda functions' ``app.handler``, a function that each call of another function defines.
+        expires_after: for how long a result counts. This and the following arguments are those of
+            `IdempotencyTable.call`.
         wait: how long to wait for a call that is in progress elsewhere; 0 refuses at once.
         lease: how long a call in progress survives without a renewal.
         heartbeat: renew in the background.
@@ -544,7 +545,7 @@ def idempotent(  # noqa: PLR0913 - options
     Raises:
         PayloadMismatch: the key was used with another payload. Nothing was done.
         LockTimeout: a call with this key is in progress elsewhere. Nothing was done.
-        LockLost: the call took longer than its lease and was taken over. What it did stays done.
+        LockLost: the call took longer than its lease, and another call took over its key. Its effects stay.
         OutcomeUnknown: no response tells whether the result was stored. Another call tells.
         InvalidInput: the key is no text, or is empty or too long.
         ConfigurationError: the result is too large for an item; or of the decorator: its arguments cannot work, or the

@@ -46,8 +46,8 @@ _started_by: ContextVar[LeaderElection | None] = ContextVar("pynamo_locking_star
 class LeaderTerm:
     """The time for which a process leads, from its election until it loses the lock or resigns.
 
-    At most one process believes to be in a term, by its own clock, under the faults that `Lock` names. Work that does
-    not ask, or that a pause interrupts after it has asked, may go on when the next term has begun: guard its writes.
+    Under the faults that `Lock` names, at most one process is in a term, by its own clock. Work that does not ask, or
+    is paused after it has asked, may continue when the next term has begun: guard its writes.
 
     Attributes:
         ticket: the number of the term, and fencing token: larger than that of each earlier term.
@@ -71,7 +71,7 @@ class LeaderTerm:
         return not self._wish and not self.reason and self._lock.is_held
 
     def progress(self) -> None:
-        """Tell that the work goes on, at least once in two thirds of a lease. No request; from any thread or task.
+        """Signal that the work is making progress, at least once in two thirds of a lease, from any thread. No request.
 
         Raises:
             LockLost: the term has ended, so the work must stop.
@@ -97,11 +97,11 @@ class LeaderTerm:
         self._lasting().add_check_to(transaction)
 
     def resign(self) -> None:
-        """End the term. The campaign goes on, behind the waiting candidates."""
+        """End the term. The process is a candidate again, behind the waiting ones."""
         self._end_with("resigned")
 
     def _lasting(self) -> Lock[Any]:
-        """Return the lock, after a look at the clock: the campaign's thread may come later, after a pause."""
+        """Return the lock, after a check of the clock: the campaign's thread may come later, after a pause."""
         if reason := self.reason or self._why_over():
             self._end_with(reason)
             message = f"term {self.ticket} of {self._lock.name} has ended ({reason}). Stop the work of the leader."
@@ -128,19 +128,19 @@ class LeaderTerm:
 
 
 class LeaderElection:
-    """A campaign for the leadership of one name, made by `NamedLock.lead`, for ``with`` and ``async with``.
+    """The candidacy of this process for one name, made by `NamedLock.lead`, for ``with`` and ``async with``.
 
-    It goes on in a thread until the block is left: it waits for its turn, leads for a term, and waits again. One object
-    is for one process; a forked child does not lead.
+    A thread waits for its turn, leads for a term, and waits again, until the block is left. One object is for one
+    process; a forked child does not lead.
 
     When the block is left, the leader resigns: the term ends, `on_lost` is called, and when `on_elected` has returned
     the lock is released, so that the next process is elected at once.
 
-    Guaranteed: what `Lock` guarantees for holders. So terms grow, and a process that is killed, stopped or cut off, or
-    whose work hangs, is succeeded when its lease has expired.
+    Guaranteed: what `Lock` guarantees for holders. So the numbers of terms grow, and another process is elected when
+    the lease of a leader has expired that was killed, stopped or cut off, or whose work hangs.
 
-    Cost: 1 write for each term to begin and to end, 1 write in each third of a lease for each process, and for those
-    that wait one eventually consistent read for each poll.
+    Cost: 1 write to begin a term and 1 to end it; 1 write in each third of a lease for each process; for waiting
+    processes 1 eventually consistent read for each poll.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class LeaderElection:
         """Begin the campaign, where there is no block; `stop` ends it.
 
         Raises:
-            ConfigurationError: it goes on already.
+            ConfigurationError: it has begun already.
             RuntimeError: no thread can be started.
         """
         if not self._is_over:
-            raise ConfigurationError(f"the campaign for {self._pattern.name} goes on already.")
+            raise ConfigurationError(f"the election for {self._pattern.name} has begun already.")
         self._is_running, self._is_stopping, self._forks, self._term = True, False, runtime.forks, None
         try:
             runtime.current.spawn(self._run, name="pynamo-locking-campaign")
@@ -209,10 +209,10 @@ class LeaderElection:
 
         Args:
             wait: until the lock is released, which is when `on_lost` and `on_elected` have returned; if `on_elected`
-                does not return, until the lease has expired. False for a handler of a signal, and inside of these two.
+                does not return, until the lease has expired. False for a signal handler, and inside these two.
 
         Raises:
-            ConfigurationError: it was to wait inside of these two, for itself. The campaign goes on.
+            ConfigurationError: it would wait for itself, inside one of these two. The election continues.
         """
         if wait and _started_by.get() is self:
             raise ConfigurationError(
@@ -253,7 +253,7 @@ class LeaderElection:
             mailbox.put(None)
 
     def _until(self, is_true: Callable[[], bool], left: Callable[[], float] = lambda: math.inf) -> Steps[None]:
-        """Wait until something is true, and look again when it was told of a change, or that time is over."""
+        """Wait until something is true, and check again when it was told of a change, or that time is over."""
         mailbox = Mailbox()
         self._mailboxes.append(mailbox)
         try:

@@ -26,32 +26,34 @@ if TYPE_CHECKING:
 
 
 class NamedLock(OwnTable, LockableModel):
-    """A lock on a name, for anything that is not an item: a nightly job, a file, a call to a partner.
+    """A distributed lock (mutex) on a name, for what is not an item: a nightly job, a file, a call to a partner.
 
-    Subclass it with a table of its own; its rows are created and removed automatically::
+    Subclass it, with a separate table. Rows are created and removed automatically.
+
+    Example::
 
         class Locks(NamedLock):
             class Meta:
                 table_name = "locks"
                 region = "eu-west-1"
 
+        Locks.create_table()
         with Locks.locked("import", wait=0):
-            ...
+            print("no other process imports now")
 
     It prevents two holders of a name from overlapping. It does not prevent two successive holders from doing a job
     twice: `once` does.
 
-    Nothing else should be stored in that table, unless the rows are kept apart by a prefix: with
-    ``keys = ("pk", "sk")`` and ``prefix = "locks#"`` in the Meta they are in a table of other items, whose hash key and
-    range key are these strings; see "single-table design". A name whose row is an item of another program cannot be
-    locked (`ConfigurationError`); that item stays as it is.
+    To keep the rows in a table of other items, set ``keys = ("pk", "sk")`` and ``prefix = "locks#"`` in the Meta: the
+    names of its hash key and range key, which are strings, and a prefix that no other item uses; see "single-table
+    design". Without a prefix nothing else may be stored in the table. If another program has stored an item where the
+    row of a name belongs, locking that name raises `ConfigurationError`; the item stays as it is.
 
-    The class can carry the locks of other models as well: name it in their ``Meta.lock_table``.
-    A subclass may declare attributes of its own; they are read and saved under the lock like those of
-    any lockable model.
+    The class can carry the locks of other models as well: name it in their ``Meta.lock_table``. A subclass may declare
+    further attributes; they are read and saved under the lock like those of any lockable model.
 
-    DynamoDB's TTL removes a row that was not used for a day after its last lease; one in which `once` has noted a
-    success not before two days more than that counts. Nothing depends on when that happens.
+    DynamoDB's TTL removes a row a day after its last lease. A row with a recorded success of `once` is kept at least
+    two days beyond the time for which the success counts. Nothing depends on when that happens.
     """
 
     _lock_creates_item: ClassVar[bool] = True
@@ -76,27 +78,27 @@ class NamedLock(OwnTable, LockableModel):
         owner: str | None = None,
         settings: LockSettings | None = None,
     ) -> LeaderElection:
-        """Let this process be a candidate for the leadership of a name, for as long as a block lasts.
+        """Let this process stand for election as leader of a name, for as long as a block lasts (leader election).
 
-        For example::
+        Example::
 
             with Locks.lead("scheduler") as campaign:
-                while term := campaign.elected():
-                    with contextlib.suppress(LockLost):  # the term is over
-                        while True:
-                            term.progress()
-                            ...
+                if (term := campaign.elected(timeout=60)) is not None:
+                    for job in jobs:
+                        term.progress()  # raises LockLost once the term has ended
+                        job()
 
         The leader is the process that holds the lock of that name; the other candidates wait in its queue.
         `LeaderElection` says what is guaranteed, and `LeaderTerm` what a leader may rely on.
 
         Args:
             name: what is led.
-            on_elected: a plain function, called with the `LeaderTerm` when this process is elected, on a thread of its
-                own. It may do the work of the leader, or start it and return. If it raises an error, the term ends, and
-                the campaign goes on a third of a lease later; `LockLost` of the term itself is no error.
-            on_lost: a plain function, called with the reason (`LeaderTerm.reason`) when a term has ended, also when the
-                leader resigns, and before the lock is released: stop here what `on_elected` has started.
+            on_elected: a plain function, called in a separate thread with the `LeaderTerm` when this process is
+                elected. It may do the work of the leader, or start it and return. If it raises an error, the term ends,
+                and the process is a candidate again a third of a lease later; `LockLost` of the term itself is no
+                error.
+            on_lost: a plain function, called with the reason (`LeaderTerm.reason`) whenever a term has ended, by
+                resignation too, and before the lock is released: stop here what `on_elected` has started.
             lease: how long a killed leader blocks its successor, in seconds or as a timedelta. 60 s unless set.
             heartbeat: ``"progress"``, the default: a leader whose work does not call `LeaderTerm.progress` for two
                 thirds of a lease steps down. With True it leads for as long as its process lives.
@@ -105,7 +107,7 @@ class NamedLock(OwnTable, LockableModel):
             settings: as for `locked`.
 
         Returns:
-            The campaign, which has not begun: use it in a ``with`` or ``async with`` statement.
+            The election, which has not begun: use it in a ``with`` or ``async with`` statement.
 
         Raises:
             ConfigurationError: for arguments that cannot work. No request has been made.
@@ -128,46 +130,52 @@ class NamedLock(OwnTable, LockableModel):
         at_least: Duration = 0,
         **options: Unpack[LockKeywords],
     ) -> Once[Self]:
-        """Run a job once in a period, on whichever machine asks first: ``with Locks.once(...) as run: if run: ...``.
+        """Run a job once in a period, on whichever machine asks first (a distributed cron).
 
-        At most one *successful* run in each period. A run succeeds when the block ends without an exception, under a
-        lock that is still held: the request that releases the lock notes the success in its row. A block that raises,
-        a process that dies and a lock that is lost note nothing. Then the next caller that waits runs the job; after
-        the death of a process, when its lease has expired. So a job that dies after its work and before that request
-        runs again: make the work idempotent, or let `run.ticket` or `run.lock.add_check_to` refuse the late run.
+        Example::
 
-        Periods are a grid in a time zone. Each process computes the beginning of its period from its wall clock when
-        it asks, and its run is due only if that is later than the one noted. So a machine whose clock is behind skips
-        a period that is done, one whose clock is ahead runs the next period early, and no period succeeds twice,
-        however much clocks differ. With `since_success` clocks that differ by a second shift a run by a second.
+            with Locks.once("report", period=timedelta(days=1), wait=0) as run:
+                if run:
+                    print("write the report of", run.period_begins)
+
+        At most one *successful* run in each period. A run succeeds when the block ends without an exception and its
+        lock is still held: the request that releases the lock records the success in its row. If the block raises, the
+        process dies or the lock is lost, no success is recorded, and the next caller that waits runs the job; after the
+        death of a process, when its lease has expired. So a job that dies after its work and before that request runs
+        again: make the work idempotent, or let `run.ticket` or `run.lock.add_check_to` refuse the late run.
+
+        Periods are a grid in a time zone. Each process computes the beginning of its period from its wall clock when it
+        asks, and its run is due only if that is later than the recorded one. So a machine whose clock is behind skips a
+        period that is done, one whose clock is ahead runs the next period early, and no period succeeds twice, however
+        much clocks differ. With `since_success` clocks that differ by a second shift a run by a second.
 
         Args:
-            name: of the job, which is that of its lock: one for each job of the table.
+            name: of the job and of its lock: one for each job of the table.
             period: in seconds or as a timedelta: a part of a day such as a quarter of an hour, or a number of whole
                 days; of 7 days each begins on Monday.
-            zone: in whose midnight days begin: a name such as ``"Europe/Zurich"`` or a `tzinfo`; UTC unless given. Name
-                the zone of the crontab.
+            zone: days begin at midnight in this time zone: a name such as ``"Europe/Zurich"`` or a `tzinfo`; UTC unless
+                given. Name the zone of the crontab.
             since_success: instead of a grid, a run is due when the last successful run ended at least a `period` ago.
-                A grid is the default: the end of each run is later in the day than its beginning, so a daily job
-                that is started at a fixed time would miss every second day.
+                The default is a grid, because each run ends later in the day than it began: a daily job that is started
+                at a fixed time would be skipped every second day.
             at_least: no run begins within this time of the beginning of the last successful run, in seconds or as a
-                timedelta, whatever the grid says: for a job of one day that runs late, shortly before the next. By
-                the wall clocks of two processes, so take more than these differ.
+                timedelta, whatever the grid says: for a job of one day that runs late, shortly before the next. It is
+                judged by the wall clocks of two processes, so choose more than these differ.
             **options: those of `locked`. `wait` is one `period` unless given, so that the job is taken over from a
                 process that dies or fails; with 0 a job that runs elsewhere is not waited for.
 
         Returns:
-            A context manager, also for ``async with``, that yields a `OnceRun`: true if the job is to be done in the
-            block; or a decorator of a function that is the job, whose call returns None if it is not to be done here.
-            Otherwise `OnceRun.status` says why: it is done, too soon, or was running elsewhere for all of `wait`. A
-            block that asks neither runs each time, which a warning says.
+            A context manager, for ``with`` and ``async with``, that yields a `OnceRun`: true if the job is to be done
+            in the block. It is a decorator of a function as well: a call of the function runs the job, and returns None
+            if it is not to be done here. Otherwise `OnceRun.status` says why: it is done, too soon, or was running
+            elsewhere for all of `wait`. A block that asks neither runs each time, which a warning says.
 
         Raises:
-            LockTimeout: on entering: no answer from DynamoDB in time.
+            LockTimeout: on entering: no response from DynamoDB in time.
             ConfigurationError: for arguments that cannot work, before any request; on entering, as `Lock.acquire`, and
                 if this thread or task holds the lock already, or has an open transaction, whose commit comes later.
-            LockLost: on leaving: the lock was lost, no success was noted, and another process may have run the job.
-            OutcomeUnknown: on leaving: no answer, the success may be noted. If it is not, the job runs again.
+            LockLost: on leaving: the lock was lost, no success was recorded, and another process may have run the job.
+            OutcomeUnknown: on leaving: no response, the success may be recorded. If it is not, the job runs again.
 
         Cost: 1 eventually consistent read where the job is done; 2 writes more to run it, or to wait until another
         process has run it, and those of the lock for a longer wait. Source of `at_least`: `lockAtLeastFor` of ShedLock.

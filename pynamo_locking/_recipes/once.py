@@ -70,7 +70,7 @@ class Period:
     def begin_ms(self, now_ms: int) -> int:
         """Return when the period began that a wall clock shows: in ms since the epoch, so that any two compare.
 
-        A period of several days begins at midnight, a shorter one is counted from there by the clock on the wall. So a
+        A period of several days begins at midnight, a shorter one is counted from there by local time. So a
         day may have 23 or 25 hours. Of an hour that a clock shows twice, a period of an hour or less begins twice, and
         a longer one once.
         """
@@ -163,8 +163,8 @@ class OnceRun(Generic[M]):
         lock: of the job. It is held if the run is ours: for `Lock.add_check_to`, `Lock.renew`, `Lock.lost` and
             `Lock.item`.
         last: the last successful run before this one; None if none is known, or the run is busy.
-        period_begins: when the period began of which this is the run, in its time zone; without a grid, now, in UTC.
-        timeout: what the wait for a busy lock has ended with, which names the holder; None otherwise.
+        period_begins: the beginning of the period of this run, in its time zone; without a grid, now, in UTC.
+        timeout: the `LockTimeout` of the wait for a busy lock, which names the holder; None otherwise.
     """
 
     def __init__(self, lock: Lock[M], status: RunStatus, last: RunRecord | None, period_begins: datetime) -> None:
@@ -180,7 +180,7 @@ class OnceRun(Generic[M]):
     def status(self) -> RunStatus:
         """``"due"`` if the run is ours. ``"done"``: the job has succeeded in this period, or in a later one.
 
-        ``"too_soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another party had the lock
+        ``"too_soon"``: its last successful run began less than `at_least` ago. ``"busy"``: another caller held the lock
         for all of `wait`.
         """
         self._was_asked = True
@@ -201,7 +201,7 @@ class OnceRun(Generic[M]):
         return self.lock.ticket
 
     def discard(self) -> None:
-        """Let the end of the block note no success, as if the block raised: the next caller runs the job."""
+        """Record no success at the end of the block, as if it raised: the next caller runs the job."""
         self._counts, self._was_asked = False, True
 
     def __repr__(self) -> str:
@@ -278,7 +278,7 @@ class Once(Generic[M]):
         if current_transaction() is not None:
             raise ConfigurationError(
                 f"once() of {self.lock.name} in an open transaction would note a success before the commit, which may "
-                f"fail: open the transaction inside of the block of once()."
+                f"fail: open the transaction inside the block of once()."
             )
 
     def _held_already(self) -> ConfigurationError:
@@ -333,9 +333,9 @@ class Once(Generic[M]):
             )
 
     def _is_busy(self, error: BaseException) -> bool:
-        """Note that other parties were ahead to the end of the wait, if an error says that.
+        """Note that others held the lock to the end of the wait, if an error says that.
 
-        After the last request had no answer, whether the job runs is unknown.
+        If the last request got no response, whether the job runs is unknown.
         """
         if not isinstance(error, LockTimeout) or error.queue is None or error.cause is not None:
             return False
@@ -393,7 +393,7 @@ def as_lock_of_a_job(lock: Lock[M]) -> Lock[M]:
     """Let a lock hand nothing over: no request would be left to note the success with. Return it.
 
     Raises:
-        ConfigurationError: several parties could hold the lock together.
+        ConfigurationError: several callers could hold the lock together.
     """
     handle = handle_of(lock)
     options = handle.options

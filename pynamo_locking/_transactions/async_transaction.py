@@ -63,14 +63,14 @@ def _step(
 class AsyncTransaction:
     """A `Transaction` whose steps are awaited. Made by `atransaction`.
 
-    Each method does what the method of `Transaction` of that name does, and has its promises, errors and costs.
-    A step takes place in a thread, 32 at most for all tasks of the process; waiting for a lock or between two attempts
+    Each method does what the method of that name of `Transaction` does, with its guarantees, errors and costs. A step
+    takes place in a thread, 32 at most for all tasks of the process; waiting for a lock or between two attempts
     occupies none. Tasks that share a transaction take turns: a step begins when the step before it has ended.
 
     Guaranteed when a task is cancelled: when it has ended, no step is under way and the transaction holds no lock. If
-    the task was cancelled before the commit, nothing is written. If it was cancelled during the commit, the commit goes
-    on to its end without waiting for other transactions any more, and `is_committed` says what became of it. The task
-    goes on for the time of the request that is under way, and of a pause of 2 s at most.
+    the task was cancelled before the commit, nothing is written. If it was cancelled during the commit, the commit runs
+    to its end without waiting for other transactions any more, and `is_committed` tells the outcome. The task may take
+    as long as the request that is under way, and a pause of 2 s at most.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -224,7 +224,7 @@ class AsyncTransaction:
 
     @_step(Transaction.resume)
     def resume(self) -> None:
-        """Go on with a suspended transaction. See `Transaction.resume`."""
+        """Continue a suspended transaction. See `Transaction.resume`."""
 
     async def __aenter__(self) -> Self:
         self._transaction._check_open()
@@ -293,7 +293,7 @@ async def atransaction(
 ) -> AsyncIterator[AsyncTransaction]:
     """Commit what the ``async with`` block does, all or nothing; roll back if it raises or is cancelled.
 
-    ::
+    Example::
 
         async with atransaction() as tx:
             source = await tx.get(Account, "a-1")
@@ -307,7 +307,7 @@ async def atransaction(
     `asyncio.to_thread`, and that begin a ``transaction(join=True)``, take part in it.
 
     Yields:
-        The transaction: see `AsyncTransaction`, also for what happens when the task is cancelled.
+        The transaction; see `AsyncTransaction` for what happens when the task is cancelled.
 
     Raises:
         ConfigurationError, Conflict, OutcomeUnknown: as `transaction`.
@@ -367,11 +367,12 @@ def atransactional(
 ) -> Any:
     """Run a coroutine function as a transaction, and retry it from the start after a conflict.
 
-    ::
+    Example::
 
         @atransactional()
         async def move(tx: AsyncTransaction, source: str, target: str, amount: int) -> None:
-            ...
+            await tx.update(await tx.get(Account, source), [Account.balance.add(-amount)])
+            await tx.update(await tx.get(Account, target), [Account.balance.add(amount)])
 
         await move("a-1", "a-2", 10)
 

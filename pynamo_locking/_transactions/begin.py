@@ -51,7 +51,7 @@ def transaction(
 ) -> Iterator[Transaction]:
     """Commit what the ``with`` block does, all or nothing; roll back if it raises.
 
-    ::
+    Example::
 
         with transaction() as tx:
             source = tx.get(Account, "a-1")
@@ -135,30 +135,30 @@ def transactional(
 ) -> Any:
     """Run a function as a transaction, and retry it from the start after a conflict.
 
-    ::
+    Example::
 
         @transactional()
         def move(tx: Transaction, source: str, target: str, amount: int) -> None:
-            ...
+            tx.update(tx.get(Account, source), [Account.balance.add(-amount)])
+            tx.update(tx.get(Account, target), [Account.balance.add(amount)])
 
         move("a-1", "a-2", 10)
 
     The function gets the transaction as its first argument. It may run `attempts` times, so it should have no side
-    effects: what must happen once belongs in `Transaction.after_commit`. All attempts have the age of the first:
-    where one of more than 100 actions has an intent on an item, the older of two transactions wins. Age does not keep
-    others from changing what an attempt has read. If they do so all the time, each attempt may end in `StaleVersion`:
-    read such an item with `for_update`.
+    effects: put those into `Transaction.after_commit`. All attempts have the age of the first: of two transactions of
+    more than 100 actions that write one item, the older one wins. Age does not keep other writers from changing what an
+    attempt has read. On a hot key each attempt may end in `StaleVersion`: read such an item with `for_update`.
 
-    Pass keys, not instances: the function must read what it changes. A retry would find an instance from outside stale,
-    or with the changes of the attempt that was rolled back. Both are refused, so every attempt ends in `StaleVersion`.
+    Pass keys, not instances: the function must read what it changes. In a retry an instance from outside would be
+    stale, or have the changes of the attempt that was rolled back, so every attempt would end in `StaleVersion`.
 
     Args:
         function: the function, for ``@transactional`` without parentheses.
         attempts: the maximum number of attempts; 10 unless set. Between two attempts there is a pause of full jitter:
             up to 0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
-        **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well.
-            `wait` is one deadline for all attempts; an attempt that begins after it does not wait.
+        **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
+            one deadline for all attempts; an attempt that begins after it does not wait.
 
     Returns:
         The function without its first argument. It returns what the last run returned.
@@ -166,9 +166,9 @@ def transactional(
     Raises:
         StaleVersion, ItemLocked, TransactionConflict, TransactionAborted: the error of the last attempt; its message
             has the number of attempts.
-        Conflict: a condition of the caller was not met; there is no retry.
-        OutcomeUnknown: no response tells whether the transaction was committed. With an `idempotency_key` it tells of
-            all attempts, and comes in the place of any other error of a later attempt, unless `resolve` has found that
+        Conflict: a condition of the caller was false; there is no retry.
+        OutcomeUnknown: no response tells whether the transaction was committed. With an `idempotency_key` it stands for
+            all attempts, and is raised instead of any other error of a later attempt, unless `resolve` has found that
             no attempt was, or will be, applied.
         ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
 

@@ -165,7 +165,7 @@ def recorded_outcome(options: TransactionOptions, path: CommitPath, error: Excep
 
 
 def is_done(options: TransactionOptions) -> bool:
-    """Tell whether a transaction with this idempotency key was committed, also if its rows show before its key does."""
+    """Tell whether a transaction with this idempotency key was committed, even if its rows are seen before its key."""
     table, row = check_table(options), row_of_key(str(options.idempotency_key))
     transact_get(table.connection, [{"Get": {"TableName": table.table, "Key": table.key(row)}}])  # settles it
     return transaction_record.key_holder(table, row) is not None

@@ -460,7 +460,7 @@ class TransactionItem:
             self._set(condition=conditions.both(self.change.condition, condition))
 
     def make_optional(self) -> None:
-        """Let the transaction go on without the write if its condition is not met."""
+        """Let the transaction continue without the write if its condition is false."""
         if self.write is not None:
             self._set(write=self.write.but(is_optional=True))
 
@@ -633,7 +633,7 @@ class TransactionItem:
             return Write(self.item, CHECK, part, conditions.both(self.change.condition, condition))
         return write.but(
             condition=conditions.both(self._strict(write.condition, write.part), self.expected),
-            claims=None,  # the rows are items of the transaction: see `TransactionItems.claim_values`
+            claims=None,  # the rows are items of the transaction: see `TransactionItems.take_values`
             is_shown=self.is_checked and self.is_current,
             is_strict=True,
         )

@@ -1,7 +1,7 @@
 """All items of one transaction: each is read once, locked on request, and has one instance.
 
 A guard may show a transaction whose items no query finds yet: see `batch_requests.settle`. Each transaction names
-its items in an attribute of its own. A transaction that has settled the items that earlier transactions named can
+its items in a separate attribute. A transaction that has settled the items that earlier transactions named can
 therefore remove their attributes without a condition: a removed attribute never comes back.
 """
 
@@ -138,7 +138,7 @@ def too_many() -> ConfigurationError:
     )
 
 
-# The queue locks of items that a transaction reads with ``for_update`` or ``for_share``, also of absent ones.
+# The queue locks of items that a transaction reads with ``for_update`` or ``for_share``, absent ones included.
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def no_lock_of_absent(lock: Lock[Any], wanted: Locking) -> ConfigurationError:
 def shared_item(item: GuardedMixin) -> ConfigurationError:
     """Return the error for a write of an item that was locked with ``for_share``."""
     return ConfigurationError(
-        f"{label_of(type(item), key_values_of(item))} was read with for_share=True, so other parties may share its "
+        f"{label_of(type(item), key_values_of(item))} was read with for_share=True, so others may share its "
         f"lock, and nothing may be written under it. There is no upgrade, since two transactions that tried would wait "
         f"for each other for ever: use for_update=True from the start."
     )
@@ -490,7 +490,7 @@ class TransactionItems:
     ) -> Iterator[Lock[Any]]:
         """Yield the locks that the transaction has to acquire for some items, in one canonical order.
 
-        The caller acquires each before it asks for the next one. An item that does not exist has no lock of its own:
+        The caller acquires each before it asks for the next one. An item that does not exist has no lock in it:
         then that of its name follows, and the item's again, which another process may have created meanwhile.
         """
         if not issubclass(model, LockableMixin):

@@ -39,7 +39,7 @@ def check_model(model: Any) -> None:
         )
 
 
-#: The options of a query in a transaction, besides its conditions.
+#: The options of a query in a transaction, apart from its conditions.
 _QUERY_OPTIONS: Final = frozenset({"scan_index_forward", "limit", "page_size", "rate_limit"})
 
 
@@ -91,7 +91,7 @@ def is_guarding(model: Any) -> bool:
 
 
 def is_guarding_table(model: Any) -> bool:
-    """Tell whether one guard stands for all of the table, and not for each hash key."""
+    """Tell whether one guard row covers the whole table, instead of one for each hash key."""
     return bool(getattr(model.Meta, "guard_queries", False) == "table")
 
 

@@ -1,4 +1,4 @@
-"""Prepare: writes the intent of a transaction beside each item's committed values.
+"""Prepare: writes the intent of a transaction into each item, next to its committed values.
 
 An intent says what the item will be; its values stay as they are until the decision. All of it is worked out before the
 transaction is decided, since after that DynamoDB must not refuse it.
@@ -7,7 +7,7 @@ An intent is written on condition that the item is the one that was read (R1), t
 there (R2), and that the item's lock is free or ours. A new item gets a placeholder, in a native transaction that also
 asks for the pending record (R8). So a late copy cannot create it again after it was finished and deleted.
 
-A copy of an intent may arrive after an abort. `IntentWrite` counts the copies that had no answer: only without such a
+A copy of an intent may arrive after an abort. `IntentWrite` counts the copies that got no response: only without such a
 copy may the record say that nothing of the transaction is left. Rejected: reading all items again before the abort,
 which proves nothing of copies that are still on their way.
 """
@@ -80,7 +80,7 @@ class IntentWrite:
     Attributes:
         has_document: whether the item has a lock document, empty or not, as far as is known.
         number: of the write in the held entry, if this transaction holds the item's lock.
-        waits_until: when to stop waiting for the lock, by the monotonic clock; 0 before the first holder was met.
+        waits_until: when to stop waiting for the lock, by the monotonic clock; 0 before the first holder was found.
         underway: how many copies of the intent may still arrive after an abort; of a placeholder none can.
         may_stand: whether the item may carry the intent, so that an abort has to drop it.
     """
@@ -300,7 +300,7 @@ class IntentWriter:
         """Write the intents of up to 25 items of one table, or create placeholders in one native transaction.
 
         See `write_intent`, which finds out why a statement was not applied, and recognises an intent that was stored
-        although no answer came.
+        although no response came.
         """
         if batch[0].intent.is_placeholder:
             self._place(list(batch))
@@ -388,7 +388,7 @@ class IntentWriter:
 
 
 class _IntentRow(RowWrite):
-    """The item that gets an intent. What is asked may change with what stands in its way."""
+    """The item that gets an intent. The request may change with what blocks it."""
 
     def __init__(self, writer: IntentWriter, one: IntentWrite) -> None:
         self.writer, self.one, self.is_placeholder = writer, one, one.intent.is_placeholder

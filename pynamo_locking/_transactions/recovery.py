@@ -1,14 +1,14 @@
 """Reports what became of transactions, completes those whose process has died, replaces broken rows.
 
-No reader or writer waits for it: each completes an item with an intent that it comes upon. A sweep is for what no
-process comes upon.
+No reader or writer waits for it: each completes an item with an intent that it reads. A sweep is for items that no
+process reads.
 
 The state of a record is the only trace of the decision. A pending record whose lease has expired becomes an aborted
 one, in the write that also proves that it was not decided meanwhile (R4). A final record stays longer than any request
 that may still be on its way (R10), so the sweep removes intents that arrive late. If the state itself is lost, the
 operator has to name it: nothing here makes it up.
 
-Rejected: a process that must run to complete transactions. While it stands still, items would stay blocked.
+Rejected: a process that must run to complete transactions. While it does not run, items would stay blocked.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _count(report: SweepReport, transaction_id: str, verdict: str) -> None:
         setattr(report, verdict, getattr(report, verdict) + 1)
 
 
-#: So many items of a transaction are looked at before their intents are removed.
+#: So many items of a transaction are read before their intents are removed.
 _AT_ONCE: Final = dynamodb.MOST_KEYS * write_intents.WORKERS
 
 #: The longest pause between two reads of a pending record.
@@ -523,7 +523,7 @@ _NO_STATE: Final = (
 )
 _NOT_ALL: Final = "that may not be all of them. Restore the number that is broken, from a backup."
 
-#: The attributes of a record that must not have changed between the look and the repair.
+#: The attributes of a record that must not have changed between the read and the repair.
 _SEEN: Final = (STATE, *NUMBERS, BY, CLEAN, EXPIRES)
 
 

@@ -1,6 +1,6 @@
-"""A suspended transaction: a row of its table, from which any process can go on with it.
+"""A suspended transaction: a row of its table, from which any process can continue it.
 
-Of each item the row has its version and write id, and the attributes that change. The process that goes on reads the
+Of each item the row has its version and write id, and the attributes that change. The process that continues reads the
 items again, and its commit deletes the row: so the transaction is committed once.
 """
 
@@ -47,7 +47,7 @@ _KNOWN: Final = Codec(Known, version=Field("version", INTEGER, None), write_id=F
 _CHANGES: Final = Codec(SimpleNamespace, set=Field("set", MAP), remove=Field("remove", TEXTS))
 
 #: What to do about a broken row.
-_ADVICE: Final = "Delete the row, and begin the transaction anew."
+_ADVICE: Final = "Delete the row, and begin a new transaction."
 
 
 class _Remembered(NamedTuple):
@@ -80,7 +80,7 @@ def suspend(members: TransactionItems, id_: str, idempotency_key: str | None, ke
 
 
 def _resumed(members: TransactionItems) -> TransactionItem | None:
-    """Return the row of the suspended transaction that this one goes on with."""
+    """Return the row of the suspended transaction that this one continues."""
     return next(
         (each for each in members.by_key.values() if each.write is not None and commit.suspended_id(each)), None
     )
@@ -134,7 +134,7 @@ def resume(
         InvalidInput: the id is no text.
         DoesNotExist: there is no such row.
         StaleVersion: an item was changed since the transaction was suspended.
-        ConfigurationError: this transaction goes on with one already, or a model is missing.
+        ConfigurationError: this transaction continues one already, or a model is missing.
         CorruptRow: the row is not as it was written.
     """
     if not isinstance(id_, str):

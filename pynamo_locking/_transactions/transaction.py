@@ -58,10 +58,9 @@ logger = logging.getLogger("pynamo_locking")
 
 
 def call_all(callbacks: Sequence[Callable[[], object]], error: BaseException | None) -> None:
-    """Call all callbacks in order, also if one raises.
+    """Call all callbacks in order, even if one raises.
 
-    `error` is why the transaction has ended. The caller has to hear of it, so what a callback raises is only logged
-    then.
+    `error` is why the transaction has ended. The caller has to get it, so what a callback raises is only logged then.
 
     Raises:
         Exception: without such an error, what the last callback that failed has raised.
@@ -122,42 +121,46 @@ _M = TypeVar("_M", bound=GuardedMixin)
 
 
 class Transaction:
-    """A unit of work: collects reads and writes of any number of items, and commits all of them or none.
+    """An ACID transaction: collects reads and writes of any number of items, and commits all of them or none.
 
-    Made by `transaction`, or by hand with `commit` and `rollback`. Only calls of its methods take part. Until its end a
+    Made by `transaction`, or by hand with `commit` and `rollback`. Only its own methods take part. While it is open, a
     single write (``item.save()``) of an instance that it has read, or was given, raises `ConfigurationError`, and
-    nothing is sent. So do `edit` and `modify` of its items inside of its block. A write of another instance is an
-    ordinary single write.
+    nothing is sent. So do `edit` and `modify` of its items inside its block. A write of another instance is an ordinary
+    single write.
 
-    Nothing is written before the commit. `get` returns the same instance for the same item, with the changes by the
-    transaction. Several operations on one item become one write. Conditions are about the items as stored before.
+    Nothing is written before the commit. `get` returns the same instance for the same item, with the changes of the
+    transaction. Several operations on one item become one write. Conditions apply to the items as stored before.
 
-    Guaranteed under crashes of any process at any request, lost and late responses, pauses and clock skew: all writes
-    are applied, or none; no reader, not even a plain PynamoDB reader, sees a value that is not committed; the commit
-    is correct for everything that was read (serializable, unless a weaker isolation was chosen); and a transaction that
-    begins after another one has returned sees it. Required: every program that writes these items uses this package.
-    Not guaranteed: that a plain reader who reads several items one by one sees them at one moment; that a second,
-    late copy of the request of a transaction that only creates one item, or saves, sets or deletes one without a
-    version check, is not applied. An `idempotency_key` prevents that.
+    Guaranteed under crashes of any process at any request, lost and late responses, pauses and clock skew:
+
+    * all writes are applied, or none;
+    * no reader, not even a plain PynamoDB reader, sees an uncommitted value;
+    * transactions are serializable, unless a weaker isolation was chosen: the commit checks all that was read;
+    * a transaction that begins after another one has returned sees its writes.
+
+    Required: every program that writes these items uses this package. Not guaranteed: a plain reader that reads several
+    items one by one may see them at different moments. If a transaction only creates one item, or saves, sets or
+    deletes one without a version check, a late second copy of its request may be applied; an `idempotency_key` prevents
+    that.
 
     Args:
-        table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given.
-            More than 99 items can be written only if their models name it there.
-        isolation: ``"serializable"``: the commit checks everything that was read. ``"snapshot"``: the same, but
-            nothing can be written, and reads do not wait for undecided transactions. ``"read_committed"``: only items
-            that are also written are checked. ``"read_uncommitted"``: reads show uncommitted values.
+        table: the `TransactionTable`; ``Meta.transaction_table`` of the first model that has one unless given. More
+            than 99 items can be written only if their models name it there.
+        isolation: ``"serializable"``: the commit checks everything that was read. ``"snapshot"``: the same, but nothing
+            can be written, and reads do not wait for undecided transactions. ``"read_committed"``: only items that are
+            also written are checked. ``"read_uncommitted"``: reads show uncommitted values.
         read_only: refuse writes, and an `idempotency_key`; with ``"serializable"`` that is ``"snapshot"``.
-        wait: how long to wait for other transactions and locks, in seconds or as a timedelta; one deadline from now
-            on. 60 s.
-        lease: how long a commit lives without a renewal before other processes may abort it, in seconds. 10 s, at
-            most a day.
+        wait: how long to wait for other transactions and locks, in seconds or as a timedelta; one deadline from now on.
+            60 s.
+        lease: how long a commit may go without a renewal before other processes may abort it, in seconds. 10 s, at most
+            a day.
         idempotency_key: names the work. A second transaction with this key within a day writes nothing: `is_repeated`.
-        record: also of a transaction of up to 100 actions that writes, store what became of it, so that `outcome`
-            tells it for a day. One action more, in the same native transaction. Larger transactions always do.
+        record: store the outcome of a transaction of up to 100 actions that writes, so that `outcome` tells it for a
+            day. One action more, in the same native transaction. Larger transactions always have a record.
         owner: label for people of at most 256 bytes; host, process and thread unless given.
         workers: the number of parallel requests in a long commit. 8.
-        on_progress: called during long commits with the number of steps that are done, and of all. To write an intent
-            is a step, and so is to apply its change.
+        on_progress: called during long commits with the number of steps done and the total. To write an intent is a
+            step, and so is to apply its change.
 
     Attributes:
         id: names this attempt, never used twice.
@@ -220,6 +223,11 @@ class Transaction:
         self, item: GuardedMixin, condition: Condition | None = None, *, add_version_condition: bool = True
     ) -> None:
         """Store an item as it is now. Later changes of the instance need another `save`.
+
+        Example::
+
+            with transaction() as tx:
+                tx.save(Account("a-3", balance=5), condition=Account.account_id.does_not_exist())
 
         Args:
             item: an instance from `get`, from elsewhere, or a new one. An instance from elsewhere must be complete: a
@@ -292,8 +300,8 @@ class Transaction:
     def insert_disjoint(self, model: type[_M], new_rows: Sequence[_M], *, pessimistic: bool = False) -> None:
         """Store new rows of a model with intervals, all or none, if nothing overlaps them. See `IntervalMixin`.
 
-        The rows that the transaction has inserted, moved or deleted count as it sees them. What is free is checked
-        again by the commit: if another writer has changed an interval of the same hash keys meanwhile, it raises
+        Rows that this transaction has inserted, moved or deleted count as it leaves them. The commit checks again that
+        the intervals are free: if another writer has changed an interval of the same hash keys meanwhile, it raises
         `TransactionConflict`, which `transactional` retries.
 
         With an `idempotency_key` that was committed before, a call that would raise `OverlapError` adds nothing: the
@@ -310,8 +318,8 @@ class Transaction:
             ConfigurationError: the model has no intervals, or the isolation is ``"read_uncommitted"``; or as there.
 
         Cost: for each hash key 1 read the first time, for each row 1 query (rows that touch share one), and what is
-        said there of `pessimistic`. In the commit 1 action for each row and each hash key. With an `idempotency_key`
-        2 reads before an `OverlapError`.
+        said there of `pessimistic`. In the commit 1 action for each row and each hash key. With an `idempotency_key` 2
+        reads before an `OverlapError`.
         """
         self._place(lambda: inserted(self, model, new_rows), pessimistic=pessimistic)
 
@@ -391,7 +399,7 @@ class Transaction:
 
         Raises:
             StaleVersion: an item is not the one that was read.
-            Conflict: a condition was not met.
+            Conflict: a condition was false.
             ItemLocked: another owner holds the lock of an item.
             TransactionConflict: other transactions kept the items busy.
             TransactionAborted: another process aborted it.
@@ -400,8 +408,8 @@ class Transaction:
             ConfigurationError: it is over already, or exceeds a limit.
 
         Warns:
-            UserWarning: an instance was read, and then changed, and no call has said what to write. It names the item
-                and the attributes. A change inside of a list, a set or a map is not noticed.
+            UserWarning: an instance was read and changed, but not saved. The warning names the item and the attributes.
+                A change inside a list, a set or a map is not noticed.
 
         Cost: see `plan`. 1 transactional read for each hundred items that were only read, and the records of
         transactions that have an intent on some of them; 1 write for one item; 1 native transaction for up to a
@@ -466,7 +474,7 @@ class Transaction:
         Raises:
             ConfigurationError: it holds locks, has callbacks, has placed intervals, or only reads.
             StaleVersion: an item was changed, or another process has gone on with the transaction.
-            Conflict: a condition was not met.
+            Conflict: a condition was false.
             UpdateError: the row would exceed the 400 KB of an item.
 
         Cost: 1 write, and 1 read for each item that was written without being read.
@@ -481,7 +489,7 @@ class Transaction:
         return id_
 
     def resume(self, id: str, models: Iterable[type[GuardedMixin]]) -> None:  # noqa: A002 - the name of what it is
-        """Go on with a suspended transaction: rely on what it has read, plan its writes, take over its idempotency key.
+        """Continue a suspended transaction, with its reads, its planned writes and its idempotency key.
 
         Args:
             id: as `suspend` has returned it.
@@ -557,20 +565,20 @@ class Transaction:
     def after_commit(self, callback: Callable[[], object]) -> None:
         """Call back once the transaction is committed and its locks are released, for example to send a mail.
 
-        There is no call if `is_repeated`, since nothing was written, or if the process dies in between: write what must
+        It is not called if `is_repeated`, since nothing was written, nor if the process dies first: write what must
         happen as an item of the transaction (an outbox). If the callback raises, its error is raised, and the
-        transaction stays committed. The callback can begin a transaction of its own.
+        transaction stays committed. The callback can begin another transaction.
         """
         self._check_open()
         self._after_commit.append(callback)
 
     def after_rollback(self, callback: Callable[[], object]) -> None:
-        """Call back after a rollback, also if the outcome is unknown. After an error, an error of it is only logged."""
+        """Call back after a rollback, or when the outcome is unknown. After an error its own errors are only logged."""
         self._check_open()
         self._after_rollback.append(callback)
 
     def _again(self, successor: Transaction) -> Transaction:
-        """Give another attempt the age of this transaction, so that younger transactions do not wound it for ever."""
+        """Give another attempt the age of this transaction, so that it is not pre-empted for ever."""
         earlier = (*self._options.earlier, self.id)
         successor._options = replace(successor._options, priority=self._options.priority, earlier=earlier)
         successor._members.reader.priority = self._options.priority
@@ -609,15 +617,22 @@ class Transaction:
         for_update: bool = False,
         for_share: bool = False,
     ) -> _M:
-        """Return an item as the transaction sees it: read consistently, and with the changes by the transaction.
+        """Return an item as the transaction sees it: read consistently, with the changes of the transaction.
+
+        Example::
+
+            with transaction() as tx:
+                account = tx.get(Account, "a-1", for_update=True)
+                account.balance += 10
+                tx.save(account)
 
         Args:
             model: the model.
             hash_key: the item's hash key.
             range_key: the item's range key, if the model has one.
-            for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and
-                no other process writes the item meanwhile. Worth it under high contention. Of an absent item the name
-                is locked, in ``Meta.lock_table``, so that callers that want to create it queue.
+            for_update: acquire the item's queue lock first, and hold it until the end: first come, first served, and no
+                other process writes the item meanwhile (pessimistic locking). Use it under high contention. If the item
+                is absent, its name is locked, in ``Meta.lock_table``, so that callers that create it queue.
             for_share: acquire the lock together with other readers. The commit checks the item under every isolation,
                 and the transaction cannot write it: there is no upgrade.
 
@@ -629,8 +644,8 @@ class Transaction:
                 `for_share` and asks for more.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        marked the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; of an absent
-        item with a `LockAttribute` 2 refused writes more.
+        an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; of an
+        absent item with a `LockAttribute` 2 refused writes more.
         """
         wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
         [found] = self._read(model, [(hash_key, range_key)], wanted)
@@ -694,6 +709,12 @@ class Transaction:
     ) -> list[_M]:
         """Return the items of a hash key as the transaction sees them, each read as by `get`.
 
+        Example::
+
+            with transaction(isolation="read_committed") as tx:
+                lines = list(tx.query(Line, "o-1", Line.number > 0, limit=10))
+                tx.save(Account("a-4", balance=sum(line.price for line in lines)))
+
         The items that are found take part like those of `get`; with a `limit`, those up to the last one returned. That
         no further item *appears* until the commit is guaranteed only for models with ``Meta.guard_queries = True``,
         whose items are created and deleted by transactions alone: each such transaction then increments a row of the
@@ -708,13 +729,13 @@ class Transaction:
                 index, which is eventually consistent, nor parts of items.
 
         Raises:
-            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard
-                its queries.
+            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard its
+                queries.
 
-        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write
-        for each item that another transaction has an intent on, a hundred and 25 in a request. With guarded queries 1
-        more, and 1 transactional read for each hundred items that the last transactions, nine at most, have created
-        and deleted.
+        Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write for
+        each item that another transaction has an intent on, a hundred and 25 in a request. With guarded queries 1 more,
+        and 1 transactional read for each hundred items that the last transactions, nine at most, have created and
+        deleted.
         """
         self._check_open()
         check_model(model)
@@ -725,7 +746,7 @@ class Transaction:
         """Return the items of a small table as the transaction sees them, in no order, each read as by `get`.
 
         All of them take part. That no further item appears until the commit is guaranteed only for models with
-        ``Meta.guard_queries = "table"``: see `query`. Then one row stands for the whole table.
+        ``Meta.guard_queries = "table"``: see `query`. Then one row counts changes of the whole table.
 
         Args:
             model: the model.

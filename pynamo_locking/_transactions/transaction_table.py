@@ -24,25 +24,30 @@ if TYPE_CHECKING:
 
 
 class TransactionTable(OwnTable, VersionedMixin, Model):
-    """The records of transactions, which decide them, and rows that help to recover them.
+    """The table of transaction records, which decide transactions, and of rows that help to recover them.
 
-    Subclass it with a table of its own, and name the class in the ``Meta.transaction_table`` of your models::
+    Subclass it, with a separate table, and name the class in the ``Meta.transaction_table`` of your models. The table
+    must be in the account and Region of the items.
+
+    Example::
 
         class Transactions(TransactionTable):
             class Meta:
                 table_name = "transactions"
                 region = "eu-west-1"
 
-    Needed for transactions of more than a hundred actions or that are suspended, for records, idempotency keys and
-    guarded queries. It must be in the account and Region of the items.
+        Transactions.create_table()
 
-    DynamoDB's TTL removes final records after a day, and participant rows after thirty. Nothing depends on
-    when that happens. To keep them longer, set these in the Meta, in seconds: ``keep_finished_s`` (final records,
-    86,400), ``keep_keys_s`` (idempotency keys, 86,400), ``keep_rows_s`` (participant rows, and aborted records that may
-    have left intents, 2,592,000). The guards of queries stay: one row for each hash key. Do not delete other rows by
-    hand: a missing record counts as aborted.
+    Needed for transactions that have more than a hundred actions or are suspended, for `record=True`, for idempotency
+    keys and for guarded queries.
 
-    With ``keys`` and ``prefix`` in the Meta the rows are in a table of other items, as those of a `NamedLock`.
+    DynamoDB's TTL removes final records after a day, and participant rows after thirty; nothing depends on when that
+    happens. To keep them longer, set these in the Meta, in seconds: ``keep_finished_s`` (final records, 86,400),
+    ``keep_keys_s`` (idempotency keys, 86,400), ``keep_rows_s`` (participant rows, and aborted records that may have
+    left intents, 2,592,000). The guard rows of queries stay: one for each hash key. Do not delete other rows by hand: a
+    transaction without a record counts as aborted.
+
+    With ``keys`` and ``prefix`` in the Meta the rows share a table with other items, as those of a `NamedLock` can.
     """
 
     _kind: ClassVar[str] = "transaction"
@@ -123,17 +128,17 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
 
     @classmethod
     def repair(cls, id: str, *, state: str | None = None, dry_run: bool = False) -> list[str] | None:  # noqa: A002
-        """Make broken rows of a transaction of many items sound: its record, and the rows that name its items.
+        """Repair broken rows of a transaction of many items: its record, and the rows that name its items.
 
-        A pending transaction is aborted with that, also if its process lives; a decided one stays what it is. The rows
-        that name the items of a committed transaction are left alone: they cannot be made up. `recover` or `sweep` then
-        completes it.
+        A pending transaction is aborted by this, even if its process is running; a decided one keeps its state. The
+        rows that name the items of a committed transaction are left as they are, since their content cannot be derived.
+        Call `recover` or `sweep` afterwards to complete the transaction.
 
         Args:
             id: its `Transaction.id`.
-            state: ``"committed"`` or ``"aborted"``, for a record whose state is lost: what the operator knows of it.
-                What is then not so is lost: intents of a transaction that is called aborted are dropped, and items that
-                are in place already stay.
+            state: ``"committed"`` or ``"aborted"``, for a record whose state is lost: what the operator knows of it. If
+                it is wrong, data is lost: with ``"aborted"`` the intents are dropped, and changes that are already
+                applied stay.
             dry_run: only report what is broken.
 
         Returns:
@@ -142,7 +147,7 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         Raises:
             CorruptRow: it cannot be repaired; the message says what to do.
             ConfigurationError: the record shows that it has another state.
-            OutcomeUnknown: the rows were changed all the time.
+            OutcomeUnknown: other writers kept changing the rows.
             LockingError: no response came; another call is safe.
 
         Cost: 1 read, 1 more for each 350 KB of keys, and 1 write for each broken row.
@@ -158,18 +163,19 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         on_progress: Callable[[SweepReport], object] | None = None,
         older_than: Duration = 0.0,
     ) -> SweepReport:
-        """Complete all transactions of many items whose process has died, and remove the rows that these have left.
+        """Complete all transactions of many items whose process has died, and remove the rows that they have left.
 
-        Nothing depends on it: it saves later readers and writers the work. It is safe beside other sweeps and live
-        transactions. It watches a live transaction for one lease; a lease of more than a day is not watched, and counts
-        as failed. Broken rows do not stop it. For a nightly job, or a Lambda function.
+        Run it nightly or in a Lambda function. Correctness does not depend on it: it saves later readers and writers
+        the work. It is safe to run concurrently with live transactions and with other sweeps. It observes a live
+        transaction for one lease; a transaction with a lease of more than a day is not observed, and counts as failed.
+        Broken rows do not stop it.
 
         Args:
             segments: how many parts of the table to scan at once.
             dry_run: only report what would be done.
             on_progress: called after each transaction.
-            older_than: leave transactions alone that have begun, or were renewed, within so many seconds, by the clocks
-                of their processes. A live one is then not watched, if it renews more often than that.
+            older_than: skip transactions that have begun, or were renewed, within so many seconds, by the clocks of
+                their processes. A live one is then not observed, if it renews more often than that.
 
         Returns:
             What was found and done.
@@ -178,9 +184,9 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
             LockingError: the table could not be scanned.
 
         Cost: a scan of the table, and that of `recover` for each transaction that needs it; 1 read for each transaction
-        with rows of changes that did not fit into intents, and 1 write for each of these rows if it has ended. Every
-        sweep of a day examines an aborted transaction whose process got no response for one of its intents: the intent
-        may arrive late.
+        with overflow rows (changes that did not fit into intents), and 1 write for each of these rows if it has ended.
+        If the process of an aborted transaction got no response for one of its intents, every sweep of the following
+        day examines it: the intent may arrive late.
         """
         record_table = transaction_record.record_table_of(cls)
         options: Any = {"segments": segments, "dry_run": dry_run, "on_progress": on_progress, "older_than": older_than}

@@ -97,7 +97,7 @@ class TransactionActions(Work):
         """Renumber the writes under held locks, and keep other threads from writing under them until the block ends.
 
         Other writes may have been numbered since these were added, and DynamoDB refuses a write whose number is not
-        the highest. The rows that are checked beside the actions are handed out.
+        the highest. The rows that are checked together with the actions are handed out.
         """
         embedded = [(row, row.check.own) for row in self.by_key.values() if row.check is not None]
         named = {*self.entries, *(own for _, own in embedded)}
@@ -147,7 +147,7 @@ class TransactionActions(Work):
         return data
 
     def send_under_locks(self, guards: Sequence[RowWrite] = ()) -> dict[str, Any]:
-        """Send the transaction, with these rows beside its own."""
+        """Send the transaction, with these additional rows."""
         for own in self.deleted_locks:  # from now on DynamoDB may have deleted them with their items
             own.expect_delete(expected=True)
         with self._last_under_locks() as checks:

@@ -117,12 +117,12 @@ class RowWrite:
         lock: of the lock document in the row: an intent in it is resolved, and it must be free, unless there is a
             check.
         write: of a model: its id tells whether it was applied.
-        check: of a held entry in the row, whose number tells. It is a row of its own if there is no write.
+        check: of a held entry in the row, whose number tells. It is a separate row if there is no write.
         filled: the clause in place of that of the lock or the check.
         second: the time for its conditions about expiry, if the same was sent before.
 
     Attributes:
-        is_dropped: whether the work goes on without it.
+        is_dropped: whether the work continues without it.
     """
 
     is_dropped = False
@@ -147,7 +147,7 @@ class RowWrite:
         self.request = request or self.made()
 
     def made(self) -> dict[str, Any]:
-        """Make the request anew."""
+        """Make the request again."""
         if self.write is not None:
             clause, given = self._filled or (None, None)
             kwargs = self.write.kwargs(clause, given)
@@ -242,7 +242,7 @@ class RowWrite:
             return also(Conflict, work.kind)(
                 f"a condition of the transaction was not met, and nothing was written: {cause}", cause=cause
             )
-        if work.item is self and work.is_transaction:  # as a single write: callers look for its code
+        if work.item is self and work.is_transaction:  # as a single write: callers check its code
             cause = responses.condition_failed(work.kind, refusal.message, write.item.Meta.table_name, request=cause)
         lock = None if self.check is not None or write.operation is CHECK else self.lock
         return why_refused(write, work.kind, refusal.image, cause, lock)
@@ -267,7 +267,7 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
 # The check of a lock that a writer does not hold, and that it must not write into: of a range, or of a table.
 
 
-#: How often a write looks at what changes before each of its attempts: a queue, or unique values.
+#: How often a write reads what may change before each of its attempts: a queue, or unique values.
 _MOST_READS: Final = 8
 
 
@@ -299,7 +299,7 @@ class ForeignLockCheck(RowWrite):
 
         Raises:
             ItemLocked: an entry is in the way.
-            TransactionConflict: other parties enter the queue all the time.
+            TransactionConflict: other callers enter the queue all the time.
         """
         if refusal.in_doubt:
             return False
@@ -397,7 +397,7 @@ class Work:
 
     @property
     def resolver(self) -> Resolver:
-        """What resolves write intents of other transactions; made when one is met."""
+        """What resolves write intents of other transactions; made when one is found."""
         if self._resolver is None:
             self._resolver = Resolver()
         return self._resolver
@@ -421,7 +421,7 @@ class Work:
         raise self.unknown(error) from error
 
     def answer(self, row: RowWrite, image: Image | None) -> dict[str, Any]:  # noqa: ARG002
-        """Return what stands for the lost response of a work that a row shows as applied."""
+        """Return the substitute for the lost response of a work that a row shows as applied."""
         return {}
 
     def replans(self, refused: Sequence[tuple[RowWrite, Refusal]]) -> bool:  # noqa: ARG002
@@ -505,7 +505,7 @@ def _reasons_of(rows: Sequence[RowWrite], error: Exception) -> responses.Reasons
 
 
 def send(work: Work) -> dict[str, Any]:
-    """Send a work until its outcome is known; return DynamoDB's response, or what stands for it."""
+    """Send a work until its outcome is known; return DynamoDB's response, or its substitute."""
     sending, how = RetryState(work.policy), None
     while True:
         rows = work.rows(how)
@@ -541,7 +541,7 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
         if outcome is Outcome.APPLIED and (in_doubt or not work.is_named):
             return work.answer(row, refusal.image)
     if Outcome.UNKNOWN in outcomes:
-        # All or none: one row that was not written proves that none was. A row that is not named has met its condition:
+        # All or none: one row that was not written proves that none was. A row that is not named passed its condition:
         # engines name all that have not, and DynamoDB knows the token of an applied copy for ten minutes.
         shown = [row for outcome, (row, _) in zip(outcomes, refused, strict=True) if outcome in _NOT_APPLIED]
         copied = [row for row in work.passed(rows, error) if row.refuses_a_copy]
@@ -638,12 +638,12 @@ class ItemWork(Work):
 
     @property
     def is_transaction(self) -> bool:  # type: ignore[override]
-        """Whether there are rows besides the item's."""
+        """Whether there are rows other than the item's."""
         return bool(self.others or self.values)
 
     @override
     def rows(self, how: Next | None) -> Sequence[RowWrite]:
-        if self.once and how is Next.REPEAT:  # each attempt has an id of its own
+        if self.once and how is Next.REPEAT:  # each attempt has another id
             self.write.part.renew(runtime.current.token())
             self.row.request, self.token = self.row.made(), ""
         self.values = [row for row in self.values if not row.is_dropped]

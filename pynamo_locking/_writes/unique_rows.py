@@ -1,8 +1,8 @@
 """The rows of unique values, which are written in one native transaction with their items.
 
 A write names in its condition the values that it expects the stored item to have, and adds and removes their rows. So
-the rows are those of the stored item, whatever the instance was: what an instance remembers is a hint, which spares a
-look. If the hint is wrong, the refusal shows the stored item, and the write is sent again with its values.
+the rows are those of the stored item, whatever the instance was: what an instance remembers is a hint, which saves a
+read. If the hint is wrong, the refusal shows the stored item, and the write is sent again with its values.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.unique_rows import UniqueRows
 
 
-# Finds out what became of a write that had no answer, so that what is said stays true.
+# Finds out the final outcome of a write that got no response.
 
 
 #: So often an item is read whose other writers are faster.
@@ -183,7 +183,7 @@ CHECK: Final = Operation.CHECK
 
 
 class ExpectedWrite(NamedTuple):
-    """A write of which the instance hears by `update_local_version_attribute`: noted with the instance before.
+    """A write that the instance learns of by `update_local_version_attribute`: noted with the instance before.
 
     PynamoDB's own TransactWrite sends what it was given, and makes that call only.
 
@@ -216,7 +216,7 @@ class Write(NamedTuple):
         kind: its effect on the held entry.
         is_shown: whether the instance already shows the values that an update will store.
         is_strict: whether the write is part of a `Transaction`: its instance may differ from the one that was read.
-        is_optional: whether a transaction goes on without it if its condition is not met.
+        is_optional: whether a transaction continues without it if its condition is false.
         claims: what it does to the rows of unique values, if its model has such.
     """
 
@@ -257,7 +257,7 @@ class Write(NamedTuple):
 
     @property
     def is_tried_once(self) -> bool:
-        """Whether botocore must not repeat the request: each attempt has an id of its own, or there is only one."""
+        """Whether botocore must not repeat the request: each attempt has another id, or there is only one."""
         return self.part.begins_life and self.operation is not DELETE
 
     @property

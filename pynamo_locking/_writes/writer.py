@@ -215,7 +215,7 @@ class Writer:
         return RowWrite(None, self.row, write, Check(self.own, self.own.next_write() if number is None else number))
 
     def request(self, write: Write) -> dict[str, Any]:
-        """Return a write as a request that another party sends."""
+        """Return a write as a request that another process sends."""
         [kwargs] = self.row_write(write).request.values()
         kwargs.pop("ReturnValues", None)
         return kwargs  # type: ignore[no-any-return]

@@ -53,7 +53,7 @@ _ENCRYPTION_LOST: Final = "INACCESSIBLE_ENCRYPTION_CREDENTIALS"
 #: Begins the remedy for a check that needs a permission.
 _ALLOW: Final = "allow dynamodb:"
 
-#: So many items of a table of locks are looked at.
+#: So many items of a table of locks are read.
 MOST_ROWS: Final = 1000
 
 #: Options of a model's Meta whose writes are transactions.
@@ -65,9 +65,9 @@ _MOST_NAMED: Final = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look at a table has shown."""
+    """What one check of a table has shown."""
 
-    check: str  # what was looked at: a stable word
+    check: str  # what was checked: a stable word
     level: str
     detail: str
     remedy: str = ""
@@ -100,7 +100,7 @@ def has_other_keys(model: type[Model], description: Mapping[str, Any] | None = N
 
 
 def findings(model: type[Model], others: Sequence[type[Model]] = ()) -> list[Finding]:
-    """Look at a model's table; `others` are looked at with it, some perhaps in the same table.
+    """Check a model's table; `others` are checked with it, some perhaps in the same table.
 
     Cost: 1 DescribeTable, 1 DescribeTimeToLive, 1 read of a key that is not there, 1 scan of a single item, and of a
     table of locks or transactions 1 of up to 1,000 items (1 MB at most).
@@ -386,7 +386,7 @@ def check(
 
 
 def _models(session: Session, names: list[str] | None) -> list[type[Model]]:
-    """Return the models to look at: those of the settings, those that are named, and the tables they name."""
+    """Return the models to check: those of the settings, those that are named, and the tables they name."""
     found: list[type[Model]] = []
     if session.settings.table is not None:
         found.append(session.locks())

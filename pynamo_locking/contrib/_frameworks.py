@@ -361,7 +361,7 @@ def shown(models: Iterable[Any], name: str, key: Sequence[str]) -> list[Row]:
     """Return an entry for each holder and waiter of one lock. Cost: 1 consistent read.
 
     The model is found by the name of its class or table. The key is text, with bytes in base 64. Without its range key
-    it stands for the ranges of the hash key.
+    it is the key of the ranges of the hash key.
     """
     model = _find(models, name)
     state = model.lock_state(*inspection.keys_from_text(model, key))

@@ -46,7 +46,7 @@ _LONGEST_S: Final = 36_525 * 86_400.0
 class TaskClaims(NamedLock):
     """The table of unique tasks: a row for each task and its arguments, with a lock while it runs.
 
-    Subclass it with a table of its own, or with that of your `NamedLock`::
+    Subclass it, with a separate table or that of your `NamedLock`::
 
         class Claims(TaskClaims):
             class Meta:
@@ -74,14 +74,14 @@ class UniqueTask(Task):
 
     The worker that runs the task holds a lock with a lease and a heartbeat, so no two workers run it at a time. If the
     worker dies, the claim ends with its lease. A message that is delivered again (after a visibility timeout, or with
-    `acks_late`) waits while the first delivery runs, runs if that was not completed, and is skipped if it was.
-    A message whose claim has passed to a later message is skipped as well.
+    `acks_late`) waits while the first delivery runs; then it is skipped if that was completed, and runs if not. A
+    message is skipped, too, if a later message has taken over its claim.
 
     Attributes:
         claims: the table. Required.
         unique_on: the names of the arguments that count; None, the default, means all.
         unique_for: for how many seconds a message that was sent and did not begin to run keeps others out, counted from
-            its `eta`; a day. It matters for messages that are lost, since the broker tells of no loss.
+            its `eta`; a day. It matters for lost messages, since the broker reports no loss.
         unique_until: ``"done"``: the claim ends with the run. ``"start"``: it ends when the run begins, so that what
             changes during the run is seen by another one; the runs can overlap then, unless they take a lock.
 
@@ -90,8 +90,8 @@ class UniqueTask(Task):
             (a `link`, or a place in a chain before its end, or in a chord) when it is sent: a message that is not sent
             would not call them. As `Lock.acquire` also where the table cannot be used; nothing was sent.
 
-    Cost: a message 1 write; 1 write and 1 read if it is not sent. A run 3 writes, and 1 for each third of its lease.
-    A run whose name was never locked before: 4 writes.
+    Cost: a message 1 write; 1 write and 1 read if it is not sent. A run 3 writes, and 1 for each third of its lease. A
+    run whose name was never locked before: 4 writes.
     """
 
     abstract = True

@@ -59,10 +59,10 @@ def transaction_dependency(
     request is not valid. An error that the endpoint *returns* as a response does not roll back. The body of a streamed
     response, and background tasks, run after the commit.
 
-    There is no second attempt after a conflict: for that, call a function with `transactional` in the endpoint.
+    There is no retry after a conflict: to retry, call a `transactional` function in the endpoint.
 
-    Make the dependency once, and use it in all places of a request: each call of this function makes another
-    transaction, and inside the first one that is refused, unless `join`.
+    Make the dependency once, and use it everywhere in a request: each call of this function makes another transaction,
+    which is refused inside the first one, unless `join`.
 
     Args:
         table: as in `transaction`.

@@ -53,9 +53,9 @@ class PynamoLocking:
       models without ``Meta.lock_settings``) say where the models are and how they behave. ``_PROBLEM_TYPE`` begins the
       ``type`` of an error's answer; the code of the error follows. With ``_ANSWER_NOT_FOUND`` an absent item is
       answered by 404.
-    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, `InvalidInput` by 422, a failed ``If-Match``
-      by 412 and a missing one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457.
-      A handler that the application registers afterwards, or for a subclass, is used instead.
+    * Errors become responses with a body in the form of RFC 9457: 409 for `Conflict`, 412 for a failed ``If-Match``,
+      422 for `InvalidInput`, 423 for `ItemLocked` and `LockTimeout`, 428 for a missing ``If-Match``, 500 for `LockLost`
+      and `OutcomeUnknown`. A handler that the application registers afterwards, or for a subclass, is used instead.
     * ``flask locks list``, ``show`` and ``break``.
     * A lock that a request acquired by `Lock.acquire` and did not release is released when its context ends, and that
       is logged. Nothing is ever committed there. Streamed responses may be made afterwards.
@@ -73,7 +73,7 @@ class PynamoLocking:
 
         Raises:
             ConfigurationError: an unknown key, or a model that was used or configured otherwise before: a model class
-                has one place in a process, whatever the number of applications.
+                is bound to one table and endpoint in a process, whatever the number of applications.
         """
         if app.extensions.setdefault(_EXTENSION, self) is not self:
             raise ConfigurationError("this application has a PynamoLocking already: give all models to one.")
@@ -127,13 +127,13 @@ def conditional(body: Any, item: Model) -> Response:
 def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    DynamoDB compares in the write itself, so no other write can come between. From here on a stale version is answered
-    by 412 in this request.
+    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
+    is answered by 412.
 
     Args:
-        item: the item as it was just read, or its model. With a model and the keys, nothing is read unless ``If-Match``
-            has several tags, a ``*`` or a tag without a write id, and the item has only its keys and its version. That
-            is enough to `update` or `delete` it; to `save` it, give it all its attributes.
+        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
+            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
+            enough to `update` or `delete` it; to `save` it, set all its attributes.
         hash_key: with a model.
         range_key: with a model.
 

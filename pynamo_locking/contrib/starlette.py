@@ -39,9 +39,9 @@ _ENVIRON: Final = "pynamo_locking.environ"
 class PynamoLocking:
     """The extension: one object for a program, however many applications it makes.
 
-    `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, `InvalidInput` by 422, a failed ``If-Match``
-    by 412 and a missing one by 428, `LockLost` and `OutcomeUnknown` by 500, each with a body in the form of RFC 9457. A
-    handler that the application registers afterwards, or for a subclass, is used instead.
+    Errors become responses with a body in the form of RFC 9457: 409 for `Conflict`, 412 for a failed ``If-Match``, 422
+    for `InvalidInput`, 423 for `ItemLocked` and `LockTimeout`, 428 for a missing ``If-Match``, 500 for `LockLost` and
+    `OutcomeUnknown`. A handler that the application registers afterwards, or for a subclass, is used instead.
 
     Nothing is committed or released at the end of a request: take locks in a ``with`` or ``async with`` block.
 
@@ -70,12 +70,12 @@ class PynamoLocking:
     ) -> None:
         """Configure the models, and let an application answer the errors of this package.
 
-        What is None is as the models say.
+        None keeps what the models say.
 
         Args:
             app: of Starlette, or of FastAPI. A mounted application answers its own errors: call this for it as well.
-            host: address of DynamoDB, for local engines.
-            region: the Region.
+            host: address of DynamoDB, for local emulators.
+            region: the AWS Region.
             table_prefix: goes before each table's name.
             connect_timeout: seconds that one attempt of a model's own request may take to connect.
             read_timeout: seconds that it may take then.
@@ -87,8 +87,8 @@ class PynamoLocking:
             answer_not_found: whether an absent item (``DoesNotExist``) is answered by 404.
 
         Raises:
-            ConfigurationError: a model was used or configured otherwise before: a model class has one place in a
-                process, whatever the number of applications.
+            ConfigurationError: a model was used or configured otherwise before: a model class is bound to one table and
+                endpoint in a process, whatever the number of applications.
         """
         settings = {
             "HOST": host,
@@ -138,14 +138,14 @@ def conditional(request: Request, body: Any, item: Model) -> Response:
 def if_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    DynamoDB compares in the write itself, so no other write can come between. From here on a stale version is answered
-    by 412 in this request. In a coroutine await `aif_match`: this function blocks where it has to read.
+    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
+    is answered by 412. In a coroutine await `aif_match`: this function blocks where it has to read.
 
     Args:
         request: the request with the header.
-        item: the item as it was just read, or its model. With a model and the keys, nothing is read unless ``If-Match``
-            has several tags, a ``*`` or a tag without a write id, and the item has only its keys and its version. That
-            is enough to `update` or `delete` it; to `save` it, give it all its attributes.
+        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
+            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
+            enough to `update` or `delete` it; to `save` it, set all its attributes.
         hash_key: with a model.
         range_key: with a model.
 

@@ -54,7 +54,7 @@ _TTL: Final = "dynamodb.amazonaws.com"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a record shows that no write of this package does.
+    """A change in a stream record that no write of this package makes.
 
     Attributes:
         table: the name of the table.
@@ -95,7 +95,7 @@ class Auditor:
     Thread-safe; it keeps nothing between two records.
 
     Args:
-        models: whose items are looked at. The tables that their ``Meta`` names, of locks and transactions, are known
+        models: whose items are checked. The tables that their ``Meta`` names, of locks and transactions, are known
             with them. Records of other tables are left out.
         reads_records: whether to read the record of a transaction whose intent was removed while the item stayed as it
             was. That is right for an aborted transaction only. Without it such a removal is not judged.
@@ -132,7 +132,7 @@ class Auditor:
             change = _Change.of(record)
             breaches = list(dict.fromkeys(self._breaches(change, self._by_table.get(_name_of(name), []))))
             key = {part: keys.text_of(*value.values()) for part, value in change.key.items()}
-        except Exception as error:  # noqa: BLE001 - whatever a record holds, the others are looked at
+        except Exception as error:  # noqa: BLE001 - whatever a record holds, the others are checked
             logger.warning("a record of the stream of %s cannot be read: %r", name, error)
             key, breaches = {}, [invariants.Breach("unreadable", f"the record cannot be read: {error!r}")]
         sequence, event = str(_part(record, "dynamodb").get("SequenceNumber", "")), str(record.get("eventID", ""))
@@ -208,7 +208,7 @@ def lambda_handler(
     Lambda sends it and those after it again.
 
     Args:
-        auditor: what it looks with.
+        auditor: what checks the records.
         on_finding: a plain function, called with each `Finding`.
 
     Returns:
@@ -255,7 +255,7 @@ class _Change:
 
 @dataclass(frozen=True)
 class _Item:
-    """An item that lives on, before and after one write."""
+    """An item that still exists, before and after one write."""
 
     old: Image
     new: Image

@@ -1,5 +1,5 @@
 """Logs, signals, traces and metrics, made of the events of `pynamo_locking.events`.
 
-Each is a module of its own, imported by the application: `logs` (the standard library), `signals` (blinker) and
+Each is a separate module, imported by the application: `logs` (the standard library), `signals` (blinker) and
 `opentelemetry`.
 """

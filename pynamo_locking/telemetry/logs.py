@@ -18,7 +18,7 @@ __all__ = ["install"]
 #: What begins the name of each fact in a record, whose own attributes have names such as `name`.
 _PREFIX: Final = "lock_"
 
-#: Logged as warnings, although the program goes on.
+#: Logged as warnings, although the program continues.
 NOTABLE: Final = (
     events.Evicted,
     events.Lost,

@@ -734,7 +734,7 @@ class _Reader:
         return {**items, **counts, **after, **bill.of_one()}
 
     def _shown(self, record: Record, image: Item) -> Item:
-        # A local index is beside the table, and gives what it lacks itself.
+        # A local index is in the partition of the table, and gives what it lacks itself.
         reachable = record.item if self.view.is_local else image
         if self.projection is not None:
             return self.projection.of(reachable)

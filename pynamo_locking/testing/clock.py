@@ -413,22 +413,25 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class VirtualClock:
     """Time that passes only when no thread has anything to do.
 
-    Inside its ``with`` block everything in this package uses it: waits, leases, heartbeats, pauses between
-    attempts, times of expiry. `time.sleep` and `datetime.now` of the application do not::
+    Inside its ``with`` block everything in this package uses it: waits, leases, heartbeats, pauses between attempts,
+    times of expiry. `time.sleep` and `datetime.now` of the application do not.
+
+    Example::
 
         with MemoryDynamoDB(), VirtualClock() as clock:
             Account.create_table()
             Account("a-1").save()
-            Account.locked("a-1", heartbeat=False, lease=10).acquire()  # a holder that dies
-            with Account.locked("a-1", wait=60):                        # acquires it after a lease
+            # A holder that dies, and a waiter that acquires the lock after its lease.
+            with clock.another_process():
+                Account.locked("a-1", heartbeat=False, lease=10).acquire()
+            with Account.locked("a-1", wait=60):
                 assert clock.elapsed >= 10
 
     With `auto_jump` time moves by itself, to the next moment for which a thread waits. It does so when some thread
     waits and all threads of the package itself (heartbeats, batches) wait. Heartbeats alone do not move it: while the
-    test computes, time stands still. A thread of the application that was woken by the clock is given up to
-    0.1 seconds of real time to wait again or to end. Threads that are new, or busy with something else, do not hold
-    time up: if a thread computes while another waits, the waiting thread may time out. Without `auto_jump` only
-    `jump` moves time.
+    test computes, time stands still. A thread of the application that was woken by the clock is given up to 0.1 seconds
+    of real time to wait again or to end. Threads that are new, or busy with something else, do not hold time up: if a
+    thread computes while another waits, the waiting thread may time out. Without `auto_jump` only `jump` moves time.
 
     It uses real threads, and is thread-safe. Locks that this process held before are still renewed in real time; what
     is left of their lease is right to a millisecond when the block begins. When the block is left, heartbeats of locks
@@ -528,12 +531,13 @@ class VirtualClock:
         self._timeline.wait(None, 0)
 
     def another_process(self, skew_s: float = 0.0, drift: float = 0.0) -> VirtualProcess:
-        """Return another process, with clocks of its own, to run code as if in it.
+        """Return another process, with separate clocks, to run code as if in it.
 
-        For example::
+        Example::
 
-            with clock.another_process(skew_s=-120):
-                Account.locked("a-1").acquire()
+            with VirtualClock() as clock, Account.locked("a-1"):
+                with clock.another_process(skew_s=-120), pytest.raises(LockTimeout):
+                    Account.locked("a-1", wait=0).acquire()
 
         Args:
             skew_s: seconds by which its wall clock is ahead; negative if it is behind.
@@ -549,7 +553,7 @@ class VirtualProcess(ClockView):
     """The clocks of one process, made by `VirtualClock.another_process`.
 
     In its ``with`` block the running thread or task, and what the package starts for it, uses these clocks, has a
-    heartbeat of its own, and is another party: it holds only the locks that it has acquired in such blocks. Several
+    separate heartbeat, and is another lock owner: it holds only the locks that it has acquired in such blocks. Several
     threads can be in it at once. The ids of entries, the owner label, `os.getpid` and models stay those of the real
     process.
     """

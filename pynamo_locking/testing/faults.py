@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _M = TypeVar("_M", bound=Model)
 _T = TypeVar("_T")
 
-#: What a strong global table does not have, and what may meet a write of another Region there.
+#: What a strong global table does not have, and what may conflict with a write of another Region there.
 _NOT_THERE: Final = frozenset({"TransactWriteItems", "TransactGetItems", "UpdateTimeToLive"})
 _WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"})
 
@@ -70,7 +70,7 @@ def concurrent_write(
 ) -> Iterator[FaultCount]:
     """Let another writer change an item just before the block's next write of it.
 
-    ::
+    Example::
 
         with concurrent_write(Account, "a-1"):
             pay_in("a-1", 30)  # must try again
@@ -91,11 +91,11 @@ def concurrent_write(
         times: before how many writes, one after the other. Once, unless set.
 
     Yields:
-        What has happened so far.
+        The number of writes so far.
 
     Raises:
         AssertionError: when the block ends: it did not write the item, or the other writer was refused, as it is where
-            the application holds the item's lock. The block's own error goes before.
+            the application holds the item's lock. An error of the block takes precedence.
 
     Cost: 1 read and 1 write for each time.
     """
@@ -136,21 +136,21 @@ def concurrent_write(
 def lost_responses(
     model: type[Model], hash_key: Any, range_key: Any = None, *, times: int | None = None, is_applied: bool = True
 ) -> Iterator[FaultCount]:
-    """Let no answer arrive, from the block's next write of an item on.
+    """Lose all responses, from the block's next write of an item on.
 
-    ::
+    Example::
 
         with lost_responses(Account, "a-1"), pytest.raises(OutcomeUnknown):
             pay_in("a-1", 30)
 
-    DynamoDB does what it is asked; the connection breaks before its answer. With ``times=1`` one answer is lost, and
-    this package finds out by itself what became of the write: a test shows that the application notices nothing.
+    DynamoDB executes the request; the connection breaks before its response. With ``times=1`` one response is lost, and
+    this package finds out whether the write was applied: a test shows that the application notices nothing.
 
     Args:
         model: of the item.
         hash_key: of the item.
         range_key: of the item.
-        times: how many requests have no answer, whatever they are about, the write included. All until the end of the
+        times: how many requests get no response, the write included, whatever they are about. All until the end of the
             block, unless set.
         is_applied: False if the requests do not even reach DynamoDB.
 
@@ -158,7 +158,7 @@ def lost_responses(
         What has happened so far.
 
     Raises:
-        AssertionError: when the block ends: it did not write the item. The block's own error goes before.
+        AssertionError: when the block ends: it did not write the item. An error of the block takes precedence.
     """
     is_write = _writes_of(model, hash_key, range_key)
     strikes = FaultCount()
@@ -174,12 +174,12 @@ def lost_responses(
     with requests_seen(see, _is_fault.get):
         yield strikes
     if not strikes.count:
-        raise AssertionError(f"no answer was lost: the block did not write {model.__name__} {hash_key!r}.")
+        raise AssertionError(f"no response was lost: the block did not write {model.__name__} {hash_key!r}.")
 
 
 @contextmanager
 def throttled(model: type[Model], *, times: int | None = None) -> Iterator[FaultCount]:
-    """Let DynamoDB refuse the requests to a model's table for want of capacity.
+    """Let DynamoDB throttle the requests to a model's table.
 
     It is the refusal that comes after botocore's own attempts.
 
@@ -205,18 +205,18 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Fault
 def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[FaultCount]:
     """Let a model's table answer as a global table with strong consistency between Regions does.
 
-    ::
+    Example::
 
         with strong_global_table(Account, conflicts=2):
             pay_in("a-1", 30)  # two writes of other Regions were in the way
 
-    It has no transactions and no TTL: such requests are refused. DynamoDB's own words for that are not known here.
+    It has no transactions and no TTL: such requests are refused. The text of DynamoDB's error is not known here.
 
     Args:
         model: whose table.
         conflicts: how many writes, the first ones of the block, are refused with `ReplicatedWriteConflictException`: a
-            write of another Region is at work on the item. It is the refusal after botocore's own attempts.
-            Statements in batches are not refused.
+            write of another Region is at work on the item. It is the refusal after botocore's own attempts. Statements
+            in batches are not refused.
 
     Yields:
         How many writes have been refused so far.
@@ -245,15 +245,16 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[F
 
 @contextmanager
 def held_by_other(lock: Lock[_M]) -> Iterator[Lock[_M]]:
-    """Let another party hold a lock while the block runs.
+    """Hold a lock as another process while the block runs.
 
-    ::
+    Example::
 
         with held_by_other(Account.locked("a-1", owner="another host")):
-            assert client.post("/accounts/a-1/deposits").status_code == 423
+            with pytest.raises(LockTimeout):
+                Account.locked("a-1", wait=0).acquire()
 
-    What the block itself takes waits for it, as for any holder: with a heartbeat, unless the lock says otherwise.
-    Losing the lock, by `lose_lock` or because a lease without heartbeat has ended, is no error here.
+    Callers in the block wait for it as for any holder. It is renewed by a heartbeat, unless the lock says otherwise. If
+    it is lost, by `lose_lock` or because a lease without heartbeat has ended, no error is raised here.
 
     Args:
         lock: a lock that is not acquired, as `locked` makes it: of an item, a name or a range; shared, or permits.
@@ -262,7 +263,7 @@ def held_by_other(lock: Lock[_M]) -> Iterator[Lock[_M]]:
         The lock.
 
     Raises:
-        LockTimeout: it could not be had.
+        LockTimeout: it could not be acquired.
     """
     context = contextvars.Context()
     context.run(lock.acquire)
@@ -276,11 +277,11 @@ def held_by_other(lock: Lock[_M]) -> Iterator[Lock[_M]]:
 def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: Any = None) -> None:
     """Let the holders of a lock lose it now, as if an operator had broken it.
 
-    Their entries are removed from the queue. Holders in this process hear of it at once: ``lost`` is set, ``on_lost``
-    is called, and writes under the lock are refused with `LockLost`. Those in other processes hear of it with their
-    next renewal or write, as always.
+    Their entries are removed from the queue. Holders in this process are notified at once: ``lost`` is set, ``on_lost``
+    is called, and writes under the lock are refused with `LockLost`. Holders in other processes find out with their
+    next renewal or write.
 
-    To lose a lock that the application acquires and releases itself, call this in the place of something that it does
+    To lose a lock that the application acquires and releases itself, call this from a mock of something that it calls
     meanwhile; or just before its write: ``concurrent_write(Account, "a-1", by=lambda _: lose_lock(Account, "a-1"))``.
 
     Args:
@@ -289,7 +290,7 @@ def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: An
         range_key: with a model.
 
     Raises:
-        ConfigurationError: no party holds the lock.
+        ConfigurationError: nobody holds the lock.
 
     Cost: 1 read; 1 read and 1 write for each holder, and 1 write for each that is in this process.
     """
@@ -309,7 +310,7 @@ def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: An
 
 
 def _elsewhere(call: Callable[[], _T]) -> _T:
-    """Do what another party does: it holds no lock of this context, and no fault strikes it."""
+    """Do what another process does: it holds no lock of this context, and no fault strikes it."""
 
     def run() -> _T:
         _is_fault.set(True)

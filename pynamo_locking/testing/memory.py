@@ -23,7 +23,7 @@ from pynamo_locking.testing import _operations, _tables
 from pynamo_locking.testing._tables import Store
 from pynamo_locking.testing.clock import view_here
 
-# Where it meets botocore and PynamoDB.
+# The interface to botocore and PynamoDB.
 
 
 @lru_cache(maxsize=64)
@@ -45,7 +45,7 @@ def response_metadata(status: int) -> dict[str, Any]:
 
 
 class Meta:
-    """As much of ``client.meta`` as PynamoDB and this package look at.
+    """As much of ``client.meta`` as PynamoDB and this package use.
 
     The in-memory database raises none of botocore's events by itself; a test that plays botocore's retries can.
     """
@@ -138,27 +138,29 @@ _in_use: list[MemoryDynamoDB] = []
 class MemoryDynamoDB:
     """An in-memory DynamoDB that replaces the real one.
 
-    Inside its ``with`` block every PynamoDB connection of this process goes to it, also those made before::
+    Inside its ``with`` block every PynamoDB connection of this process uses it, including those made before.
+
+    Example::
 
         with MemoryDynamoDB():
             Account.create_table()
             Account("a-1").save()
 
-    It knows tables with their indexes, the expressions of conditions, updates, filters and projections,
-    transactions with their tokens, batches, pages, and DynamoDB's limits, errors and messages; the contract
-    tests of this package run on it and on DynamoDB's own emulator alike. Not known: streams, backups, UpdateTable,
-    tags, PartiQL except for the statements that this package sends, the parameters from before expressions
-    (``Expected``, ``AttributesToGet``, ...). Asking for these raises a `ConfigurationError`.
+    It knows tables with their indexes, the expressions of conditions, updates, filters and projections, transactions
+    with their tokens, batches, pages, and DynamoDB's limits, errors and messages; the contract tests of this package
+    run on it and on DynamoDB's own emulator alike. Not known: streams, backups, UpdateTable, tags, PartiQL except for
+    the statements that this package sends, the parameters from before expressions (``Expected``, ``AttributesToGet``,
+    ...). Asking for these raises a `ConfigurationError`.
 
-    What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and
-    an index are always up to date. No request conflicts with another, and none is throttled. Tables are created
-    and deleted at once. Items with a TTL stay, as DynamoDB too keeps them for days.
+    What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and an index
+    are always up to date. No request conflicts with another, and none is throttled. Tables are created and deleted at
+    once. Items with a TTL stay; DynamoDB keeps them for days, too.
 
     A lock that is held when the block begins has no effect inside. A lock from inside that is still held at the end of
     the block is ended without a request; a `ResourceWarning` names those with a heartbeat.
 
-    Thread-safe: a request is atomic. The database shares no object with its callers.
-    A process forked from this one has a copy of its own.
+    Thread-safe: a request is atomic. The database shares no object with its callers. A process forked from this one has
+    a separate copy.
 
     To put faults around the requests, override `handle`.
 
@@ -261,7 +263,7 @@ class MemoryClient:
 
     Attributes:
         exceptions: the exception classes, by their codes.
-        meta: as much of a boto3 client's as PynamoDB and this package look at; ``meta.events`` is botocore's own.
+        meta: as much of a boto3 client's as PynamoDB and this package use; ``meta.events`` is botocore's own.
     """
 
     def __init__(self, database: MemoryDynamoDB) -> None:

@@ -38,14 +38,14 @@ def conditional(request: Any, response: Any, item: Model) -> Any:
 def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    DynamoDB compares in the write itself, so no other write can come between. From here on a stale version is answered
-    by 412 in this request.
+    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
+    is answered by 412.
 
     Args:
         request: the request with the header.
-        item: the item as it was just read, or its model. With a model and the keys, nothing is read unless ``If-Match``
-            has several tags, a ``*`` or a tag without a write id, and the item has only its keys and its version. That
-            is enough to `update` or `delete` it; to `save` it, give it all its attributes.
+        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
+            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
+            enough to `update` or `delete` it; to `save` it, set all its attributes.
         hash_key: with a model.
         range_key: with a model.
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class LocksMiddleware:
     """Answers errors of locks, versions and transactions, and releases what a request leaves locked.
 
-    * `Conflict` is answered by 409, `ItemLocked` and `LockTimeout` by 423, `InvalidInput` by 422, a failed ``If-Match``
-      by 412 and a missing one by 428, `LockLost` and `OutcomeUnknown` by 500, and an absent item by 404 if the setting
-      ``ANSWER_NOT_FOUND`` is true, each with a body in the form of RFC 9457, or by what the setting ``HANDLER409`` (and
-      so on) makes of it.
+    * Errors become responses with a body in the form of RFC 9457: 409 for `Conflict`, 412 for a failed ``If-Match``,
+      422 for `InvalidInput`, 423 for `ItemLocked` and `LockTimeout`, 428 for a missing ``If-Match``, 500 for `LockLost`
+      and `OutcomeUnknown`; and 404 for an absent item if the setting ``ANSWER_NOT_FOUND`` is true. A function in the
+      setting ``HANDLER409`` (and so on) makes another response.
     * A lock that the view acquired by `Lock.acquire` and did not release is released at the end, and that is logged.
       Locks of `lock_in_transaction` are released without a log record. Nothing is ever committed here. Streamed
       responses are made afterwards.

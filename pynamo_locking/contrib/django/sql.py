@@ -29,7 +29,7 @@ _scope: ContextVar[_Scope | None] = ContextVar("pynamo_locking_django_scope", de
 def locked_atomic(
     *locks: Lock[Any], using: str | None = None, wait: float | timedelta | None = None
 ) -> Iterator[tuple[Lock[Any], ...]]:
-    """Acquire locks, begin an SQL transaction, commit it, and release the locks: lock outside, atomic inside.
+    """Acquire locks, begin an SQL transaction, commit it, and release the locks.
 
     ::
 
@@ -38,11 +38,11 @@ def locked_atomic(
             lock.item.save()
 
     If the block raises, SQL rolls back. It also rolls back if a lock is lost, which is checked right before the commit.
-    The SQL database itself knows nothing of locks: after a pause of a whole lease between this check and the commit,
-    two commits could overlap.
+    The SQL database does not check the lock: if the process pauses for a whole lease between this check and the commit,
+    two commits can overlap.
 
     Args:
-        *locks: any number; see `locked_all`. `hold` can acquire more inside.
+        *locks: any number; see `locked_all`. `lock_in_transaction` can acquire more inside.
         using: the SQL database, by Django's alias.
         wait: one deadline for all locks, in seconds or as a timedelta.
 
@@ -79,9 +79,9 @@ def locked_atomic(
 def lock_in_transaction(
     lock: Lock[Any], *, using: str | None = None, wait: float | timedelta | None = None
 ) -> Lock[Any]:
-    """Acquire a lock inside of `atomic`, and hold it until that SQL transaction has committed or rolled back.
+    """Acquire a lock inside `atomic`, and hold it until that SQL transaction has committed or rolled back.
 
-    After a commit it is released at once, by `transaction.on_commit`. Django has no such hook for a roll back. After
+    After a commit it is released at once, by `transaction.on_commit`. Django has no such hook for a rollback. After
     one, even of only the savepoint in which it was acquired, the lock is released at the end of the request or of the
     `locked_atomic` block. Where you can, prefer `locked_atomic`: while `lock_in_transaction` waits for the lock, other
     transactions wait for the rows that this one has written already.
@@ -95,8 +95,8 @@ def lock_in_transaction(
         The lock, held.
 
     Raises:
-        ConfigurationError: outside of `atomic`; or neither the middleware nor `locked_atomic` is around, which release
-            the lock.
+        ConfigurationError: outside of `atomic`; or there is neither the middleware nor a `locked_atomic` block, which
+            release the lock.
         LockTimeout, ItemNotFound: as `Lock.acquire`.
     """
     held = _scope.get()
@@ -125,7 +125,7 @@ def _refuse_atomic(using: str | None) -> None:
     blocks = transaction.get_connection(using).atomic_blocks
     if blocks and not blocks[-1]._from_testcase:  # the same exception as Django's own `durable=True`
         raise ConfigurationError(
-            "locked_atomic() inside of atomic(): the outer block would commit after the locks are released. Lock "
+            "locked_atomic() inside atomic(): the outer block would commit after the locks are released. Lock "
             "outside, or use lock_in_transaction() here."
         )
 

@@ -467,7 +467,7 @@ def test_other_refusals_are_told_as_without_locks(tables):
             with pytest.raises(StaleVersion):
                 write()
     with (
-        pytest.raises(ConfigurationError, match="in a row of its own"),
+        pytest.raises(ConfigurationError, match="in a separate row"),
         StockTransactWrite(connection=Plan._get_connection().connection) as tx,
     ):
         tx.save(row)

@@ -68,7 +68,7 @@ def test_a_write_id_that_is_an_attribute_is_refused(dynoxide):
     for model in clashing:
         dynoxide.bind(model)
         for write in (lambda: model("a").save(), lambda: model("a").update([model.n.add(1)])):  # noqa: B023 - called here
-            with pytest.raises(ConfigurationError, match="attribute of its own"):
+            with pytest.raises(ConfigurationError, match="another attribute of it"):
                 write()
         assert item_of(dynoxide, model) is None
 

@@ -326,7 +326,7 @@ def test_a_campaign_that_waits_is_stopped_at_once(clock: VirtualClock) -> None:
         campaign = Locks.lead("scheduler", **OPTIONS)
         campaign.start()
         clock.sleep(1)
-        with pytest.raises(ConfigurationError, match="goes on already"):
+        with pytest.raises(ConfigurationError, match="has begun already"):
             campaign.start()
         assert len(Locks.lock_state("scheduler").waiters) == 1
         began = clock.elapsed

@@ -132,9 +132,9 @@ def outage(clock: VirtualClock, owner: str) -> Any:
 
 LINES = [
     "{} could not be renewed for 10.0 s: 20.0 s of its lease of 30 s are left. The heart",
-    "{} could not be renewed for 3#.# s: its lease has ended, so another party may take it, and its guarded",
+    "{} could not be renewed for 3#.# s: its lease has ended, so another owner may acquire it, and its guarded",
     *["{} could not be renewed for ###.# s: its lease has ended"] * 2,
-    "{} is renewed again after 60#.# s; its lease had ended, and no other party took it",
+    "{} is renewed again after 60#.# s; its lease had ended, and no other owner acquired it",
 ]
 
 

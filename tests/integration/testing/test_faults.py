@@ -310,7 +310,7 @@ def test_one_lost_answer(everywhere):
         with Account.edit("a") as account:
             account.balance += 1
     assert (balance(), strikes.count) == (102, 1)
-    with pytest.raises(AssertionError, match="no answer was lost"), lost_responses(Account, "a"):
+    with pytest.raises(AssertionError, match="no response was lost"), lost_responses(Account, "a"):
         Account.get("a")
 
 
