@@ -35,6 +35,8 @@ extensions = [
 exclude_patterns = ["_build", "explanation/design-choices.md"]
 
 html_theme = "furo"
+# The one of the theme underlines names in code, as links are.
+pygments_dark_style = "github-dark"
 html_title = f"{project} {release}"
 html_logo = html_favicon = "_static/logo.svg"
 html_show_copyright = False
