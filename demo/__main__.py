@@ -88,7 +88,7 @@ def _shares(workers: list[str], number: int) -> dict[str, list[Transfer]]:
 def _notes(locked: Result) -> str:
     settings = bank.SETTINGS
     return (
-        f"Locks here: lease {settings.lease:g} s (60 s is usual), no clocks compared, a look every "
+        f"Locks here: lease {settings.lease:g} s (60 s is usual), no clocks compared, a poll every "
         f"{settings.poll_interval * 1000:g} ms while waiting, which is what the reads are.\n"
         f"Transfers per second leave out the {report.pause(locked):.1f} s in which all waited for the dead process. "
         f"It died before it saved anything; between its two saves it would have left half a transfer, which only "

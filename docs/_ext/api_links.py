@@ -53,7 +53,7 @@ EXPECTED: Final = (
     ("how-to/use-versions", "modify", "pynamo_locking.VersionedMixin.modify"),
     ("how-to/work-queue", "locked_first", "pynamo_locking.LockableMixin.locked_first"),
     ("how-to/share-a-lock", "downgrade", "pynamo_locking.Lock.downgrade"),
-    ("how-to/query-in-a-transaction", "tx.query", "pynamo_locking.transactions.Transaction.query"),
+    ("how-to/query-in-a-transaction", "tx.scan", "pynamo_locking.transactions.Transaction.scan"),
     ("reference/errors", "LockLost", "pynamo_locking.exceptions.LockLost"),
     ("reference/api/models", "locked", "pynamo_locking.LockableMixin.locked"),
 )

@@ -246,7 +246,11 @@ class Acquisition:
             image = self._attempt(lambda: lock_requests.enter(self._row, new, self._options.capacity))  # noqa: B023
             state = self._state_in(image)
             if state.find(self._new.id) is not None:
-                return image
+                if state.intent is None or not self._lacks(image):
+                    return image
+                self._leave_for_now()
+                yield from self._resolve(state.intent)  # without the intent there may be room
+                continue
             if state.exists and (state.entries or state.intent is None):
                 if self._make_room(state):
                     continue
@@ -258,13 +262,17 @@ class Acquisition:
                 continue
             if image is not None:
                 check_not_foreign(self._row, image)
-            image = self._attempt(lambda: lock_requests.enter_first(self._row, new))  # noqa: B023
-            if image is None:
-                self._no_such_item()
-            if self._row.state(image).find(self._new.id) is not None:
+            if (image := self._enter_first(new)) is not None:
                 return image
             # Another newcomer has created the document: join it.
         return None
+
+    def _enter_first(self, new: NewEntry) -> Image | None:
+        """Create the document with us in it; return the image, or None if another one has created it."""
+        image = self._attempt(lambda: lock_requests.enter_first(self._row, new))
+        if image is None:
+            self._no_such_item()
+        return image if self._row.state(image).find(self._new.id) is not None else None
 
     def _enter_absent(self) -> Image | None:
         """Create the row with us in it, if none is expected; None if there is one."""
