@@ -1,6 +1,7 @@
 """A process of a fleet of two releases: it locks, moves money and books, with the release whose folder it is told.
 
-Each release imports this file, which imports of the tests only what needs no release. It uses what both releases have.
+Each release imports this file, which imports of the tests only what needs no release. It uses what both releases have;
+two things have another name in the earlier one.
 """
 
 from __future__ import annotations
@@ -33,11 +34,20 @@ from pynamo_locking import (
     transaction,
 )
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
-from pynamo_locking.intervals import IntervalMixin
 from tests.support import nursery
 
+try:
+    from pynamo_locking.intervals import IntervalMixin
+
+    POLL: Final = "poll_interval"
+except ImportError:  # the earlier release
+    from pynamo_locking import IntervalMixin  # type: ignore[no-redef]
+
+    POLL = "poll"  # type: ignore[misc]
+
 #: A killed holder keeps the others waiting for so long.
-SETTINGS: Final = LockSettings(lease=1.2, request_timeout=0.2, poll_interval=0.02, max_clock_skew=0.5, wait=30.0)
+KEYWORDS: Final[dict[str, Any]] = {"lease": 1.2, "request_timeout": 0.2, POLL: 0.02, "max_clock_skew": 0.5}
+SETTINGS: Final = LockSettings(wait=30.0, **KEYWORDS)
 PURSES: Final = [f"p{i}" for i in range(12)]
 BALANCE: Final = 100
 #: More actions are a long transaction, as are those with six purses.
