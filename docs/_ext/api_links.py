@@ -118,7 +118,7 @@ def link_names(app: Sphinx, document: nodes.document, page: str) -> None:
         signature = place.next_node(addnodes.desc_signature) if isinstance(place, addnodes.desc) else None
         is_its_own = signature is not None and entry.node_id in signature["ids"]
         if isinstance(link, nodes.reference) and link.astext() == span.astext():
-            # To the page, which somebody has written; the entry is better.
+            # The text links the page of the entry: link the entry instead.
             if link.get("refuri") == app.builder.get_relative_uri(page, entry.docname):
                 link["refuri"] += f"#{entry.node_id}"
                 link["classes"].append("api")

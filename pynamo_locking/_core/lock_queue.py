@@ -316,7 +316,7 @@ def poll_delay(
         now: on our monotonic clock.
         settings: gives `min_poll_interval`, `poll_interval` and `max_poll_interval`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
-        is_rung_for: whether all that are ahead ring as they leave. Then `poll_interval` is the shortest interval: a
+        is_rung_for: whether all that are ahead wake it as they leave. Then `poll_interval` is the shortest interval: a
             poll is only needed if a wake-up is lost.
     """
     longest = min(settings.poll_interval * pace.position, settings.max_poll_interval)

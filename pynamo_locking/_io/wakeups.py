@@ -1,6 +1,6 @@
 """How a waiter is notified of a release: in its process, or from another process of the same machine.
 
-A waiting process receives wake-ups (bells) at a datagram socket, in a directory of its user. The name of the socket is
+A waiting process receives wake-ups at a datagram socket, in a directory of its user. The name of the socket is
 the part of an entry's id that all entries of the process have, so an entry needs nothing more. A wake-up carries the id
 of an entry, and proves nothing: the waiter polls at once. After a lost or late one the waiter just polls as planned; a
 forged one costs a read.

@@ -17,8 +17,8 @@ from pynamo_locking._pynamodb import indexes_of, python_name_of, ttl_attribute_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pynamodb.attributes import Attribute
     from pynamodb.expressions.condition import Condition
-    from pynamodb.indexes import Index
     from pynamodb.models import Model
 
 
@@ -83,7 +83,7 @@ def present(item: _M) -> _M:
 def filter_of_query(model: type[Model], index_name: str | None, by_range: Condition | None) -> Condition | None:
     """Return the filter that leaves expired items out of a query; None if the query needs none."""
     name = attribute_name(model)
-    if name is None or index_name is None or not _is_key_of(name, indexes_of(model)[index_name]):
+    if name is None or index_name is None or name not in _keys_of(indexes_of(model)[index_name].Meta.attributes):
         return filter_of_scan(model, index_name)
     if by_range is None:
         raise ConfigurationError(
@@ -122,15 +122,13 @@ def projected(model: type[Model], index_name: str | None) -> frozenset[str] | No
     projection = index.Meta.projection
     if projection.projection_type == ALL:
         return None
-    both = (*index.Meta.attributes.values(), *model.get_attributes().values())
-    keys = (each.attr_name for each in both if each.is_hash_key or each.is_range_key)
-    return frozenset({*(projection.non_key_attributes or ()), *keys})
+    keys = _keys_of(index.Meta.attributes) | _keys_of(model.get_attributes())
+    return keys.union(projection.non_key_attributes or ())
 
 
-def _is_key_of(name: str, index: Index[Any]) -> bool:
-    return any(
-        each.attr_name == name and (each.is_hash_key or each.is_range_key) for each in index.Meta.attributes.values()
-    )
+def _keys_of(attributes: Mapping[str, Attribute[Any]]) -> frozenset[str]:
+    """Return the stored names of the keys of an index or a table."""
+    return frozenset(each.attr_name for each in attributes.values() if each.is_hash_key or each.is_range_key)
 
 
 class _Moment(dict[str, str]):

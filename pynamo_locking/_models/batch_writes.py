@@ -61,7 +61,7 @@ class TransactWrite(PynamoTransactWrite):
 
     Used like PynamoDB's class of this name, with models of this package and others. Differences:
 
-    * `save` takes `add_version_condition`, and `read` checks an item that is not written.
+    * `save` takes `add_version_condition`, and `check` checks an item that is not written.
     * `insert_disjoint` and `move` place rows of models with intervals.
     * The `cancellation_reasons` of an error have the order in which the actions were added.
     * After a lost response the transaction is sent again with its token, which DynamoDB knows for ten minutes. If
@@ -347,7 +347,7 @@ class TransactWrite(PynamoTransactWrite):
 
 
 def _check_replaces(before: RowWrite, write: Write | None, key: ItemKey) -> None:
-    """Refuse a second action on an item, unless it is a checked write after a `read`."""
+    """Refuse a second action on an item, unless it is a checked write after a `check`."""
     is_read = before.write is not None and before.write.operation is CHECK
     if not (is_read and write is not None and write.part.is_checked):
         raise _invalid(
