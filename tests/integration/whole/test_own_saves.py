@@ -381,8 +381,11 @@ AS_A_WHOLE = {**by_names(all_but_the_lock), **of_index("all"), **of_index("enoug
 
 
 def grouped(kind: str) -> Any:
-    """A subclass with indexes by a group, of which some have all attributes."""
-    enough = index(IncludeProjection([*all_but_the_lock(KINDS[kind][0]), "group"]))
+    """A subclass with indexes by a group, of which some have all attributes: each has the keys without naming them."""
+    keys = {
+        each.attr_name for each in KINDS[kind][0].get_attributes().values() if each.is_hash_key or each.is_range_key
+    }
+    enough = index(IncludeProjection([name for name in all_but_the_lock(KINDS[kind][0]) if name not in keys]))
     some, keys_only = index(IncludeProjection(["version"])), index(KeysOnlyProjection())
     indexes = {"keys_only": keys_only, "some": some, "enough": enough, "all": index(AllProjection())}
     return declared(kind, group=UnicodeAttribute(null=True), **indexes)
