@@ -318,7 +318,7 @@ def _change(
         image = persistently(lambda: ask(record_table, "UpdateItem", kwargs)).get("Attributes")
     except Refused as refused:
         image = refused.image
-    # A missing record counts as aborted: see `fate`.
+    # A missing record counts as aborted: see `resolution_of_intent`.
     return record_in(record_table.row(image), record_table) or TransactionRecord(
         transaction_id, TransactionStatus.ABORTED, by="expired"
     )

@@ -372,7 +372,7 @@ class PlacedMixin(_Base):
 
     @classmethod
     def _read_committed(cls, hash_key: Any, range_key: Any) -> Self:
-        """Read an item whose writes are transactions, since its lock is in another row: see `transactional_reads`."""
+        """Read an item whose writes are transactions, since its lock is in another row."""
         sending = RetryState(RetryPolicy(repeats=0))
         while True:
             try:
