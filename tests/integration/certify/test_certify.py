@@ -20,6 +20,7 @@ from certify import STAGES, Course, Place, Plan, Price, Tables, stages, work
 from certify.plan import ACCOUNTS
 from certify.tables import KINDS
 from certify.work import Job, Ledger, Meter
+from pynamo_locking import TransactionTable
 from pynamo_locking.cli.terminal import Exit
 from tests.engines.engine import DUMMY_ENVIRONMENT, running
 from tests.support import certify_mistakes
@@ -248,7 +249,7 @@ def test_the_outcome_of_transfers_that_nothing_can_complete(dynoxide: Engine, mo
     monkeypatch.setattr(work, "_read", lambda *_: {"sum": 0})
     for pending, failed in ((1, {"some": "still pending, although no process is left"}), (0, {"t": "why"})):
         report = SimpleNamespace(finished=1, aborted=2, failed={"t": "why"}, pending=pending)
-        monkeypatch.setattr(work, "sweep", lambda _, report=report: report)
+        monkeypatch.setattr(TransactionTable, "sweep", lambda report=report: report)
         assert work.transferred(job)["failed"] == failed
 
 
