@@ -7,6 +7,8 @@ ENGINES := tests/engines/node_modules/.installed
 WORKERS := -n 4 --dist worksteal
 # What runs by itself: each with nothing beside it, or in processes that run nothing else.
 APART := alone or interrupts
+# Only the files that name a mark are collected: all of them take ten seconds.
+files_with = $(shell grep -rlw "mark\.$(1)" tests --include="test_*.py")
 # It replaces the clocks and threads of its process, which a heartbeat of another test would go on with.
 SIMULATOR := tests/simulation
 OTHERS := --ignore $(SIMULATOR)
@@ -39,16 +41,16 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory a
 	$(if $(COVERAGE),$(BIN)/coverage erase)
 	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"
-	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow"
-	$(PYTEST) $(MEASURED) -m "alone and not slow"
+	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow" $(call files_with,interrupts)
+	$(PYTEST) $(MEASURED) -m "alone and not slow" $(call files_with,alone)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(if $(COVERAGE),$(BIN)/coverage report)
 
 test-all: $(VENV)/.test engines ## what `make test` leaves out: moto and DynamoDB Local, and the long forms of tests
 	LONG=1 $(PYTEST) $(WORKERS) $(OTHERS) -m "(slow or long) and not ($(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m slow
-	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts"
-	LONG=1 $(PYTEST) -m "(slow or long) and alone"
+	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts" $(call files_with,interrupts)
+	LONG=1 $(PYTEST) -m "(slow or long) and alone" $(call files_with,alone)
 
 coverage: ## `make test`, and what it executes of the package
 	$(MAKE) test COVERAGE=1

@@ -45,12 +45,15 @@ SLOW: Final = {"moto", "dynamodb-local"}
 
 
 def first_and_others(engines: list[str]) -> list[Any]:
-    """Parameters of a fixture: what repeats its first engine is marked, and left out of `make test` if it is SLOW."""
+    """Parameters of a fixture: what repeats its first engine is marked, and left out of `make test` if it is SLOW.
+
+    It executes what the first engine has executed, so its coverage is not measured, which takes as long as the test.
+    """
     first, *others = engines
-    repeats, slow = pytest.mark.other_engine, pytest.mark.slow
+    repeats = [pytest.mark.other_engine, pytest.mark.no_cover]
     return [
         first,
-        *(pytest.param(engine, marks=[repeats, slow] if engine in SLOW else [repeats]) for engine in others),
+        *(pytest.param(engine, marks=[*repeats, pytest.mark.slow] if engine in SLOW else repeats) for engine in others),
     ]
 
 

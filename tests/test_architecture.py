@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,12 @@ pytestmark = pytest.mark.core
 
 ROOT = Path(pynamo_locking.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax trees of all modules."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 #: The one module in which conditions and changes are written in DynamoDB's words.
@@ -33,7 +39,7 @@ LAZY = {"__init__": 1}
 def functions() -> dict[str, int]:
     """The lines of every function, docstring and decorators excepted."""
     lengths = {}
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 documented = ast.get_docstring(node) is not None
@@ -46,7 +52,7 @@ def test_no_import_is_hidden() -> None:
     """Neither in a function, nor in `importlib` or `__import__`, but where a module is loaded late on purpose."""
     in_functions = [
         f"{module}:{node.lineno}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for function in ast.walk(tree)
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for node in ast.walk(function)
@@ -54,7 +60,7 @@ def test_no_import_is_hidden() -> None:
     ]
     by_name = Counter(
         module
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if module.split(".")[0] not in ("cli", "contrib", "testing")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
@@ -68,7 +74,7 @@ def test_imports_are_absolute() -> None:
     """So that they can be searched for, and moved."""
     wrong = [
         f"{module}:{node.lineno}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
@@ -80,7 +86,7 @@ def test_conditions_are_in_one_module() -> None:
     """All that is written in DynamoDB's words."""
     wrong = [
         f"{module}:{node.lineno}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if module != PROTOCOL
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -95,7 +101,7 @@ def test_private_names_of_pynamodb_are_in_the_adapter() -> None:
     theirs = {name for each in (Model, Connection, TableConnection) for name in dir(each) if re.match("_[a-z]", name)}
     wrong = [
         f"{module}:{node.lineno}: {node.attr}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if module != ADAPTER and not module.startswith("testing.")  # which stands in the place of PynamoDB's connection
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in theirs
@@ -110,7 +116,7 @@ def test_no_folder_uses_a_private_name_of_another() -> None:
     """But the doors, and PynamoDB's adapter. A name is private to the folders whose classes and modules define it."""
     homes: dict[str, set[str]] = {}
     used = list[tuple[str, str]]()
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for node in ast.walk(tree):
             name = getattr(node, "name", None) or getattr(node, "attr", None) or getattr(node, "id", None)
             if not isinstance(name, str) or not re.match("_[a-z]", name) or name == "_replace":  # of named tuples

@@ -181,18 +181,20 @@ class Engine:
         # model.
         connection: Any = model._get_connection().connection
         connection._local.session = self._session
-        self._cleanup.callback(connection.client.close)
+        self._cleanup.callback(_close, connection)
         if table is None:
-            self._make_table(model)
+            self._make_table(model, connection)
 
-    def _make_table(self, model: type[Model]) -> None:
+    def _make_table(self, model: type[Model], connection: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             if not self.is_aws:
                 # The name is new, so there is no need to ask; and a new table can be used at once.
                 patch.setattr(model, "exists", lambda: False)
-            if self.name == "dynamodb-local":
-                # It deletes what has expired within seconds, in the middle of a test.
+                # Three requests more. Besides, DynamoDB Local deletes what has expired in the middle of a test.
                 patch.setattr(model, "update_ttl", lambda *_arguments, **_options: None)
+            if self._memory is None:
+                # A client takes longer to make than a table, and many models are bound to be read by few requests.
+                patch.setattr(connection, "_client", self.client())
             model.create_table(wait=self.is_aws, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
 
     def _drop(self, table: str) -> None:
@@ -213,6 +215,11 @@ class Engine:
         finally:
             for client in self._clients.values():
                 client.close()
+
+
+def _close(connection: Any) -> None:
+    if connection._client is not None:
+        connection._client.close()
 
 
 def _restore(meta: Any, name: str, value: object) -> None:
