@@ -14,7 +14,6 @@ from rich.table import Table
 
 from tests.simulation import campaign, marathon, regressions
 from tests.simulation.campaign import Exhaustive, Failure, Seeds, Tally
-from tests.simulation.engine import threads
 from tests.simulation.engine.choices import Listed
 from tests.simulation.explore import parsed, run_seed, shrunk
 from tests.simulation.plans import Plan
@@ -86,7 +85,6 @@ def _result(options: argparse.Namespace) -> Result:
     sys.exit("replay what? A plan with its choices, --workload and --seed, or --file.")
 
 
-@threads.on_one_core()
 def _seeds(options: argparse.Namespace, to: Console) -> int:
     search = Seeds(options.workload, options.first, options.count)
     runs = itertools.count(1)
@@ -97,7 +95,6 @@ def _seeds(options: argparse.Namespace, to: Console) -> int:
     return _show_failure(failure, to)
 
 
-@threads.on_one_core()
 def _exhaust(options: argparse.Namespace, to: Console) -> int:
     table = Table("fault", "runs", "", "requests a run", title=f"{options.workload}, {options.parties} parties")
     total = Tally()
@@ -117,7 +114,6 @@ def _exhaust(options: argparse.Namespace, to: Console) -> int:
     return _show_failure(failure, to)
 
 
-@threads.on_one_core()
 def _bugs(options: argparse.Namespace, to: Console) -> int:
     from tests.simulation import planted  # it breaks the library: no command but this one needs it
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: One kind of fault at a time, and none.
 SINGLE_FAULTS: Final[tuple[Fault | None, ...]] = (None, *Fault)
 
+#: Each fourth run is made twice, and each one that fails. The second one must be the same: what the choices do not
+#: decide shows as well in a part of the runs. An exhaustive search sees it in any run, as it walks the same choices.
+REPEATED: Final = 4
+
 #: Runs after which an exhaustive search is given up, and says so: the largest spaces have millions.
 LIMIT: Final = 20_000
 
@@ -30,7 +34,7 @@ class Tally:
     """What was counted in many runs.
 
     Attributes:
-        runs: how many there were; each was made twice.
+        runs: how many there were, repetitions not counted.
         requests: how many attempts of requests.
         told: what callers were told, by outcome.
         happened: how often each fault happened.
@@ -90,7 +94,7 @@ class Exhaustive:
 
     def results(self) -> Iterator[Result]:
         """Make the runs, and stop with `Found` at one that fails."""
-        for number, result in enumerate(run_all(self.plan, limit=self.limit), start=1):
+        for number, result in enumerate(run_all(self.plan, limit=self.limit, repeated=REPEATED), start=1):
             if result.error is not None:
                 raise Found(result, f"run {number} of all runs of {self}")
             yield result
@@ -110,7 +114,7 @@ class Seeds:
     def results(self) -> Iterator[Result]:
         """Make the runs, and stop with `Found` at one that fails."""
         for seed in range(self.first, self.first + self.count):
-            result = run_seed(self.workload, seed)
+            result = run_seed(self.workload, seed, twice=seed % REPEATED == 0)
             if result.error is not None:
                 raise Found(result, str(random_plan(self.workload, seed)))
             yield result

@@ -50,12 +50,12 @@ def run_seed(workload: str, seed: int, *, twice: bool = True) -> Result:
     return run(derived.plan, random_choices(derived), twice=twice)
 
 
-def run_all(plan: Plan, *, twice: bool = True, limit: int | None = None) -> Iterator[Result]:
-    """Run a plan once for each list of choices; at most so many of them."""
+def run_all(plan: Plan, *, repeated: int = 1, limit: int | None = None) -> Iterator[Result]:
+    """Run a plan once for each list of choices; at most so many of them. Repeat each so-many-th run."""
     for number, choices in enumerate(every_branch()):
         if limit is not None and number >= limit:
             return
-        yield run(plan, choices, twice=twice)
+        yield run(plan, choices, twice=number % repeated == 0)
 
 
 def shrunk(result: Result) -> Result:

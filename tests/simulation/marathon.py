@@ -19,7 +19,6 @@ from rich.table import Table
 
 from tests.simulation import campaign, regressions
 from tests.simulation.campaign import Exhaustive, Failure, Search, Tally
-from tests.simulation.engine import threads
 
 if TYPE_CHECKING:
     import argparse
@@ -73,11 +72,9 @@ class Report:
 # A worker
 
 
-def _begin(counter: Any, number: Any, deadline: Any) -> None:
-    """Prepare a worker process: it stays on a core of its own."""
-    with number.get_lock():
-        core, number.value = number.value, number.value + 1
-    _worker.update(counter=counter, deadline=deadline, core=core)
+def _begin(counter: Any, deadline: Any) -> None:
+    """Prepare a worker process."""
+    _worker.update(counter=counter, deadline=deadline)
 
 
 def _conduct(search: Search) -> _Outcome:
@@ -90,8 +87,7 @@ def _conduct(search: Search) -> _Outcome:
     def is_late() -> bool:
         return bool(time.time() > _worker["deadline"].value)
 
-    with threads.on_one_core(_worker["core"]):
-        tally, failure = campaign.conduct(search, count, is_late)
+    tally, failure = campaign.conduct(search, count, is_late)
     return tally, failure, not is_late()
 
 
@@ -121,7 +117,7 @@ class Marathon:
 
     def run(self, to: Console) -> Report:
         """Search; show a bar meanwhile."""
-        shared = (self._counter, self._spawn.Value("i", 0), self._deadline)
+        shared = (self._counter, self._deadline)
         pool = ProcessPoolExecutor(self._workers, self._spawn, _begin, shared)
         with pool, progress(to) as bar:
             task = bar.add_task("simulate", total=self._seconds, note="")
@@ -206,7 +202,7 @@ def show_report(report: Report, to: Console) -> None:
         seeds.add_row(workload, f"{count:,}")
     to.print(seeds)
     show_tally(report.total, to)
-    to.print(f"{report.total.runs / max(1.0, report.seconds):.0f} runs a second, each made twice")
+    to.print(f"{report.total.runs / max(1.0, report.seconds):.0f} runs a second")
     if report.failure is not None:
         to.print(report.failure.message, style="bold red", markup=False, soft_wrap=True)
 

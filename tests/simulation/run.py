@@ -309,9 +309,9 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
 
 
 def run(plan: Plan, choices: Choices, *, twice: bool = True) -> Result:
-    """Run once; and once more with the same choices, which must give the same trace."""
+    """Run once; and once more with the same choices, which must give the same trace. One that fails is repeated too."""
     result = Run(plan, choices).execute()
-    if twice:
+    if twice or result.error is not None:
         again = Run(plan, Listed(result.choices)).execute()
         if again.trace != result.trace or again.choices != result.choices:
             raise NotTheSame(f"a repetition went differently: {plan.to_json()} {result.choices}")

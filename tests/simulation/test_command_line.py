@@ -79,7 +79,7 @@ def test_a_replay_shows_who_did_what(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_replay_can_be_made_duller(broken: None, capsys: pytest.CaptureFixture[str]) -> None:
     """`--shrink` keeps the error, and of the choices only those that it takes: here, the pause."""
-    failing = (result for result in run_all(PLAN, twice=False) if result.error is not None)
+    failing = (result for result in run_all(PLAN) if result.error is not None)
     busy = next(result for result in failing if sum(map(bool, result.choices)) > 2)
     assert main(["--plain", "replay", PLAN.to_json(), written(busy.choices), "--shrink"]) == 1
     shown = capsys.readouterr().out

@@ -5,20 +5,20 @@ A simulator that quietly simulates less than it says finds nothing, and no devel
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
-import threading
 from collections import Counter
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pynamo_locking.testing.clock import ClockView
-from tests.simulation.engine import threads
 from tests.simulation.engine.choices import Listed, NotTheSame, Recorded, Seeded, every_branch, shrink
 from tests.simulation.engine.scheduler import Process, Scheduler, Stuck
 from tests.simulation.engine.strategies import STRATEGIES
-from tests.simulation.explore import parsed, random_choices, run_all, run_seed, written
+from tests.simulation.explore import parsed, random_choices, run_seed, written
 from tests.simulation.plans import Plan, random_plan
 from tests.simulation.run import run
 
@@ -265,32 +265,35 @@ def test_an_error_of_an_actor_ends_the_run() -> None:
     assert world.scheduler.actors == []
 
 
-def test_threads_are_used_again() -> None:
-    """Many runs need no more threads than one."""
-    list(run_all(Plan("embedded"), limit=3))
-    before = threading.active_count()
-    list(run_all(Plan("embedded"), limit=10))
-    assert threading.active_count() <= before + 1
-
-
-def test_a_thread_that_is_used_again_knows_nothing_of_before() -> None:
-    """Context variables of one actor are not seen by the next on the same thread."""
-    from contextvars import ContextVar
-
-    mark: ContextVar[str] = ContextVar("mark", default="clean")
-    seen = list[str]()
+def test_an_actor_begins_in_an_empty_context() -> None:
+    """Context variables of one actor are not seen by another, nor by the test."""
+    seen, variable = list[str](), ContextVar("variable", default="not set")
+    world = _World()
 
     def target() -> None:
-        seen.append(mark.get())
-        mark.set("dirty")
-        threads.give_back()
-        done.release()
+        seen.append(variable.get())
+        variable.set("set")
 
-    done = threading.Semaphore(0)
-    for _ in range(3):
-        threads.start(target)
-        done.acquire()
-    assert seen == ["clean"] * 3
+    variable.set("set")
+    for name in ("a", "b"):
+        world.spawn(name, target)
+    world.scheduler.run()
+    assert seen == ["not set", "not set"]
+
+
+def test_each_actor_has_its_own_event_loop() -> None:
+    """An actor that stops in the middle of a task leaves its loop; another one runs a loop of its own meanwhile."""
+    world, seen = _World(), list[bool]()
+
+    async def stop() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        world.scheduler.block(1.0, "waits")
+        seen.append(asyncio.get_running_loop() is loop and asyncio.current_task() is task)
+
+    for name in ("a", "b"):
+        world.spawn(name, lambda: asyncio.run(stop()))
+    world.scheduler.run()
+    assert seen == [True, True]
 
 
 # Runs

@@ -1,7 +1,7 @@
 """The slice of the simulation that every `make test` makes; `make simulate` goes on where `make test-all` ends.
 
 Two parties in every order under each single fault; three parties with two preemptions at most, up to a number of
-runs; and seeds over everything. Every run is made twice. Another range of seeds: `SIMULATION_SEED=12345`.
+runs; and seeds over everything. Another range of seeds: `SIMULATION_SEED=12345`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds, once
-from tests.simulation.engine import threads
 from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
@@ -48,14 +47,6 @@ def _searched() -> Iterator[Any]:
         part = 2 if kind.halves_seeds else 1
         for seeds, marks in ((CHECKED, [pytest.mark.core]), (TESTED, []), (LEFT, [pytest.mark.slow])):
             yield pytest.param(workload, seeds.start // part, len(seeds) // part, marks=marks)
-
-
-@pytest.fixture(autouse=True)
-def _one_core() -> Iterator[None]:
-    """Each worker of pytest-xdist on a core of its own."""
-    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    with threads.on_one_core(int(number)):
-        yield
 
 
 def _name(fault: Fault | None) -> str:

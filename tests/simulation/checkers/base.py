@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import lock_record
@@ -87,9 +88,18 @@ def is_placeholder(image: Image | None) -> bool:
 _OF_LOCKS = ("lock", "expires_s", "lease_ends")
 
 
+_read: deque[tuple[Image, LockState]] = deque(maxlen=16)
+
+
 def queue_of(image: Image | None) -> LockState:
-    """Return the lock document of an item."""
-    return lock_record.state_in(image, "lock")
+    """Return the lock document of an item. All checkers ask for the same few, and no stored image is ever changed."""
+    if image is None:
+        return lock_record.state_in(None, "lock")
+    for each, state in _read:
+        if each is image:
+            return state
+    _read.append((image, lock_record.state_in(image, "lock")))
+    return _read[-1][1]
 
 
 def handed_over(before: LockState, after: LockState) -> dict[str, QueueEntry]:
