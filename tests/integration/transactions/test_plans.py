@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,19 @@ def test_a_plan_costs_what_it_says(
     assert plan.path == ("single" if count == 1 else "native" if count <= 4 else "long")
     requests, *_ = units(monkeypatch, tx.commit)
     assert plan.requests == requests
+
+
+@pytest.mark.parametrize(
+    ("count", "requests"), [(1, 1), (2, 1), (10, 1), (99, 1), (100, 1), (101, 6), (250, 13), (1000, 51)]
+)
+def test_the_requests_that_the_page_of_costs_states(count: int, requests: int) -> None:
+    """docs/reference/costs.md: of a commit of one item, of up to 100 actions, and of more."""
+    text = (Path(__file__).parents[3] / "docs/reference/costs.md").read_text(encoding="utf-8")
+    assert "1,000 inserts 51" in text
+    tx = Transaction()
+    for i in range(count):
+        tx.save(Purse(f"n{i}"))
+    assert tx.plan().requests == requests
 
 
 def test_a_plan_of_one_addition_costs_what_it_says(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
