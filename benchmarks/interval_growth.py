@@ -60,7 +60,7 @@ def _count(size: int) -> Growth:
         begin = (number * size // _COUNTED) * _STEP + _STEP // 2
         row = Booking("d", begin, end=begin + 1, by="counted")
         with metered() as meter:
-            Booking.insert_disjoint([row])
+            Booking.intervals.insert_disjoint([row])
         requests.append(meter.requests)
         reads.append(meter.read_units)
         writes.append(meter.write_units)

@@ -127,7 +127,7 @@ def _overlapping(n: int) -> Callable[[], object]:
             batch.save(Booking("d", place * 10, end=place * 10 + 5, by="filler", version=1))
 
     def overlapping() -> None:
-        assert len(list(Booking.overlapping("d", (n - FOUND) * 10, n * 10))) == FOUND  # noqa: S101 - the benchmark is void otherwise
+        assert len(list(Booking.intervals.overlapping("d", (n - FOUND) * 10, n * 10))) == FOUND  # noqa: S101 - the benchmark is void otherwise
 
     return overlapping
 

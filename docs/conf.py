@@ -99,6 +99,7 @@ NOT_CALLED = {
         "recipes.OnceRun",
         "recipes.RunRecord",
         "intervals.IntervalMixin",
+        "intervals.Intervals",
         "Lock",
         "LockableMixin",
         "LockableModel",

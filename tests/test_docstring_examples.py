@@ -30,7 +30,7 @@ PACKAGE: Final = Path(pynamo_locking.__file__).parent
 MOST_USED: Final = {
     "ExpiringMixin",
     "IntervalMixin",
-    "IntervalMixin.insert_disjoint",
+    "Intervals.insert_disjoint",
     "Lock",
     "LockSettings",
     "LockTimeout",

@@ -64,7 +64,7 @@ MODULES = {
         "UnknownFormat",
     ],
     inspection: ["LockState", "QueueEntry"],
-    intervals: ["IntervalMixin"],
+    intervals: ["IntervalMixin", "Intervals"],
     recipes: [
         "IdempotencyTable",
         "IdempotentCall",
@@ -198,7 +198,7 @@ def blocking_methods():
     for path, _ in public_functions():
         owner, _, name = path.rpartition(".")
         thing = THINGS.get(owner)
-        if inspect.isclass(thing) and issubclass(thing, (PlacedMixin, pynamo_locking.Lock)):
+        if inspect.isclass(thing) and issubclass(thing, (PlacedMixin, pynamo_locking.Lock, intervals.Intervals)):
             is_property = isinstance(inspect.getattr_static(thing, name), property)
             is_awaited_form = name.startswith("a") and hasattr(thing, name[1:])
             if not is_property and not is_awaited_form and name not in NOT_AWAITED:

@@ -77,6 +77,8 @@ class Names:
         if match is None:
             return None
         owner, name, is_called = match[1].rstrip("."), match[2], match[3] is not None
+        if owner.endswith(".intervals"):
+            owner = "Intervals"
         if not owner:
             return self._alone(name, is_called=is_called)
         if found := self._by_end[f"{owner}.{name}"]:

@@ -74,25 +74,25 @@ def create_app(*, pessimistic: bool = False, wait: float = 5.0) -> Flask:
     def insert() -> tuple[Response, int]:
         entries = [entry_of(each) for each in list_of(request.get_json())]
         try:
-            Entry.insert_disjoint(entries, **form)
+            Entry.intervals.insert_disjoint(entries, **form)
         except OutcomeUnknown:
-            Entry.insert_disjoint(entries, **form)  # the same instances: what is stored already counts as stored
+            Entry.intervals.insert_disjoint(entries, **form)  # the same instances: what is stored counts as stored
         return jsonify([shown(entry) for entry in entries]), 201
 
     @app.get("/devices/<device_id>/schedule")
     def overlapping(device_id: str) -> Response:
-        return jsonify([shown(entry) for entry in Entry.overlapping(device_id, *window())])
+        return jsonify([shown(entry) for entry in Entry.intervals.overlapping(device_id, *window())])
 
     @app.get("/devices/<device_id>/free")
     def free(device_id: str) -> Response:
-        gaps = Entry.free(device_id, *window())
+        gaps = Entry.intervals.free(device_id, *window())
         return jsonify([{"begin": text_of(begin), "end": text_of(end)} for begin, end in gaps])
 
     @app.patch("/devices/<device_id>/schedule/<begin>")
     def move(device_id: str, begin: str) -> Response:
         change = request.get_json()
         entry = Entry.get(device_id, moment(begin))
-        Entry.move(entry, moment(field(change, "begin")), moment(field(change, "end")), **form)
+        Entry.intervals.move(entry, moment(field(change, "begin")), moment(field(change, "end")), **form)
         return jsonify(shown(entry))
 
     @app.delete("/devices/<device_id>/schedule/<begin>")

@@ -759,7 +759,7 @@ class Disjoint:
             )
 
     def run(self) -> None:
-        """Store the rows, or raise as `IntervalMixin.insert_disjoint`."""
+        """Store the rows, or raise as `Intervals.insert_disjoint`."""
         with contextlib.ExitStack() as turn:
             self._run(turn)
 

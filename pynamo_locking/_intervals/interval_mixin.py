@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError, UpdateError
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput, LockingError
 from pynamo_locking._core.lease import Duration, seconds
@@ -28,15 +28,13 @@ from pynamo_locking._intervals.disjoint_writes import (
     updating,
 )
 from pynamo_locking._intervals.intervals import IntervalAttributes, Span, enclosing, interval_attributes_of
-from pynamo_locking._intervals.queries import IntervalQueriesMixin, value_of
+from pynamo_locking._intervals.queries import IntervalQueries, value_of
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking._items import conditions, versions
 from pynamo_locking._models.awaited import awaited_write
-from pynamo_locking._models.mixins import LockableMixin
+from pynamo_locking._models.mixins import LockableMixin, VersionedMixin
 from pynamo_locking._models.writes import check_alone, prepare_save
 from pynamo_locking._pynamodb import hash_name_of
-from pynamo_locking._recipes.named_lock import NamedLock
-from pynamo_locking._transactions.options import check_model
 from pynamo_locking._transactions.transaction import Transaction, items_of
 from pynamo_locking.exceptions import Conflict, ItemLocked, StaleVersion, TransactionAborted, TransactionConflict, also
 
@@ -56,60 +54,27 @@ if TYPE_CHECKING:
 _WAIT_S: Final = 10.0
 
 
-class IntervalMixin(IntervalQueriesMixin):
-    """Keeps the rows of one hash key from overlapping (an exclusion constraint). Put it before the model's other bases.
+_M = TypeVar("_M", bound="IntervalMixin")
 
-    Example::
 
-        class Booking(IntervalMixin, LockableModel):
-            class Meta:
-                table_name = "bookings"
-                interval = ("begin", "end")
-                lock_table = Locks
+class Intervals(IntervalQueries[_M]):
+    """Stores, moves and finds the rows of a model by their intervals: the `intervals` of an `IntervalMixin`.
 
-            room = UnicodeAttribute(hash_key=True)
-            begin = NumberAttribute(range_key=True)
-            end = NumberAttribute()
-            version = VersionAttribute()
-
-        Booking.insert_disjoint([Booking("blue", 9, end=10), Booking("red", 9, end=12)])
-
-    The interval of a row is half open: a row may begin where another row ends. ``Meta.interval`` names the attributes
-    of begin and end. One of them is the range key, and both have one class: numbers, strings, bytes or times. The other
-    one may be declared with ``null=True``: a row without a value there never ends. ``Meta.lock_table`` names a
-    `NamedLock` class; its table has one further row for each hash key, the *guard row*. A `VersionAttribute` is needed.
-
-    Guaranteed under any concurrency, crashes, lost and late responses: no two rows of a hash key overlap, as long as
-    all writers use this package. Every write of a guarded row is checked:
-
-    * `save` of a new row, and `save` or `update` with another begin or end, raise `OverlapError` if stored rows
-      overlap, with the same certainty as `insert_disjoint`. With an unchanged interval they are one plain write, as
-      without this mixin; a save tries that first. `update` takes a new end only as a value; to change the range key use
-      `move`.
-    * `delete` is a plain delete.
-    * `Transaction`, `TransactWrite`, PynamoDB's own TransactWrite and `edit` can change and delete rows. New rows and
-      other intervals need `insert_disjoint` and `move` of the first two.
-    * `batch_write` needs ``unguarded=True``, and checks nothing.
-
-    Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. Rows of other
-    programs without a begin or an end, or with the end first, do not count either.
+    It is used as ``Booking.intervals.free("blue", 9, 17)``. The class is for annotations: ``Intervals[Booking]``.
     """
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"insert_disjoint", "ainsert_disjoint", "move", "amove", "close_at", "aclose_at"}
-    )
+    __slots__ = ()
 
-    @classmethod
     def insert_disjoint(
-        cls, new_rows: Sequence[Self], *, pessimistic: bool = False, wait: Duration | None = None
+        self, new_rows: Sequence[_M], *, pessimistic: bool = False, wait: Duration | None = None
     ) -> None:
         """Store new rows, all or none, if nothing overlaps: neither each other, nor any stored row.
 
         Example::
 
-            Booking.insert_disjoint([Booking("blue", 14, end=16)])
+            Booking.intervals.insert_disjoint([Booking("blue", 14, end=16)])
             try:
-                Booking.insert_disjoint([Booking("blue", 15, end=17)])
+                Booking.intervals.insert_disjoint([Booking("blue", 15, end=17)])
             except OverlapError as error:
                 assert error.rows[0].begin == 14
 
@@ -144,18 +109,16 @@ class IntervalMixin(IntervalQueriesMixin):
         many rows are stored; each ninth row of a hash key 1 transactional read more. With `pessimistic`, or after three
         refusals, 2 writes more for each hash key.
         """
-        cls._place(cls._placings(new_rows), pessimistic=pessimistic, wait=wait)
+        self._place(self._placings(new_rows), pessimistic=pessimistic, wait=wait)
 
-    @classmethod
     async def ainsert_disjoint(
-        cls, new_rows: Sequence[Self], *, pessimistic: bool = False, wait: Duration | None = None
+        self, new_rows: Sequence[_M], *, pessimistic: bool = False, wait: Duration | None = None
     ) -> None:
         """Store new rows, awaited. See `insert_disjoint`. A task that waits for range locks occupies no thread."""
-        await cls._aplace(cls._placings(new_rows), pessimistic=pessimistic, wait=wait)
+        await self._aplace(self._placings(new_rows), pessimistic=pessimistic, wait=wait)
 
-    @classmethod
-    def _placings(cls, new_rows: object) -> list[Placing]:
-        axis, rows = cls._interval(), cls._new(new_rows)
+    def _placings(self, new_rows: object) -> list[Placing]:
+        axis, rows = self._axis, self._new(new_rows)
         for row in rows:
             prepare_save(row, "insert_disjoint()")
         placings = [saving(axis, row) for row in rows]
@@ -166,24 +129,10 @@ class IntervalMixin(IntervalQueriesMixin):
             raise overlap(axis, pair[0], found, TransactWriteError, is_same_call=True)
         return placings
 
-    @override
-    @classmethod
-    def _inserting(cls, tx: Any, new_rows: object) -> Placed:
-        return cls._staged(tx, cls._placings(new_rows))
+    def _staged(self, tx: Any, placings: list[Placing]) -> Staged:
+        return Staged(tx or Transaction(), self._axis, placings, lambda: self._range_locks(placings))
 
-    @override
-    def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
-        member = None if tx is None else items_of(tx).written(self)
-        if member is None or member.is_deleted:
-            self._check_stored(self, "move")
-        return self._staged(tx, [self._move_to(begin, end)])
-
-    @classmethod
-    def _staged(cls, tx: Any, placings: list[Placing]) -> Staged:
-        return Staged(tx or Transaction(), cls._interval(), placings, lambda: cls._range_locks(placings))
-
-    @classmethod
-    def move(cls, row: Self, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
+    def move(self, row: _M, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None) -> None:
         """Give a stored row another interval, if no other row overlaps it.
 
         The instance is saved with all of its values, and is the moved row afterwards. If the range key changes, that is
@@ -205,41 +154,35 @@ class IntervalMixin(IntervalQueriesMixin):
 
         Cost: 1 read, 1 query, 1 transaction, as `insert_disjoint`.
         """
-        cls._check_stored(row, "move")
-        cls._place([row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
+        self._check_stored(row, "move")
+        self._place([self._moved(row, begin, end)], pessimistic=pessimistic, wait=wait)
 
-    @classmethod
     async def amove(
-        cls, row: Self, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None
+        self, row: _M, begin: Any, end: Any, *, pessimistic: bool = False, wait: Duration | None = None
     ) -> None:
         """Give a stored row another interval, awaited. See `move`, and `ainsert_disjoint`."""
-        cls._check_stored(row, "move")
-        await cls._aplace([row._move_to(begin, end)], pessimistic=pessimistic, wait=wait)
+        self._check_stored(row, "move")
+        await self._aplace([self._moved(row, begin, end)], pessimistic=pessimistic, wait=wait)
 
-    def _move_to(self, begin: Any, end: Any) -> Placing:
-        axis = self._interval()
-        placing = moving(axis, self, begin, end)
-        before = [getattr(self, name) for name in axis.names]
+    def _moved(self, row: _M, begin: Any, end: Any) -> Placing:
+        axis = interval_attributes_of(type(row))
+        placing = moving(axis, row, begin, end)
+        before = [getattr(row, name) for name in axis.names]
         try:
-            self._show_interval(axis, (begin, end))
-            prepare_save(self, "move()")
+            _show(row, axis, (begin, end))
+            prepare_save(row, "move()")
         finally:
-            self._show_interval(axis, before)
-        held: Any = getattr(self._make_writer(), "own", None)
+            _show(row, axis, before)
+        held: Any = getattr(row._make_writer(), "own", None)
         if held is not None and held.copies.edits and placing.key != placing.leaves:
             raise ConfigurationError(
-                f"this {type(self).__name__} is inside edit(), which saves it at its old place at the end: later "
+                f"this {type(row).__name__} is inside edit(), which saves it at its old place at the end: later "
                 f"changes of a row that moves away would be lost. Use locked() and move(lock.item), or move it after "
                 f"the block."
             )
         return placing
 
-    def _show_interval(self, axis: IntervalAttributes, ends: Iterable[Any]) -> None:
-        for name, value in zip(axis.names, ends, strict=True):
-            setattr(self, name, value)
-
-    @classmethod
-    def close_at(cls, row: Self, at: Any) -> None:
+    def close_at(self, row: _M, at: Any) -> None:
         """End a stored row earlier, such as one with an open end. No other row can be in the way.
 
         If the end is the range key, the row gets a later begin instead.
@@ -255,57 +198,172 @@ class IntervalMixin(IntervalQueriesMixin):
 
         Cost: 1 write.
         """
-        axis = cls._interval()
-        cls._check_stored(row, "close_at")
+        axis = self._axis
+        self._check_stored(row, "close_at")
         present, edge = axis.span(*(getattr(row, name) for name in axis.names)), axis.edge(at, axis.other)
         if edge is None or Span(present.lower, edge).is_empty or Span(edge, present.upper).is_empty:
             raise InvalidInput(
-                f"close_at({at!r:.80}) would not make this {cls.__name__} shorter, which is from {present}: give a "
-                f"value inside that."
+                f"close_at({at!r:.80}) would not make this {self._model.__name__} shorter, which is from {present}: "
+                f"give a value inside that."
             )
-        super(IntervalMixin, row).update([getattr(cls, axis.other).set(at)], axis.goes_beyond(at))
+        super(IntervalMixin, row).update([getattr(self._model, axis.other).set(at)], axis.goes_beyond(at))
 
     @awaited_write(close_at)
     def aclose_at(self) -> None:
         """End a stored row earlier, awaited. See `close_at`."""
 
-    @classmethod
-    def _new(cls, new_rows: object) -> list[Self]:
+    def _new(self, new_rows: object) -> list[_M]:
         """Return the rows to store; refuse an empty list, and rows that are stored or of another model."""
         given = [*new_rows] if isinstance(new_rows, Iterable) else list[Any]()
         if not given:
             raise ConfigurationError(
-                f"insert_disjoint() needs a list of at least one {cls.__name__}, not {new_rows!r}."
+                f"insert_disjoint() needs a list of at least one {self._model.__name__}, not {new_rows!r}."
             )
         for row in given:
-            if not isinstance(row, cls):
-                raise ConfigurationError(f"insert_disjoint() of {cls.__name__} stores rows of that model, not {row!r}.")
+            if not isinstance(row, self._model):
+                raise ConfigurationError(
+                    f"insert_disjoint() of {self._model.__name__} stores rows of that model, not {row!r}."
+                )
             if versions.known_state(row).version is not None:
                 raise ConfigurationError(
-                    f"this {cls.__name__} is stored already, in version {versions.known_state(row).version}: save() "
-                    f"it, or move() it."
+                    f"this {self._model.__name__} is stored already, in version {versions.known_state(row).version}: "
+                    f"save() it, or move() it."
                 )
-            cls._check_same_table(row, "insert_disjoint")
+            self._check_same_table(row, "insert_disjoint")
         return given
 
-    @classmethod
-    def _check_stored(cls, row: Self, method: str) -> None:
+    def _check_stored(self, row: _M, method: str) -> None:
         """Refuse anything but an instance that was loaded from, or saved to, the table of this model."""
-        if isinstance(row, cls) and method == "move":  # which saves the row with all of its values
+        if isinstance(row, self._model) and method == "move":  # which saves the row with all of its values
             versions.check_whole(row)
-        if not isinstance(row, cls) or versions.known_state(row).version is None:
-            raise ConfigurationError(f"{method}() needs a stored {cls.__name__}, not {row!r}: see insert_disjoint().")
-        cls._check_same_table(row, method)
+        if not isinstance(row, self._model) or versions.known_state(row).version is None:
+            raise ConfigurationError(
+                f"{method}() needs a stored {self._model.__name__}, not {row!r}: see insert_disjoint()."
+            )
+        self._check_same_table(row, method)
 
-    @classmethod
-    def _check_same_table(cls, row: Self, method: str) -> None:
+    def _check_same_table(self, row: _M, method: str) -> None:
         """Refuse a row of a subclass in another table: overlaps would be searched here, and the row stored there."""
         model = type(row)
-        if model is not cls and _where(model) != _where(cls):
+        if model is not self._model and _where(model) != _where(self._model):
             raise ConfigurationError(
-                f"{model.__name__} is not stored where {cls.__name__} looks for rows (another table, or another "
-                f"Meta.interval): call {model.__name__}.{method}(...)."
+                f"{model.__name__} is not stored where {self._model.__name__} looks for rows (another table, or "
+                f"another Meta.interval): call {model.__name__}.intervals.{method}(...)."
             )
+
+    def _place(
+        self, placings: list[Placing], error: type[PynamoDBException] = TransactWriteError, **options: Any
+    ) -> None:
+        work, turn = self._placing_work(placings, error, **options)
+        with turn:
+            work.run()
+
+    async def _aplace(self, placings: list[Placing], **options: Any) -> None:
+        """As `_place`, but wait for the locks in the task: their holders need the threads."""
+        work, turn = self._placing_work(placings, TransactWriteError, **options)
+        async with turn:
+            await concurrency.to_the_end(work.run)
+
+    def _placing_work(
+        self,
+        placings: list[Placing],
+        error: type[PynamoDBException],
+        *,
+        pessimistic: bool = False,
+        wait: Duration | None = None,
+    ) -> tuple[Disjoint, Block[None]]:
+        """Return what stores the rows, and the locks to hold meanwhile, if the caller wants any."""
+        for placing in placings:
+            check_alone(placing.row)
+        deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
+        work = Disjoint(self._axis, placings, deadline, error, is_locked=pessimistic)
+        locks = self._range_locks(placings) if pessimistic else []
+        return work, behind(locks, max(0.0, deadline - runtime.current.monotonic()))
+
+    def _range_locks(self, placings: list[Placing]) -> list[Any]:
+        """Return one range lock for each hash key, which spans all of its new rows."""
+        if not issubclass(self._model, LockableMixin):
+            raise ConfigurationError(
+                f"{self._model.__name__} has no locks for pessimistic=True: derive it from LockableModel."
+            )
+        groups = [(group[0].hash_key, self._locked_span(group)) for group in by_guard(placings).values()]
+        return [
+            self._model.locked_range(hash_key, value_of(span.lower), value_of(span.upper)) for hash_key, span in groups
+        ]
+
+    def _locked_span(self, group: list[Placing]) -> Span:
+        """Return what spans all new intervals; with enforced ranges also those that the rows leave."""
+        axis, spans = self._axis, [placing.span for placing in group]
+        if self._model._enforces() is None:
+            return enclosing(spans)
+        moved = [placing.row for placing in group if placing.kind == MOVE]
+        return enclosing([*spans, *(axis.span(*(getattr(row, name) for name in axis.names)) for row in moved)])
+
+
+class _IntervalsOf:
+    """Gives each model its `Intervals`."""
+
+    def __get__(self, row: object, model: type[_M]) -> Intervals[_M]:
+        return Intervals(model)
+
+
+class IntervalMixin(VersionedMixin):
+    """Keeps the rows of one hash key from overlapping (an exclusion constraint). Put it before the model's other bases.
+
+    Example::
+
+        class Booking(IntervalMixin, LockableModel):
+            class Meta:
+                table_name = "bookings"
+                interval = ("begin", "end")
+                lock_table = Locks
+
+            room = UnicodeAttribute(hash_key=True)
+            begin = NumberAttribute(range_key=True)
+            end = NumberAttribute()
+            version = VersionAttribute()
+
+        morning, evening = Booking("blue", 9, end=10), Booking("blue", 18, end=20)
+        Booking.intervals.insert_disjoint([morning, evening])
+
+    The interval of a row is half open: a row may begin where another row ends. ``Meta.interval`` names the attributes
+    of begin and end. One of them is the range key, and both have one class: numbers, strings, bytes or times. The other
+    one may be declared with ``null=True``: a row without a value there never ends. ``Meta.lock_table`` names a
+    `NamedLock` class; its table has one further row for each hash key, the *guard row*. A `VersionAttribute` is needed.
+
+    Guaranteed under any concurrency, crashes, lost and late responses: no two rows of a hash key overlap, as long as
+    all writers use this package. Every write of a guarded row is checked:
+
+    * `save` of a new row, and `save` or `update` with another begin or end, raise `OverlapError` if stored rows
+      overlap, with the same certainty as `insert_disjoint`. With an unchanged interval they are one plain write, as
+      without this mixin; a save tries that first. `update` takes a new end only as a value; to change the range key use
+      `move`.
+    * `delete` is a plain delete.
+    * `Transaction`, `TransactWrite`, PynamoDB's own TransactWrite and `edit` can change and delete rows. New rows and
+      other intervals need `insert_disjoint` and `move` of the first two.
+    * `batch_write` needs ``unguarded=True``, and checks nothing.
+
+    Expired rows (`ExpiringMixin`) do not count: the writer that stores a row in their place deletes them. Rows of other
+    programs without a begin or an end, or with the end first, do not count either.
+    """
+
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"intervals"})
+
+    #: The `Intervals` of the model, which store, move and find rows.
+    intervals = _IntervalsOf()
+
+    @override
+    @classmethod
+    def _inserting(cls, tx: Any, new_rows: object) -> Placed:
+        its = Intervals(cls)
+        return its._staged(tx, its._placings(new_rows))
+
+    @override
+    def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
+        its, member = Intervals(type(self)), None if tx is None else items_of(tx).written(self)
+        if member is None or member.is_deleted:
+            its._check_stored(self, "move")
+        return its._staged(tx, [its._moved(self, begin, end)])
 
     @override
     def save(self, condition: Condition | None = None, *, add_version_condition: bool = True) -> dict[str, Any]:
@@ -319,7 +377,7 @@ class IntervalMixin(IntervalQueriesMixin):
         1 refused write for a row that was stored before. After an `OutcomeUnknown` that of `insert_disjoint`, 1
         transactional read and 1 read.
         """
-        axis = self._interval()
+        axis = interval_attributes_of(type(self))
         stored = None
         is_known = versions.known_state(self).version is not None or not add_version_condition
         if is_known and not unsure_of(self):
@@ -336,7 +394,7 @@ class IntervalMixin(IntervalQueriesMixin):
             its = None if stored is None else axis.span_in(stored[1])
             if its is not None:
                 placing.extents.append(axis.extent(its))
-            self._place([placing], PutError)
+            Intervals(type(self))._place([placing], PutError)
         return {}
 
     @override
@@ -358,7 +416,7 @@ class IntervalMixin(IntervalQueriesMixin):
 
         Cost: 1 write, if the interval is not in the actions. Otherwise that of `move`, and 1 read.
         """
-        axis = self._interval()
+        axis = interval_attributes_of(type(self))
         ends = ends_in(axis, actions)
         if must_exist or not ends:
             condition = conditions.both(condition, axis.is_stored())
@@ -367,7 +425,7 @@ class IntervalMixin(IntervalQueriesMixin):
         end = literal_end(axis, ends)
         placing = updating(axis, self, end, actions, condition, checks=add_version_condition)
         with _dressed(UpdateError):
-            self._place([placing], UpdateError)
+            Intervals(type(self))._place([placing], UpdateError)
         return {"Attributes": self.serialize()}
 
     def _is_elsewhere(self, axis: IntervalAttributes, refused: Conflict) -> bool:
@@ -381,14 +439,14 @@ class IntervalMixin(IntervalQueriesMixin):
 
     def _same_interval(self) -> Condition:
         """Return the condition that the stored row has the end of this instance; the key ensures the begin."""
-        axis = self._interval()
+        axis = interval_attributes_of(type(self))
         return axis.has_end(getattr(self, axis.other))
 
     @override
     def _kept(
         self, condition: Condition | None, actions: Sequence[Action] | None = None, *, member: Any = None
     ) -> Condition | None:
-        axis = self._interval()
+        axis = interval_attributes_of(type(self))
         if actions is not None and ends_in(axis, actions):
             raise ConfigurationError(
                 f"this update of {type(self).__name__} would change its interval without a check for overlaps: use "
@@ -401,7 +459,7 @@ class IntervalMixin(IntervalQueriesMixin):
         if versions.known_state(self).version is None:
             raise ConfigurationError(
                 f"a transaction would store this {type(self).__name__} without a check for overlaps: use "
-                f"insert_disjoint() of the transaction, or of the model, which stores any number of rows, all or none."
+                f"insert_disjoint() of the transaction, or of the model's intervals: any number of rows, all or none."
             )
         return conditions.both(condition, self._same_interval())
 
@@ -422,7 +480,7 @@ class IntervalMixin(IntervalQueriesMixin):
     @override
     def _extents(self) -> tuple[LockMode, ...]:
         """Return the interval, if all writes are checked, and the instance shows one: it may lack its end."""
-        axis, of_key = self._interval(), super()._extents()
+        axis, of_key = interval_attributes_of(type(self)), super()._extents()
         ends = [getattr(self, name) for name in axis.names]
         if self._enforces() is None or (None in ends and versions.known_state(self).version is None):
             return of_key
@@ -436,73 +494,15 @@ class IntervalMixin(IntervalQueriesMixin):
             writer.kept = self._same_interval
         return writer
 
-    @override
-    @classmethod
-    def _interval(cls) -> IntervalAttributes:
-        """Return the model's axis; refuse a model that cannot keep its rows from overlapping."""
-        axis = interval_attributes_of(cls)
-        check_model(cls)
-        table = getattr(cls.Meta, "lock_table", None)
-        if not (isinstance(table, type) and issubclass(table, NamedLock)):
-            raise ConfigurationError(
-                f"{cls.__name__} has no place for the guards of its intervals: name a subclass of NamedLock in "
-                f"Meta.lock_table (it is {table!r})."
-            )
-        return axis
 
-    @classmethod
-    def _place(
-        cls, placings: list[Placing], error: type[PynamoDBException] = TransactWriteError, **options: Any
-    ) -> None:
-        work, turn = cls._placing_work(placings, error, **options)
-        with turn:
-            work.run()
-
-    @classmethod
-    async def _aplace(cls, placings: list[Placing], **options: Any) -> None:
-        """As `_place`, but wait for the locks in the task: their holders need the threads."""
-        work, turn = cls._placing_work(placings, TransactWriteError, **options)
-        async with turn:
-            await concurrency.to_the_end(work.run)
-
-    @classmethod
-    def _placing_work(
-        cls,
-        placings: list[Placing],
-        error: type[PynamoDBException],
-        *,
-        pessimistic: bool = False,
-        wait: Duration | None = None,
-    ) -> tuple[Disjoint, Block[None]]:
-        """Return what stores the rows, and the locks to hold meanwhile, if the caller wants any."""
-        for placing in placings:
-            check_alone(placing.row)
-        deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
-        work = Disjoint(cls._interval(), placings, deadline, error, is_locked=pessimistic)
-        locks = cls._range_locks(placings) if pessimistic else []
-        return work, behind(locks, max(0.0, deadline - runtime.current.monotonic()))
-
-    @classmethod
-    def _range_locks(cls, placings: list[Placing]) -> list[Any]:
-        """Return one range lock for each hash key, which spans all of its new rows."""
-        if not issubclass(cls, LockableMixin):
-            raise ConfigurationError(f"{cls.__name__} has no locks for pessimistic=True: derive it from LockableModel.")
-        groups = [(group[0].hash_key, cls._locked_span(group)) for group in by_guard(placings).values()]
-        return [cls.locked_range(hash_key, value_of(span.lower), value_of(span.upper)) for hash_key, span in groups]
-
-    @classmethod
-    def _locked_span(cls, group: list[Placing]) -> Span:
-        """Return what spans all new intervals; with enforced ranges also those that the rows leave."""
-        axis, spans = cls._interval(), [placing.span for placing in group]
-        if cls._enforces() is None:
-            return enclosing(spans)
-        moved = [placing.row for placing in group if placing.kind == MOVE]
-        return enclosing([*spans, *(axis.span(*(getattr(row, name) for name in axis.names)) for row in moved)])
+def _show(row: IntervalMixin, axis: IntervalAttributes, ends: Iterable[Any]) -> None:
+    for name, value in zip(axis.names, ends, strict=True):
+        setattr(row, name, value)
 
 
 def _where(model: type[IntervalMixin]) -> object:
     """Return where the rows of a model are stored, and with which keys and intervals."""
-    axis, meta, of = model._interval(), model.Meta, model.get_attributes()
+    axis, meta, of = interval_attributes_of(model), model.Meta, model.get_attributes()
     attributes = [of[name] for name in (hash_name_of(model), *axis.names)]
     kinds = [(type(attribute), attribute.attr_name) for attribute in attributes]
     return meta.table_name, getattr(meta, "region", None), getattr(meta, "host", None), axis.is_by_begin, kinds

@@ -10,6 +10,8 @@ from pynamo_locking._core.lock_modes import extent_of, order
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
 from pynamo_locking._pynamodb import hash_attribute_of
+from pynamo_locking._recipes.named_lock import NamedLock
+from pynamo_locking._transactions.options import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -244,11 +246,18 @@ def _edge(stored: dict[str, Any], value: Any) -> Edge:
 
 
 def interval_attributes_of(model: type[GuardedMixin]) -> IntervalAttributes:
-    """Return a model's `IntervalAttributes`; `ConfigurationError` without a valid ``Meta.interval``."""
+    """Return a model's `IntervalAttributes`; refuse a model that cannot keep its rows from overlapping."""
     axis: IntervalAttributes | None = vars(model).get(_AXIS)
     if axis is None:
         axis = _find_axis(model)
         setattr(model, _AXIS, axis)
+    check_model(model)
+    table = getattr(model.Meta, "lock_table", None)
+    if not (isinstance(table, type) and issubclass(table, NamedLock)):
+        raise ConfigurationError(
+            f"{model.__name__} has no place for the guards of its intervals: name a subclass of NamedLock in "
+            f"Meta.lock_table (it is {table!r})."
+        )
     return axis
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pynamodb.indexes import Index
-from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import is_count
-from pynamo_locking._intervals.intervals import begin_of, gaps
+from pynamo_locking._intervals.intervals import begin_of, gaps, interval_attributes_of
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import keys
 from pynamo_locking._items.expiry import is_expired, is_projected
-from pynamo_locking._models.awaited import awaited_each, awaited_items, awaited_read, read
+from pynamo_locking._models.awaited import awaited_each, awaited_read
 from pynamo_locking._models.isolation import IsolatedReader, stored_pages
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._pynamodb import indexes_of
@@ -127,20 +125,22 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
 # The reads of models whose rows have an interval each.
 
 
-class IntervalQueriesMixin(VersionedMixin):
-    """Finds rows and gaps."""
+_M = TypeVar("_M", bound=VersionedMixin)
 
-    _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"overlapping", "overlapping_in", "free", "free_in"} | {"aoverlapping", "aoverlapping_in", "afree", "afree_in"}
-    )
 
-    @classmethod
-    def _interval(cls) -> IntervalAttributes:
-        """Return the model's axis; refuse a model that cannot keep its rows from overlapping."""
-        raise NotImplementedError
+class IntervalQueries(Generic[_M]):
+    """Finds rows and gaps of a model."""
 
-    @classmethod
-    def overlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:
+    __slots__ = ("_model",)
+
+    def __init__(self, model: type[_M]) -> None:
+        self._model = model
+
+    @property
+    def _axis(self) -> IntervalAttributes:
+        return interval_attributes_of(self._model)
+
+    def overlapping(self, hash_key: Any, begin: Any, end: Any) -> list[_M]:
         """Return the stored rows that overlap an interval, in order.
 
         Args:
@@ -154,19 +154,18 @@ class IntervalQueriesMixin(VersionedMixin):
         Cost: 1 consistent query for up to 15 rows; for more, queries of pages that double. Besides expired rows they
         read at most twice the rows that are returned, and 16.
         """
-        found = cls._overlapping(hash_key, cls._interval().span(begin, end))
-        return [as_model(cls, image) for image, _ in found]
+        found = self._overlapping(hash_key, self._axis.span(begin, end))
+        return [as_model(self._model, image) for image, _ in found]
 
-    @classmethod
     def overlapping_in(
-        cls,
+        self,
         hash_keys: Iterable[Any],
         begin: Any,
         end: Any,
         *,
         limit: int | None = None,
         index: Index[Any] | None = None,
-    ) -> Iterator[Self]:
+    ) -> Iterator[_M]:
         """Yield the stored rows of several hash keys that overlap an interval: by hash key as given, then by begin.
 
         A hash key is queried when the caller asks for its first row. So a caller that stops early pays for nothing
@@ -187,13 +186,12 @@ class IntervalQueriesMixin(VersionedMixin):
         Cost: for each hash key that of `overlapping`, and the memory for its rows. With an `index` 1 query for each MB
         of rows that begin before `end`, and the memory of one page.
         """
-        span = cls._interval().span(begin, end)
+        span = self._axis.span(begin, end)
         if index is not None:
-            return of_each(hash_keys, in_index(cls._interval(), index, span), limit)
-        return of_each(hash_keys, lambda hash_key: cls.overlapping(hash_key, begin, end), limit)
+            return of_each(hash_keys, in_index(self._axis, index, span), limit)
+        return of_each(hash_keys, lambda hash_key: self.overlapping(hash_key, begin, end), limit)
 
-    @classmethod
-    def free_in(cls, hash_keys: Iterable[Any], begin: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
+    def free_in(self, hash_keys: Iterable[Any], begin: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
         """Yield the gaps of several hash keys: by hash key as given, then in order; each as hash key, begin, end.
 
         Args:
@@ -206,17 +204,15 @@ class IntervalQueriesMixin(VersionedMixin):
 
         Cost: for each hash key that of `overlapping`, and the memory for its rows.
         """
-        cls._interval().span(begin, end)
-        return of_each(hash_keys, lambda hash_key: [(hash_key, *gap) for gap in cls.free(hash_key, begin, end)])
+        self._axis.span(begin, end)
+        return of_each(hash_keys, lambda hash_key: [(hash_key, *gap) for gap in self.free(hash_key, begin, end)])
 
-    @classmethod
-    def _overlapping(cls, hash_key: Any, span: Span) -> list[tuple[Image, Span]]:
-        keys.hash_key_of(cls, hash_key)
-        found = overlapping(cls._interval(), hash_key, span, IsolatedReader("read_committed"))
+    def _overlapping(self, hash_key: Any, span: Span) -> list[tuple[Image, Span]]:
+        keys.hash_key_of(self._model, hash_key)
+        found = overlapping(self._axis, hash_key, span, IsolatedReader("read_committed"))
         return sorted(found, key=lambda each: begin_of(each[1]))
 
-    @classmethod
-    def free(cls, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:
+    def free(self, hash_key: Any, begin: Any, end: Any) -> list[tuple[Any, Any]]:
         """Return the gaps: the parts of an interval that no stored row has, in order, each as begin and end.
 
         Args:
@@ -229,16 +225,15 @@ class IntervalQueriesMixin(VersionedMixin):
 
         Cost: that of `overlapping`. Another writer may take a gap at any moment: `insert_disjoint` checks again.
         """
-        window = cls._interval().span(begin, end)
-        free = gaps((span for _, span in cls._overlapping(hash_key, window)), window)
+        window = self._axis.span(begin, end)
+        free = gaps((span for _, span in self._overlapping(hash_key, window)), window)
         return [(value_of(gap.lower), value_of(gap.upper)) for gap in free]
 
-    @classmethod
-    async def aoverlapping(cls, hash_key: Any, begin: Any, end: Any) -> list[Self]:
+    @awaited_read(overlapping)
+    def aoverlapping(self) -> None:
         """Return the stored rows that overlap an interval, awaited. See `overlapping`."""
-        return await read(partial(cls.overlapping, hash_key, begin, end))
 
-    @awaited_items(overlapping_in)
+    @awaited_each(overlapping_in)
     def aoverlapping_in(self) -> None:
         """Yield the stored rows of several hash keys that overlap an interval, awaited. See `overlapping_in`."""
 

@@ -243,11 +243,11 @@ class PlacedMixin(_Base):
     #: In a tuple: PynamoDB takes every attribute object in a class for one of the model's.
     _found_lock_attribute: ClassVar[tuple[LockAttribute | None]]
 
-    #: Names of methods that an attribute of a model must not hide; each mixin has its own.
+    #: Names of members that an attribute of a model must not hide; each mixin has its own.
     _reserved_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse attributes that would hide methods."""
+        """Refuse attributes that would hide members of the mixins."""
         super().__init_subclass__(**options)
         if Model in cls.__mro__ and cls.__mro__.index(Model) < cls.__mro__.index(PlacedMixin):
             raise ConfigurationError(
@@ -270,8 +270,8 @@ class PlacedMixin(_Base):
         hidden = sorted(name for name, value in attributes if name in reserved)
         if hidden:
             raise ConfigurationError(
-                f"{cls.__name__} declares an attribute called {hidden[0]!r}, which would hide the method of that "
-                f"name. Rename it in Python and keep the stored name: "
+                f"{cls.__name__} declares an attribute called {hidden[0]!r}, which would hide what has that "
+                f"name in models. Rename it in Python and keep the stored name: "
                 f"{hidden[0]}_ = ...Attribute(attr_name={hidden[0]!r})."
             )
         locks = sorted({name for name, value in attributes if isinstance(value, LockAttribute)})

@@ -237,7 +237,7 @@ class TransactWrite(PynamoTransactWrite):
         self._place(lambda unit: inserted(unit, model, new_rows))
 
     def move(self, row: GuardedMixin, begin: Any, end: Any) -> None:
-        """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `IntervalMixin.move`."""
+        """Give a row another interval, if no other row overlaps it. See `insert_disjoint` and `Intervals.move`."""
         self._place(lambda unit: moved(unit, row, begin, end))
 
     def _place(self, made: Callable[[Any], Placed]) -> None:

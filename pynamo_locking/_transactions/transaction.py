@@ -309,7 +309,7 @@ class Transaction:
 
         Args:
             model: the model, derived from `IntervalMixin`.
-            new_rows: see `IntervalMixin.insert_disjoint`. Each row, and each hash key, is an action of the transaction.
+            new_rows: see `Intervals.insert_disjoint`. Each row, and each hash key, is an action of the transaction.
             pessimistic: acquire range locks first, and hold them until the end; see there.
 
         Raises:
@@ -324,7 +324,7 @@ class Transaction:
         self._place(lambda: inserted(self, model, new_rows), pessimistic=pessimistic)
 
     def move(self, row: GuardedMixin, begin: Any, end: Any, *, pessimistic: bool = False) -> None:
-        """Give a row another interval, if no other row overlaps it. See `IntervalMixin.move` and `insert_disjoint`.
+        """Give a row another interval, if no other row overlaps it. See `Intervals.move` and `insert_disjoint`.
 
         The instance is the moved row from now on, and after a rollback what it was before.
 

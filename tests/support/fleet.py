@@ -101,6 +101,9 @@ class Slot(IntervalMixin, Model):
     version = VersionAttribute()
 
 
+#: In the earlier release the methods are the model's.
+SLOTS: Final[Any] = getattr(Slot, "intervals", Slot)
+
 MODELS: Final[tuple[Any, ...]] = (Names, Transactions, Counter, Purse, Slot)
 
 
@@ -142,10 +145,10 @@ def book(note: Any) -> None:
     """Take a slot, or give one back."""
     begin = random.randrange(200)
     if random.random() < 0.5:
-        Slot.insert_disjoint([Slot("r", begin, end=begin + random.randrange(1, 8))], wait=5)
+        SLOTS.insert_disjoint([Slot("r", begin, end=begin + random.randrange(1, 8))], wait=5)
     else:
-        for slot in Slot.overlapping("r", begin, begin + 20)[:1]:
-            Slot.move(slot, begin, begin + random.randrange(1, 8), wait=5)
+        for slot in SLOTS.overlapping("r", begin, begin + 20)[:1]:
+            SLOTS.move(slot, begin, begin + random.randrange(1, 8), wait=5)
     note("applied")
 
 

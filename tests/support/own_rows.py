@@ -213,9 +213,11 @@ ROWS: Final[dict[str, Way]] = {
 }
 
 OTHERS: Final[dict[str, Way]] = {
-    "`insert_disjoint`": Way(SlotLocks, "guard#{items}/d", lambda: Slot.insert_disjoint(slots((1, 2))), (Slot,)),
+    "`insert_disjoint`": Way(
+        SlotLocks, "guard#{items}/d", lambda: Slot.intervals.insert_disjoint(slots((1, 2))), (Slot,)
+    ),
     "`insert_disjoint(pessimistic=True)`": Way(
-        SlotLocks, "guard#{items}/d", lambda: Slot.insert_disjoint(slots((1, 2)), pessimistic=True), (Slot,)
+        SlotLocks, "guard#{items}/d", lambda: Slot.intervals.insert_disjoint(slots((1, 2)), pessimistic=True), (Slot,)
     ),
     "`save` of an interval": Way(
         SlotLocks, "guard#{items}/d", lambda: [slot.save() for slot in slots((1, 2))], (Slot,)

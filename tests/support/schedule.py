@@ -125,7 +125,7 @@ def _insert(job: Job, by: str, chooser: random.Random) -> Insert:
     said, in_the_way, started = "stored", list[str](), time.monotonic()
     with count_requests() as requests:
         try:
-            Booking.insert_disjoint([row], pessimistic=job.pessimistic, wait=job.wait)
+            Booking.intervals.insert_disjoint([row], pessimistic=job.pessimistic, wait=job.wait)
         except OverlapError as error:
             said, in_the_way = "refused", [other.by for other in error.rows]
         except (TransactionConflict, LockTimeout):
@@ -191,7 +191,7 @@ def fill(engine: Engine, job: Job) -> Story:
 
 def _warm() -> None:
     """Make clients and connections before anything is measured."""
-    Booking.overlapping("nobody", 0, 1)
+    Booking.intervals.overlapping("nobody", 0, 1)
 
 
 def stored(engine: Engine) -> list[tuple[str, str, int, int]]:

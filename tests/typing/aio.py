@@ -150,16 +150,17 @@ class Stay(IntervalMixin, LockableModel):
 
 
 async def intervals(stay: Stay) -> None:
-    assert_type(await Stay.ainsert_disjoint([stay, Stay("red", 1, end=2)], pessimistic=True, wait=5), None)
-    assert_type(await Stay.amove(stay, 3, 4, wait=timedelta(seconds=5)), None)
-    assert_type(await Stay.aclose_at(stay, 4), None)
-    assert_type(await Stay.aoverlapping("red", 1, None), list[Stay])
-    assert_type(await Stay.afree("red", 1, None), list[tuple[Any, Any]])
-    async for found in Stay.aoverlapping_in(["red"], 1, None, limit=3):
+    assert_type(await Stay.intervals.ainsert_disjoint([stay, Stay("red", 1, end=2)], pessimistic=True, wait=5), None)
+    assert_type(await Stay.intervals.amove(stay, 3, 4, wait=timedelta(seconds=5)), None)
+    assert_type(await Stay.intervals.aclose_at(stay, 4), None)
+    assert_type(await Stay.intervals.aoverlapping("red", 1, None), list[Stay])
+    assert_type(await Stay.intervals.afree("red", 1, None), list[tuple[Any, Any]])
+    async for found in Stay.intervals.aoverlapping_in(["red"], 1, None, limit=3):
         assert_type(found, Stay)
-    async for gap in Stay.afree_in(["red"], 1, None):
+    async for gap in Stay.intervals.afree_in(["red"], 1, None):
         assert_type(gap, tuple[Any, Any, Any])
-    await Stay.ainsert_disjoint(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await Stay.intervals.ainsert_disjoint(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await Stay.intervals.aclose_at(Account("a-1"), 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class Transactions(TransactionTable):

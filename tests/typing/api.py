@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager  # noqa: TC003 - written as users write it
 from datetime import datetime, timedelta, timezone
 from threading import Event
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError
@@ -58,7 +58,7 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from pynamo_locking.inspection import LockState, QueueEntry
-from pynamo_locking.intervals import IntervalMixin
+from pynamo_locking.intervals import IntervalMixin, Intervals
 from pynamo_locking.recipes import IdempotencyTable, IdempotentCall, idempotent
 from pynamo_locking.transactions import CommitPlan, SweepReport, Transaction, current_transaction
 from pynamo_locking.unique import UniqueProblem, UniqueReport, UniqueTable
@@ -422,6 +422,34 @@ class Stay(IntervalMixin, LockableModel):
     begin = NumberAttribute(range_key=True)
     end = NumberAttribute()
     version = VersionAttribute()
+
+
+class LongStay(Stay):
+    """Rows of the same table."""
+
+
+_S = TypeVar("_S", bound=IntervalMixin)
+
+
+def generic_intervals(model: type[_S], row: _S) -> list[_S]:
+    """The class stays known where it is a variable."""
+    model.intervals.move(row, 2, 3)
+    return model.intervals.overlapping("r", 1, None)
+
+
+def use_intervals(account: Account, stay: Stay, long: LongStay) -> None:
+    assert_type(Stay.intervals, Intervals[Stay])
+    assert_type(long.intervals, Intervals[LongStay])
+    assert_type(Stay.intervals.free("r", 9, 12), list[tuple[Any, Any]])
+    assert_type(LongStay.intervals.overlapping("r", 9, None), list[LongStay])
+    assert_type(next(Stay.intervals.overlapping_in(["r"], 9, 12, limit=1)), Stay)
+    assert_type(next(Stay.intervals.free_in(["r"], 9, 12)), tuple[Any, Any, Any])
+    assert_type(generic_intervals(LongStay, long), list[LongStay])
+    Stay.intervals.insert_disjoint([stay, long], pessimistic=True, wait=5)
+    Stay.intervals.close_at(long, 11)
+    Stay.intervals.insert_disjoint([account])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    Stay.intervals.move(account, 2, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    LongStay.intervals.move(stay, 2, 3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def use_transactions(account: Account) -> None:

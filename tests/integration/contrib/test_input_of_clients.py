@@ -37,7 +37,7 @@ def pay(key: Any) -> str:
 
 
 def reserved(begin: datetime, end: datetime) -> None:
-    Booking.insert_disjoint([Booking(1, end, begin=begin)])
+    Booking.intervals.insert_disjoint([Booking(1, end, begin=begin)])
 
 
 VALUES: Final[dict[str, Any]] = {

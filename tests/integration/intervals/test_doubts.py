@@ -44,15 +44,15 @@ def unknown(in_memory, monkeypatch):
 
 def test_the_error_tells_and_keeps_the_rows_out(in_memory):
     """The guard of the hash key is a row that the call has read, so its late copy is refused."""
-    Slot.insert_disjoint([Slot("d", 0, end=1)])
+    Slot.intervals.insert_disjoint([Slot("d", 0, end=1)])
     with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
-        Slot.insert_disjoint([Slot("d", 2, end=3)])
+        Slot.intervals.insert_disjoint([Slot("d", 2, end=3)])
     assert caught.value.resolve() == "not applied"
     for land in late:
         land()
     assert len(stored()) == 1
     with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
-        Slot.insert_disjoint([Slot("d", 2, end=3)])
+        Slot.intervals.insert_disjoint([Slot("d", 2, end=3)])
     assert caught.value.resolve() == "applied"
     assert len(stored()) == 2
 
@@ -70,11 +70,11 @@ def ended(row: Slot, end: int, note: str | None = None) -> Slot:
 
 
 CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int, str | None, int]]] = {
-    "insert": (lambda: slots((50, 60))[0], lambda row: Slot.insert_disjoint([row]), (50, 60, None, 1)),
+    "insert": (lambda: slots((50, 60))[0], lambda row: Slot.intervals.insert_disjoint([row]), (50, 60, None, 1)),
     "save new": (lambda: slots((50, 60))[0], lambda row: row.save(), (50, 60, None, 1)),
     "update new": (lambda: slots((50, 60))[0], lambda row: row.update([Slot.end.set(61)]), (50, 61, None, 1)),
-    "move elsewhere": (lambda: Slot.get("d", 10), lambda row: Slot.move(row, 50, 60), (50, 60, None, 1)),
-    "move in place": (lambda: Slot.get("d", 10), lambda row: Slot.move(row, 10, 15), (10, 15, None, 2)),
+    "move elsewhere": (lambda: Slot.get("d", 10), lambda row: Slot.intervals.move(row, 50, 60), (50, 60, None, 1)),
+    "move in place": (lambda: Slot.get("d", 10), lambda row: Slot.intervals.move(row, 10, 15), (10, 15, None, 2)),
     "save": (lambda: ended(Slot.get("d", 10), 15), lambda row: row.save(), (10, 15, None, 2)),
     "save blindly": (
         lambda: ended(Slot.get("d", 10), 15),
@@ -104,7 +104,7 @@ CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int
 @pytest.mark.parametrize(("make", "call", "expected"), CALLS.values(), ids=CALLS)
 def test_the_same_call_again_tells(unknown, make, call, expected, is_done):
     """Whatever was called, and whether it was done: it is done once, and the instance is the stored row."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     row = make()
     unknown(lambda: call(row), is_done=is_done)
 
@@ -120,11 +120,11 @@ def test_the_same_call_again_tells(unknown, make, call, expected, is_done):
 @pytest.mark.parametrize("name", ["save", "move in place", "update"])
 def test_another_party_was_faster(unknown, name):
     """The write was not done, and another one was: the second call says that the row is stale."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     make, call, _ = CALLS[name]
     row = make()
     unknown(lambda: call(row), is_done=False)
-    Slot.move(Slot.get("d", 10), 10, 15)
+    Slot.intervals.move(Slot.get("d", 10), 10, 15)
 
     with pytest.raises(StaleVersion):
         call(row)
@@ -153,7 +153,7 @@ def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act:
 @pytest.mark.parametrize("name", ["insert", "update new", "move elsewhere", "move in place", "save", "update"])
 def test_the_first_call_is_done_during_the_second(in_memory, monkeypatch, name, operation, nth):
     """Its transaction arrives late, right before a request of the second one, which notices at any of them."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     make, call, expected = CALLS[name]
     late, row = list[Any](), make()
 
@@ -175,11 +175,11 @@ def test_the_first_call_is_done_during_the_second(in_memory, monkeypatch, name, 
 
 
 @pytest.mark.parametrize("new", [True, False])
-@pytest.mark.parametrize("again", [lambda row: row.save(), lambda row: Slot.insert_disjoint([row])])
+@pytest.mark.parametrize("again", [lambda row: row.save(), lambda row: Slot.intervals.insert_disjoint([row])])
 def test_an_amended_row_is_written(unknown, again, new):
     """The first write was done; the second one asks for something else, and that is what is stored then."""
     if not new:
-        Slot.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
     row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
     unknown(row.save)
     ended(row, 30, "b")
@@ -196,12 +196,12 @@ def test_an_amended_row_is_written(unknown, again, new):
 
 def test_an_amended_row_is_checked(unknown):
     """Against the others, and by the caller's condition; a refusal leaves the instance as it was given."""
-    Slot.insert_disjoint(slots((40, 50)))
+    Slot.intervals.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
-    unknown(lambda: Slot.insert_disjoint([row]))
+    unknown(lambda: Slot.intervals.insert_disjoint([row]))
     row.end = 45
     with pytest.raises(OverlapError) as caught:
-        Slot.insert_disjoint([row])
+        Slot.intervals.insert_disjoint([row])
     assert [each.begin for each in caught.value.rows] == [40]
     row.end = 20
     with pytest.raises(Conflict):
@@ -209,30 +209,31 @@ def test_an_amended_row_is_checked(unknown):
     assert (row.end, row.version) == (20, None)
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
 
-    Slot.insert_disjoint([row])
+    Slot.intervals.insert_disjoint([row])
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
 
 
 def test_other_updates_and_moves_are_done(unknown):
     """On top of what the first one did, once."""
-    Slot.insert_disjoint(slots((10, 20), (30, 40)))
+    Slot.intervals.insert_disjoint(slots((10, 20), (30, 40)))
     row = Slot.get("d", 10)
     unknown(lambda: row.update([Slot.end.set(15), Slot.note.set("kept")]))
     row.update([Slot.end.set(16)])
     assert (row.end, row.note, row.version) == (16, "kept", 3)
 
     moved = Slot.get("d", 30)
-    unknown(lambda: Slot.move(moved, 50, 60))
-    Slot.move(moved, 50, 70)
+    unknown(lambda: Slot.intervals.move(moved, 50, 60))
+    Slot.intervals.move(moved, 50, 70)
     assert stored() == [(10, 16, "kept", 3), (50, 70, None, 2)]
 
 
 @pytest.mark.parametrize(
-    "first", [lambda row: Slot.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])]
+    "first",
+    [lambda row: Slot.intervals.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])],
 )
 def test_a_save_takes_back_nothing_that_the_instance_never_had(unknown, first):
     """An instance that does not show what may have been done is stale if it was done."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     unknown(lambda: first(row))
     row.note = "mine"
 
@@ -254,15 +255,15 @@ def saved(row: Slot) -> None:
 #: What a second write asks for, and what the row is after it; a save may have got its value from the instance.
 FIRST: dict[str, tuple[Callable[[Slot], Any], tuple[int, int, str | None]]] = {
     "save": (lambda row: ended(row, 15, "first").save(), (10, 15, "first")),
-    "move in place": (lambda row: Slot.move(row, 10, 15), (10, 15, None)),
-    "move elsewhere": (lambda row: Slot.move(row, 50, 60), (50, 60, None)),
+    "move in place": (lambda row: Slot.intervals.move(row, 10, 15), (10, 15, None)),
+    "move elsewhere": (lambda row: Slot.intervals.move(row, 50, 60), (50, 60, None)),
     "update": (lambda row: row.update([Slot.end.set(15), Slot.note.set("first")]), (10, 15, "first")),
 }
 SECOND: dict[str, tuple[Callable[[Slot], Any], Callable[[int, int, str | None], tuple[int, int, str | None]]]] = {
     "save": (saved, lambda begin, end, note: (begin, end, "saved")),
     "save another end": (lambda row: ended(row, 16, "saved").save(), lambda begin, end, note: (begin, 16, "saved")),
-    "move in place": (lambda row: Slot.move(row, 10, 17), lambda begin, end, note: (10, 17, note)),
-    "move elsewhere": (lambda row: Slot.move(row, 70, 80), lambda begin, end, note: (70, 80, note)),
+    "move in place": (lambda row: Slot.intervals.move(row, 10, 17), lambda begin, end, note: (10, 17, note)),
+    "move elsewhere": (lambda row: Slot.intervals.move(row, 70, 80), lambda begin, end, note: (70, 80, note)),
     "update": (lambda row: row.update([Slot.end.set(18)]), lambda begin, end, note: (begin, 18, note)),
     "update a value": (lambda row: row.update([Slot.note.set("x")]), lambda begin, end, note: (begin, end, "x")),
 }
@@ -276,7 +277,7 @@ def test_no_write_takes_back_one_in_doubt(unknown, first, second, is_done):
 
     A save is of the values that the instance has, so it is refused after what the instance does not show.
     """
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     (write, done), (again, expected) = FIRST[first], SECOND[second]
     before: tuple[int, int, str | None] = done if is_done else (10, 20, None)
     unknown(lambda: write(row), is_done=is_done)
@@ -301,7 +302,7 @@ def test_no_write_takes_back_one_in_doubt(unknown, first, second, is_done):
 def test_a_doubt_is_not_forgotten_for_another_one(unknown, new):
     """The first write was done, the second one was not, and neither was answered: the third one tells."""
     if not new:
-        Slot.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
     row = ended(slots((10, 20))[0] if new else Slot.get("d", 10), 25, "a")
     unknown(row.save)
     unknown(ended(row, 30, "b").save, is_done=False)
@@ -315,7 +316,7 @@ def test_a_doubt_is_not_forgotten_for_another_one(unknown, new):
 )
 def test_a_doubt_is_not_forgotten_for_a_refusal(unknown, refusal, end, condition):
     """The first write was done without an answer, the second one is refused for good, and the third one tells."""
-    Slot.insert_disjoint(slots((40, 50)))
+    Slot.intervals.insert_disjoint(slots((40, 50)))
     row = slots((10, 20))[0]
     unknown(row.save)
     with pytest.raises(refusal):
@@ -346,7 +347,7 @@ def test_a_write_that_was_interrupted_is_in_doubt(in_memory, monkeypatch):
 
 def test_a_doubt_that_is_over_costs_nothing(unknown):
     """A save is one plain write again."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
     row.save()
     with count_requests() as counted:
@@ -356,7 +357,7 @@ def test_a_doubt_that_is_over_costs_nothing(unknown):
 
 def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown, monkeypatch):
     """The write is decided, and the row still shows as before: it is settled before it is looked at."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     [before] = rows_of(Slot)
     unknown(ended(row, 25).save)
     [after] = rows_of(Slot)
@@ -372,9 +373,9 @@ def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown, monkeypatch):
 def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(unknown, monkeypatch):
     """It is not looked at once more, when another party may have changed it: the first call was done all the same."""
     rows = slots((10, 20))
-    unknown(lambda: Slot.insert_disjoint(rows))
+    unknown(lambda: Slot.intervals.insert_disjoint(rows))
     right_before(monkeypatch, "GetItem", 2, lambda: Slot.get("d", 10).touch())
-    Slot.insert_disjoint(rows)
+    Slot.intervals.insert_disjoint(rows)
     assert rows[0].version == 1
 
 
@@ -386,7 +387,7 @@ def test_another_row_came_in_the_place_of_an_amended_one(unknown, monkeypatch):
 
     def replace() -> None:
         Slot.get("d", 10).delete()
-        Slot.insert_disjoint(slots((10, 12), note="other"))
+        Slot.intervals.insert_disjoint(slots((10, 12), note="other"))
 
     right_before(monkeypatch, "TransactWriteItems", 1, replace)
     with pytest.raises(OverlapError) as caught:
@@ -397,7 +398,7 @@ def test_another_row_came_in_the_place_of_an_amended_one(unknown, monkeypatch):
 
 def test_a_row_that_was_read_again_is_in_no_doubt(unknown):
     """The caller knows by then what was stored: a save is a write."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     unknown(ended(row, 25).save)
     row.refresh()
     row.save()
@@ -408,12 +409,12 @@ def test_a_long_call_again(unknown, monkeypatch):
     """More rows than a native transaction holds, of which one is amended: the others count as stored."""
     make_long_from(monkeypatch)
     rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
-    Lease.insert_disjoint(rows[1:])
+    Lease.intervals.insert_disjoint(rows[1:])
     copies = [Lease("p", f"{i:02}", after=f"{i + 1:02}") for i in range(3)]
-    unknown(lambda: Lease.insert_disjoint(copies))
+    unknown(lambda: Lease.intervals.insert_disjoint(copies))
     copies[1].note = "amended"
 
-    Lease.insert_disjoint(copies)
+    Lease.intervals.insert_disjoint(copies)
 
     assert [row.note for row in Lease.query("p")] == [None, "amended", None]
     assert [row.version for row in copies] == [1, 2, 1]
@@ -427,7 +428,7 @@ HUGE = "x" * 500_000
 
 def test_every_error_of_a_save_is_a_put_error(in_memory, monkeypatch):
     """Also where DynamoDB refuses the transaction, or a read before it, for a reason of its own; with that as cause."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     for each, kind, call in [
         (slots((0, 5))[0], PutError, lambda each: each.save()),
         (row, PutError, lambda each: each.save()),

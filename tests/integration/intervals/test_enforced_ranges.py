@@ -143,10 +143,10 @@ WAYS: dict[str, Callable[[Plan], object]] = {
     "touch": lambda row: row.touch(),
     "modify": lambda row: Plan.modify(row.device, row.begin, change=lambda it: setattr(it, "note", "new"), attempts=1),
     "edit": edited,
-    "insert_disjoint": lambda _: Plan.insert_disjoint([planned(16, 17)]),
-    "move away": lambda row: Plan.move(row, 30, 31),
-    "move into": lambda _: Plan.move(Plan.get("d", 40), 16, 17),
-    "close_at": lambda row: Plan.close_at(row, 14.5),
+    "insert_disjoint": lambda _: Plan.intervals.insert_disjoint([planned(16, 17)]),
+    "move away": lambda row: Plan.intervals.move(row, 30, 31),
+    "move into": lambda _: Plan.intervals.move(Plan.get("d", 40), 16, 17),
+    "close_at": lambda row: Plan.intervals.close_at(row, 14.5),
     "TransactWrite": lambda row: write_together(lambda tx: saved_in(tx, row)),
     "TransactWrite delete": lambda row: write_together(lambda tx: tx.delete(row)),
     "Transaction": lambda row: in_transaction(lambda tx: saved_in(tx, row)),
@@ -163,7 +163,7 @@ WAYS: dict[str, Callable[[Plan], object]] = {
 def tables(memory, monkeypatch):
     memory.bind(Plan, SlotLocks, Purse, Entry, Transactions)
     make_long_from(monkeypatch)
-    Plan.insert_disjoint([planned(14, 15)])
+    Plan.intervals.insert_disjoint([planned(14, 15)])
     planned(40, 41).save()
 
 
@@ -226,14 +226,14 @@ def saved_until(row: Plan, end: int) -> None:
 
 #: Each writes a row that begins before 12 and reaches to 13, beside a row from 8 to 9.
 WAYS_IN: dict[str, Callable[[], object]] = {
-    "insert": lambda: Plan.insert_disjoint([planned(10, 13)]),
-    "insert around": lambda: Plan.insert_disjoint([planned(11, 20)]),
+    "insert": lambda: Plan.intervals.insert_disjoint([planned(10, 13)]),
+    "insert around": lambda: Plan.intervals.insert_disjoint([planned(11, 20)]),
     "insert in a transaction": lambda: in_transaction(lambda tx: tx.insert_disjoint(Plan, [planned(10, 13)])),
     "save new": lambda: planned(10, 13).save(),
     "save longer": lambda: saved_until(Plan.get("d", 8), 13),
     "update": lambda: Plan.get("d", 8).update([Plan.end.set(13)]),
-    "move": lambda: Plan.move(Plan.get("d", 40), 10, 13),
-    "move longer": lambda: Plan.move(Plan.get("d", 8), 8, 13),
+    "move": lambda: Plan.intervals.move(Plan.get("d", 40), 10, 13),
+    "move longer": lambda: Plan.intervals.move(Plan.get("d", 8), 8, 13),
     "move in a transaction": lambda: in_transaction(lambda tx: tx.move(Plan.get("d", 8), 8, 13)),
 }
 
@@ -242,11 +242,11 @@ WAYS_OUT: dict[str, Callable[[], object]] = {
     "save": lambda: saved(Plan.get("d", 8)),
     "update": lambda: Plan.get("d", 8).update([Plan.note.set("new")]),
     "delete": lambda: Plan.get("d", 8).delete(),
-    "close_at": lambda: Plan.close_at(Plan.get("d", 8), 10),
+    "close_at": lambda: Plan.intervals.close_at(Plan.get("d", 8), 10),
     "save shorter": lambda: saved_until(Plan.get("d", 8), 10),
     "update shorter": lambda: Plan.get("d", 8).update([Plan.end.set(10)]),
-    "move shorter": lambda: Plan.move(Plan.get("d", 8), 8, 10),
-    "move away": lambda: Plan.move(Plan.get("d", 8), 60, 61),
+    "move shorter": lambda: Plan.intervals.move(Plan.get("d", 8), 8, 10),
+    "move away": lambda: Plan.intervals.move(Plan.get("d", 8), 60, 61),
     "edit": lambda: edited(Plan.get("d", 8)),
     "transaction": lambda: in_transaction(lambda tx: saved_in(tx, tx.get(Plan, "d", 8))),
     "transaction delete": lambda: in_transaction(lambda tx: tx.delete(Plan.get("d", 8))),
@@ -280,7 +280,7 @@ def test_rows_that_only_touch_a_locked_range_do_not_meet_it(tables):
     with held_elsewhere(Plan.locked_range("d", 12, 14)):
         planned(10, 12).save()
         Plan.get("d", 14).delete()
-        Plan.insert_disjoint([planned(14, 15)])
+        Plan.intervals.insert_disjoint([planned(14, 15)])
     assert [(begin, end) for begin, end, _ in stored()] == [(10, 12), (14, 15), (40, 41)]
 
 
@@ -294,7 +294,7 @@ def test_whose_end_is_the_range_key_the_rows_are_met_by_their_interval_too(engin
         Stay("d", 20, begin=18).save()
         Stay("d", 12, begin=11).save()
     with Stay.locked_range("d", 12, 18):
-        Stay.insert_disjoint([Stay("d", 14, begin=12), Stay("d", 18, begin=15)])
+        Stay.intervals.insert_disjoint([Stay("d", 14, begin=12), Stay("d", 18, begin=15)])
     assert [int(row.end) for row in Stay.query("d")] == [12, 14, 18, 20]
 
 
@@ -305,7 +305,7 @@ def test_an_expired_row_that_reaches_into_a_locked_range_is_in_no_ones_way(memor
     Passing("d", 10, end=20).save()
     Passing.get("d", 10).update([Passing.expires.set(past)])
     with held_elsewhere(Passing.locked_range("d", 15, 18)):
-        Passing.insert_disjoint([Passing("d", 11, end=12)], pessimistic=True)
+        Passing.intervals.insert_disjoint([Passing("d", 11, end=12)], pessimistic=True)
     assert [int(row.begin) for row in Passing.query("d")] == [11]
 
 
@@ -321,7 +321,7 @@ def test_a_row_without_an_end_reaches_into_each_later_range(memory):
 
 def test_every_engine(engine):
     engine.bind(Plan, SlotLocks, Transactions)
-    Plan.insert_disjoint([planned(14, 15)])
+    Plan.intervals.insert_disjoint([planned(14, 15)])
     row = Plan.get("d", 14)
 
     with held_elsewhere(Plan.locked_range("d", 12, 18)):
@@ -333,7 +333,7 @@ def test_every_engine(engine):
         with pytest.raises(DeleteError, match="locked_range"):
             row.delete()
         with pytest.raises(ItemLocked):
-            Plan.insert_disjoint([planned(16, 17)])
+            Plan.intervals.insert_disjoint([planned(16, 17)])
         with count_requests() as requests:
             planned(18, 19).save()
             Plan("e", 14, end=15).save()
@@ -355,28 +355,28 @@ def test_seed_004_pessimistic_locking_the_second_session_waits_for_the_first(eng
     An open lower end locks all rows that begin before the upper end, as the index range of the seed's query does.
     """
     engine.bind(Plan, SlotLocks, Transactions)
-    Plan.insert_disjoint([planned(12, 15), planned(18, 21)])
+    Plan.intervals.insert_disjoint([planned(12, 15), planned(18, 21)])
     entered = threading.Event()
 
     def second_session() -> None:
         entered.set()
         with Plan.locked_range("d", None, 36, wait=60):
-            assert [row.begin for row in Plan.overlapping("d", 12, 36)] == [12, 15, 18]
+            assert [row.begin for row in Plan.intervals.overlapping("d", 12, 36)] == [12, 15, 18]
 
     with ThreadPoolExecutor(1) as pool:
         with Plan.locked_range("d", None, 24):
-            assert [row.begin for row in Plan.overlapping("d", 0, 24)] == [12, 18]
+            assert [row.begin for row in Plan.intervals.overlapping("d", 0, 24)] == [12, 18]
             with pytest.raises(ItemLocked):  # a plain insert of a program that locks nothing
                 in_thread(planned(15, 17).save)
             session = pool.submit(second_session)
             entered.wait()
-            Plan.insert_disjoint([planned(15, 16)])
+            Plan.intervals.insert_disjoint([planned(15, 16)])
         session.result()
 
 
 def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic(tables):
     def insert() -> list[Any]:
-        Plan.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
+        Plan.intervals.insert_disjoint([planned(16, 17)], pessimistic=True, wait=60)
         return stored()
 
     with ThreadPoolExecutor(1) as pool:
@@ -390,19 +390,19 @@ def test_insert_disjoint_waits_for_the_range_if_it_is_pessimistic(tables):
 def test_a_pessimistic_move_locks_the_place_that_it_leaves_too(tables, monkeypatch):
     """One transaction writes at both places. Writes that it had before are under the lock as well."""
     make_long_from(monkeypatch, 9)
-    Plan.move(Plan.get("d", 14), 30, 31, pessimistic=True)
+    Plan.intervals.move(Plan.get("d", 14), 30, 31, pessimistic=True)
     with transaction() as tx:
         saved_in(tx, Plan.get("d", 30))
         tx.insert_disjoint(Plan, [planned(29, 30), planned(31, 32)], pessimistic=True)
     assert stored() == [(29, 30, None), (30, 31, "new"), (31, 32, None), (40, 41, None)]
     with held_elsewhere(Plan.locked_range("d", 40, 41)), pytest.raises(LockTimeout):
-        Plan.move(Plan.get("d", 40), 14, 15, pessimistic=True, wait=0)
+        Plan.intervals.move(Plan.get("d", 40), 14, 15, pessimistic=True, wait=0)
 
 
 def test_rows_whose_end_is_the_range_key_are_inserted_pessimistically(memory):
     memory.bind(Stay, SlotLocks)
-    Stay.insert_disjoint([Stay("d", end, begin=end - 1) for end in (2, 5, 9)], pessimistic=True)
-    Stay.move(Stay.get("d", 9), 3, 4, pessimistic=True)
+    Stay.intervals.insert_disjoint([Stay("d", end, begin=end - 1) for end in (2, 5, 9)], pessimistic=True)
+    Stay.intervals.move(Stay.get("d", 9), 3, 4, pessimistic=True)
     assert [int(row.end) for row in Stay.query("d")] == [2, 4, 5]
 
 

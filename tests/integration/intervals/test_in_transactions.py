@@ -85,7 +85,7 @@ def bill(tx: Transaction, amount: int = 1) -> None:
 def test_every_engine(engine):
     """What is asked of DynamoDB, all engines understand: insert, move, delete, and an overlap."""
     engine.bind(*TABLES)
-    Slot.insert_disjoint(slots((0, 5), (5, 9)))
+    Slot.intervals.insert_disjoint(slots((0, 5), (5, 9)))
     first, second = Slot.get("d", 0), Slot.get("d", 5)
     with transaction() as tx:
         tx.delete(first)
@@ -136,7 +136,7 @@ def test_all_or_none(in_memory, rows):
 
 def test_an_overlap_leaves_the_transaction_as_it_was(in_memory):
     """Also the hash keys that were free: all rows of a call, or none. The transaction goes on."""
-    Slot.insert_disjoint(slots((0, 5)))
+    Slot.intervals.insert_disjoint(slots((0, 5)))
     with transaction() as tx:
         bill(tx)
         with pytest.raises(OverlapError) as caught:
@@ -212,7 +212,7 @@ def insert(tx: Transaction, *ends: tuple[int, int]) -> None:
 )  # fmt: skip
 def test_what_was_done_before_frees_its_place(in_memory, act, expected):
     """Rows that the transaction has deleted or moved are in no row's way, in whatever form it did that."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
     with transaction() as tx:
         act(tx, row)
@@ -220,8 +220,8 @@ def test_what_was_done_before_frees_its_place(in_memory, act, expected):
     assert (stored_slots(), count()) == (expected, 1)
     for begin, _ in expected:  # the guard names what is there, and nothing else
         with pytest.raises(OverlapError):
-            Slot.insert_disjoint(slots((begin, begin + 1)))
-    Slot.insert_disjoint(slots((100, 101)))
+            Slot.intervals.insert_disjoint(slots((begin, begin + 1)))
+    Slot.intervals.insert_disjoint(slots((100, 101)))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_what_was_done_before_frees_its_place(in_memory, act, expected):
 )  # fmt: skip
 def test_what_would_overlap_is_refused_at_the_call(in_memory, act, error):
     """Two calls of one transaction see each other; no other method goes around the check."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
     with pytest.raises(error), transaction() as tx:
         bill(tx)
@@ -263,7 +263,7 @@ def test_what_would_overlap_is_refused_at_the_call(in_memory, act, error):
 def test_many_rows_that_go_hide_none_that_stays(in_memory):
     """More rows are deleted than an error names, and the last one of that place is still in the way."""
     rows = slots(*((i, i + 1) for i in range(40)))
-    Slot.insert_disjoint(rows)
+    Slot.intervals.insert_disjoint(rows)
     with pytest.raises(OverlapError) as caught, transaction() as tx:
         for row in rows[1:]:
             tx.delete(row)
@@ -278,7 +278,7 @@ def test_many_rows_that_go_hide_none_that_stays(in_memory):
 
 def test_an_expired_row_that_was_read_is_deleted(in_memory):
     """Read as absent, and still deleted by the insert over it, so that a late save of it is refused."""
-    Lease.insert_disjoint([Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))])
+    Lease.intervals.insert_disjoint([Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))])
     with transaction() as tx:
         assert tx.get_or_none(Lease, "o", "1") is None
         tx.insert_disjoint(Lease, [Lease("o", "2", after="3")])
@@ -296,15 +296,15 @@ def test_an_expiring_row_is_moved_on(in_memory):
 
 def test_a_deleted_row_that_is_still_shown_is_settled(in_memory, monkeypatch):
     """DynamoDB has put the new row into its place, and not yet removed the old one: the guard names that as well."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     [old] = rows_of(Slot)
     for begin in range(100, 110):  # the guard forgets the first row
-        Slot.insert_disjoint(slots((begin, begin + 1)))
+        Slot.intervals.insert_disjoint(slots((begin, begin + 1)))
     with transaction() as tx:
         tx.delete(Slot.get("d", 10))
         insert(tx, (12, 14))
     show_until_it_is_settled(monkeypatch, Slot, old, "pk", "sk")
-    Slot.insert_disjoint(slots((11, 12)))
+    Slot.intervals.insert_disjoint(slots((11, 12)))
     assert stored_slots()[:2] == [(11, 12), (12, 14)]
 
 
@@ -312,20 +312,20 @@ def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(in_memory, mon
     """It still shows, and the next writer's clock is behind: for that writer it is alive, and hides the new row."""
     with shifted_clock() as world:
         soon = datetime.fromtimestamp(runtime.current.time_ms() / 1000 + 60, timezone.utc)
-        Lease.insert_disjoint([Lease("o", "1", after="2", expires=soon)])
+        Lease.intervals.insert_disjoint([Lease("o", "1", after="2", expires=soon)])
         [old] = rows_of(Lease)
         world.shift = 120
         with transaction() as tx:
             tx.insert_disjoint(Lease, [Lease("o", "0", after="5")])
     show_until_it_is_settled(monkeypatch, Lease, old, "owner", "first")
     with pytest.raises(OverlapError):
-        Lease.insert_disjoint([Lease("o", "3", after="4")])
+        Lease.intervals.insert_disjoint([Lease("o", "3", after="4")])
 
 
 def test_an_update_of_an_expired_row_is_not_forgotten(in_memory):
     """A row takes its place in the same transaction: the update is refused as without that row."""
     row = Lease("o", "1", after="5", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))
-    Lease.insert_disjoint([row])
+    Lease.intervals.insert_disjoint([row])
     with pytest.raises(Conflict), transaction() as tx:
         tx.update(row, [Lease.note.set("x")])
         tx.insert_disjoint(Lease, [Lease("o", "2", after="3")])
@@ -339,7 +339,7 @@ def test_an_update_of_an_expired_row_is_not_forgotten(in_memory):
 def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory, size):
     """The key tells whose rows they are, so the second transaction writes nothing, and is told of no overlap."""
     stored = Lease("m", "1", after="2")
-    Lease.insert_disjoint([stored])
+    Lease.intervals.insert_disjoint([stored])
 
     def book(key: str) -> bool:
         row = Lease.get("m", "1", consistent_read=True) if Lease.count("m", Lease.first == "1") else stored
@@ -378,7 +378,7 @@ def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory, monkeypatch):
 
 def test_a_rollback_leaves_the_instances(in_memory):
     """A moved row is where it was, a new one is new; both can be used again."""
-    Slot.insert_disjoint(rows := slots((10, 20), (30, 40)))
+    Slot.intervals.insert_disjoint(rows := slots((10, 20), (30, 40)))
     new = slots((50, 60))[0]
     tx = Transaction()
     tx.move(rows[0], 1, 5)
@@ -388,13 +388,13 @@ def test_a_rollback_leaves_the_instances(in_memory):
     assert [(row.begin, row.end, row.version) for row in [*rows, new]] == [(10, 20, 1), (30, 40, 1), (50, 60, None)]
     for row in rows:
         row.save()
-    Slot.insert_disjoint([new])
+    Slot.intervals.insert_disjoint([new])
     assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
 
 
 def test_a_savepoint_takes_moves_and_inserts_back(in_memory):
     """The instance, the place in the transaction, and what may overlap."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     with transaction() as tx:
         row = tx.get(Slot, "d", 10)
         insert(tx, (0, 5))
@@ -438,7 +438,7 @@ def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory):
         tx.insert_disjoint(Slot, slots((10, 20)))
         bill(tx)
         if len(seen) == 1:
-            in_thread(lambda: Slot.insert_disjoint(slots((15, 25))))
+            in_thread(lambda: Slot.intervals.insert_disjoint(slots((15, 25))))
 
     with pytest.raises(OverlapError):
         book()
@@ -446,7 +446,7 @@ def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory):
     seen.clear()
     with pytest.raises(TransactionConflict, match="a retry is safe"), transaction() as tx:
         insert(tx, (30, 40))
-        in_thread(lambda: Slot.insert_disjoint(slots((60, 70))))
+        in_thread(lambda: Slot.intervals.insert_disjoint(slots((60, 70))))
 
 
 @pytest.mark.parametrize("size", [1, 120])
@@ -473,7 +473,7 @@ def test_every_isolation_that_writes_is_safe(in_memory, isolation):
     """The guard is checked whatever the transaction relies on."""
     with pytest.raises(TransactionConflict), transaction(isolation=isolation) as tx:
         insert(tx, (10, 20))
-        in_thread(lambda: Slot.insert_disjoint(slots((15, 25))))
+        in_thread(lambda: Slot.intervals.insert_disjoint(slots((15, 25))))
     assert stored_slots() == [(15, 25)]
 
 
@@ -514,7 +514,7 @@ def test_range_locks_are_held_until_the_end(in_memory):
 @pytest.mark.parametrize("pessimistic", [False, True])
 def test_in_a_task(in_memory, pessimistic):
     """The same, awaited."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
 
     async def book() -> None:
         row = await Slot.aget("d", 10)
@@ -557,7 +557,7 @@ def together(act: Callable[[TransactWrite], object], **options: Any) -> None:
 )  # fmt: skip
 def test_a_native_transaction_of_the_caller(in_memory, act, expected, sent):
     """All in the one request that the caller makes; the instances know what was stored."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
     sent.clear()
     together(lambda write: act(write, row))
@@ -565,7 +565,7 @@ def test_a_native_transaction_of_the_caller(in_memory, act, expected, sent):
     assert sent.count("TransactWriteItems") == 1
     for begin, _ in expected:
         with pytest.raises(OverlapError):
-            Slot.insert_disjoint(slots((begin, begin + 1)))
+            Slot.intervals.insert_disjoint(slots((begin, begin + 1)))
     if row.begin != 10:
         row.note = "mine"
         row.save()
@@ -588,7 +588,7 @@ def test_a_native_transaction_of_the_caller(in_memory, act, expected, sent):
 )  # fmt: skip
 def test_a_native_transaction_that_is_refused(in_memory, act, error):
     """Nothing of it is written, and the instance is where it was."""
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     row = Slot.get("d", 10)
     with pytest.raises(error):
         together(lambda write: act(write, row))

@@ -16,7 +16,7 @@ from pynamo_locking import TransactWrite, VersionAttribute, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, InvalidInput, OverlapError, StaleVersion
 from pynamo_locking.intervals import IntervalMixin
 from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
-from tests.support.models import meta
+from tests.support.models import declare, meta
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import make_long_from, rows_of
 
@@ -37,17 +37,17 @@ INSERT = ["GetItem", "Query", "TransactWriteItems"]
 def test_every_engine(engine):
     """What is asked of DynamoDB, they all understand."""
     engine.bind(Slot, SlotLocks)
-    Slot.insert_disjoint(slots((0, 5), (5, 9)))
+    Slot.intervals.insert_disjoint(slots((0, 5), (5, 9)))
     with pytest.raises(OverlapError):  # the rows are settled first
-        Slot.insert_disjoint(slots((8, 10)))
+        Slot.intervals.insert_disjoint(slots((8, 10)))
     rows = slots((10, 20), (30, 40))
     rows[0].save()
     rows[1].save()
     rows[0].update([Slot.end.set(15)])
-    Slot.move(rows[1], 16, 18)
+    Slot.intervals.move(rows[1], 16, 18)
     rows[1].delete()
     assert stored_slots() == [(0, 5), (5, 9), (10, 15)]
-    assert Slot.free("d", 0, 12) == [(9, 10)]
+    assert Slot.intervals.free("d", 0, 12) == [(9, 10)]
 
 
 # Inserting
@@ -69,48 +69,50 @@ def test_every_engine(engine):
 )
 def test_a_row_is_refused_where_others_are(in_memory, begin, end, others):
     """All of them are named, in order; what only touches is no overlap; a refusal writes nothing."""
-    Slot.insert_disjoint(slots((10, 20), (30, 40), (40, 50)))
+    Slot.intervals.insert_disjoint(slots((10, 20), (30, 40), (40, 50)))
     for row in slots((0, 100), device="other"):
         row.save()
     before = stored_slots()
 
     if others:
         with pytest.raises(OverlapError) as caught:
-            Slot.insert_disjoint(slots((begin, end), note="mine"))
+            Slot.intervals.insert_disjoint(slots((begin, end), note="mine"))
         assert [(row.begin, row.end) for row in caught.value.rows] == others
         assert (caught.value.requested.begin, caught.value.requested.end) == (begin, end)
         assert str(begin) in str(caught.value)
         assert stored_slots() == before
     else:
-        Slot.insert_disjoint(slots((begin, end), note="mine"))
+        Slot.intervals.insert_disjoint(slots((begin, end), note="mine"))
         assert stored_slots() == sorted([*before, (begin, end)])
 
 
 @pytest.mark.parametrize(("begin", "end", "is_free"), [(-2, -1, True), (-2, 0, True), (-1, 0.5, False), (1, 2, True)])
 def test_the_end_may_be_the_range_key(in_memory, begin, end, is_free):
     """With times, and a number as hash key; the same rules."""
-    Booking.insert_disjoint([Booking(7, NOON + HOUR, begin=NOON), Booking(7, NOON + 3 * HOUR, begin=NOON + 2 * HOUR)])
+    Booking.intervals.insert_disjoint(
+        [Booking(7, NOON + HOUR, begin=NOON), Booking(7, NOON + 3 * HOUR, begin=NOON + 2 * HOUR)]
+    )
     row = Booking(7, NOON + end * HOUR, begin=NOON + begin * HOUR)
 
     if is_free:
-        Booking.insert_disjoint([row])
+        Booking.intervals.insert_disjoint([row])
     else:
         with pytest.raises(OverlapError) as caught:
-            Booking.insert_disjoint([row])
+            Booking.intervals.insert_disjoint([row])
         assert [each.begin for each in caught.value.rows] == [NOON]
     assert len(rows_of(Booking)) == 2 + is_free
 
 
 def test_all_rows_or_none(tables):
     """Over several hash keys: one row in the way keeps all of them out."""
-    Slot.insert_disjoint(slots((10, 20), device="b"))
+    Slot.intervals.insert_disjoint(slots((10, 20), device="b"))
 
     with pytest.raises(OverlapError) as caught:
-        Slot.insert_disjoint([*slots((0, 5), (5, 9)), *slots((15, 25), device="b")])
+        Slot.intervals.insert_disjoint([*slots((0, 5), (5, 9)), *slots((15, 25), device="b")])
 
     assert caught.value.requested.device == "b"
     assert stored_slots() == []
-    Slot.insert_disjoint(rows := [*slots((0, 5), (5, 9)), *slots((20, 25), device="b")])
+    Slot.intervals.insert_disjoint(rows := [*slots((0, 5), (5, 9)), *slots((20, 25), device="b")])
     assert stored_slots() == [(0, 5), (5, 9)]
     assert [row.version for row in rows] == [1, 1, 1]
     rows[0].note = "changed"
@@ -119,11 +121,11 @@ def test_all_rows_or_none(tables):
 
 def test_at_most_twenty_rows_are_told(in_memory, sent):
     """However many are in the way, and so a refusal costs a bounded number of requests as well."""
-    Slot.insert_disjoint(slots(*((i, i + 1) for i in range(60))))
+    Slot.intervals.insert_disjoint(slots(*((i, i + 1) for i in range(60))))
     sent.clear()
 
     with pytest.raises(OverlapError) as caught:
-        Slot.insert_disjoint(slots((0, 60)))
+        Slot.intervals.insert_disjoint(slots((0, 60)))
 
     assert len(caught.value.rows) == 20
     assert len(sent) <= 8
@@ -131,7 +133,7 @@ def test_at_most_twenty_rows_are_told(in_memory, sent):
 
 def test_an_overlap_error_can_be_sent_elsewhere(in_memory):
     """It pickles, with its rows, and is PynamoDB's error as well."""
-    Slot.insert_disjoint(slots((10, 20), note="first"))
+    Slot.intervals.insert_disjoint(slots((10, 20), note="first"))
     with pytest.raises(OverlapError) as caught:
         slots((15, 25))[0].save()
 
@@ -168,7 +170,7 @@ def test_rows_that_cannot_be_are_refused_before_any_request(in_memory, sent, mak
     sent.clear()
 
     with pytest.raises(error, match=match):
-        Slot.insert_disjoint(make())
+        Slot.intervals.insert_disjoint(make())
 
     assert sent == []
 
@@ -177,7 +179,7 @@ def test_locks_take_actions_too(in_memory, sent):
     """With the range locks, 99 rows of one hash key are one too many; said before any lock is taken."""
     sent.clear()
     with pytest.raises(ConfigurationError, match="99 rows, and 2 guards and locks"):
-        Slot.insert_disjoint(slots(*((i, i + 1) for i in range(99))), pessimistic=True)
+        Slot.intervals.insert_disjoint(slots(*((i, i + 1) for i in range(99))), pessimistic=True)
     assert sent == []
 
 
@@ -186,14 +188,14 @@ def test_a_time_needs_a_zone(in_memory):
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the point
     for begin, end in ((naive, NOON), (NOON, naive)):
         with pytest.raises(InvalidInput, match="time zone"):
-            Booking.insert_disjoint([Booking(1, end, begin=begin)])
+            Booking.intervals.insert_disjoint([Booking(1, end, begin=begin)])
         with pytest.raises(InvalidInput, match="time zone"):
-            Booking.overlapping(1, begin, end)
+            Booking.intervals.overlapping(1, begin, end)
 
 
 def test_an_update_takes_a_time_without_a_zone_for_utc(in_memory):
     """PynamoDB has stored it so in the action, before we see it: documented, and so the row is kept apart by that."""
-    Booking.insert_disjoint([row := Booking(1, NOON + HOUR, begin=NOON), Booking(1, NOON, begin=NOON - HOUR)])
+    Booking.intervals.insert_disjoint([row := Booking(1, NOON + HOUR, begin=NOON), Booking(1, NOON, begin=NOON - HOUR)])
     row.update([Booking.begin.set(datetime(2026, 1, 1, 12, 30))])  # noqa: DTZ001 - that is the point
     assert row.begin == NOON + HOUR / 2
     with pytest.raises(OverlapError):
@@ -204,10 +206,10 @@ def test_hash_keys_that_are_the_same_are_one(in_memory):
     """1 and 1.0 are one room, within a call and between calls."""
     rows = [Booking(1, NOON + HOUR, begin=NOON), Booking(1.0, NOON + 2 * HOUR, begin=NOON)]
     with pytest.raises(OverlapError, match="same call"):
-        Booking.insert_disjoint(rows)
-    Booking.insert_disjoint(rows[:1])
+        Booking.intervals.insert_disjoint(rows)
+    Booking.intervals.insert_disjoint(rows[:1])
     with pytest.raises(OverlapError, match="stored"):
-        Booking.insert_disjoint(rows[1:])
+        Booking.intervals.insert_disjoint(rows[1:])
 
 
 @pytest.mark.parametrize("count", [1, 10, 100, 1000])
@@ -219,7 +221,7 @@ def test_requests_do_not_grow_with_the_stored_rows(in_memory, sent, count):
     sent.clear()
     for i in range(10):
         begin = 20 * (i * count // 10) + 10 + i
-        Slot.insert_disjoint(slots((begin, begin + 1)))
+        Slot.intervals.insert_disjoint(slots((begin, begin + 1)))
 
     assert sent.count("TransactGetItems") == 1
     assert [each for each in sent if each != "TransactGetItems"] == INSERT * 10
@@ -231,7 +233,7 @@ def test_a_look_reads_a_page_of_few_rows(in_memory, monkeypatch):
         for row in slots(*((i, i + 1) for i in range(1000)), note="x" * 1000):
             batch.save(row)
 
-    requests, _, read_units = units(monkeypatch, lambda: Slot.insert_disjoint(slots((2000, 2001))))
+    requests, _, read_units = units(monkeypatch, lambda: Slot.intervals.insert_disjoint(slots((2000, 2001))))
 
     assert requests == 3
     assert 0 < read_units <= 3
@@ -243,9 +245,9 @@ def test_a_look_reads_a_page_of_few_rows(in_memory, monkeypatch):
 @pytest.mark.parametrize(("begin", "end"), [(0, 5), (10, 30), (12, 15), (5, 12), (18, 30)])
 def test_a_row_moves_where_it_is_free(in_memory, begin, end):
     """Also over itself; with its other values; the instance is the moved row, and can be saved."""
-    Slot.insert_disjoint([row := slots((10, 20), note="kept")[0], *slots((30, 40))])
+    Slot.intervals.insert_disjoint([row := slots((10, 20), note="kept")[0], *slots((30, 40))])
 
-    Slot.move(row, begin, end)
+    Slot.intervals.move(row, begin, end)
 
     assert stored_slots() == sorted([(begin, end), (30, 40)])
     row.note += "!"
@@ -256,20 +258,20 @@ def test_a_row_moves_where_it_is_free(in_memory, begin, end):
 
 def test_a_row_is_not_in_its_own_way(in_memory, sent):
     """What its guard says of it need not be settled first: the transaction writes it anyhow."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
     for end in (15, 25):
-        Slot.move(row, 10, end)
+        Slot.intervals.move(row, 10, end)
     assert sent == INSERT * 2
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 31), (35, 36), (10, 31), (30, 40)])
 def test_a_row_does_not_move_where_others_are(in_memory, begin, end):
     """It stays where it is, and so does the instance."""
-    Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
 
     with pytest.raises(OverlapError) as caught:
-        Slot.move(row, begin, end)
+        Slot.intervals.move(row, begin, end)
 
     assert [each.begin for each in caught.value.rows] == [30]
     assert (caught.value.requested.begin, caught.value.requested.end) == (begin, end)
@@ -280,20 +282,20 @@ def test_a_row_does_not_move_where_others_are(in_memory, begin, end):
 
 def test_a_stale_row_does_not_move(in_memory):
     """In place or not: another writer changed it."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     Slot.get("d", 10).touch()
 
     for ends in ((0, 5), (10, 15)):
         with pytest.raises(StaleVersion):
-            Slot.move(row, *ends)
+            Slot.intervals.move(row, *ends)
         assert (row.begin, row.end) == (10, 20)
     with pytest.raises(ConfigurationError, match="needs a stored Slot"):
-        Slot.move(slots((50, 60))[0], 50, 61)
+        Slot.intervals.move(slots((50, 60))[0], 50, 61)
 
 
 def test_a_save_within_its_interval_is_one_write(in_memory, sent):
     """As without the mixin."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
 
     row.note = "x"
@@ -306,7 +308,7 @@ def test_a_save_within_its_interval_is_one_write(in_memory, sent):
 
 def test_a_save_that_changes_the_interval_is_guarded(tables):
     """Whether the row is new, or known, or overwritten whatever its version."""
-    Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
     row.end = 35
     with pytest.raises(OverlapError) as caught:
         row.save()
@@ -333,8 +335,8 @@ def test_a_save_that_changes_the_interval_is_guarded(tables):
 
 def test_a_save_of_a_row_that_others_changed_is_refused(in_memory):
     """Stale is stale, whatever became of its interval; the errors are those of a save."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
-    Slot.move(Slot.get("d", 10), 10, 15)
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.move(Slot.get("d", 10), 10, 15)
     for end in (20, 15, 12):
         row.end = end
         with pytest.raises(StaleVersion) as caught:
@@ -348,7 +350,7 @@ def test_a_save_of_a_row_that_others_changed_is_refused(in_memory):
 
 def test_the_callers_condition_counts_on_both_ways(in_memory):
     """In the plain write, and in the guarded one."""
-    Slot.insert_disjoint([row := slots((10, 20), note="a")[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20), note="a")[0]])
     for end in (20, 15):
         row.end = end
         with pytest.raises(Conflict):
@@ -361,7 +363,7 @@ def test_the_callers_condition_counts_on_both_ways(in_memory):
 
 def test_an_update_of_the_end_is_guarded(tables, sent):
     """By its value; with and without the version; the instance has the result."""
-    Slot.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0], *slots((30, 40))])
     with pytest.raises(OverlapError) as caught:
         row.update([Slot.end.set(31)])
     assert isinstance(caught.value, UpdateError)
@@ -395,7 +397,7 @@ def test_an_update_of_the_end_is_guarded(tables, sent):
 )
 def test_updates_that_cannot_be_checked_are_refused(in_memory, sent, action, match):
     """Before any request."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
 
     with pytest.raises((ConfigurationError, InvalidInput), match=match):
@@ -414,11 +416,11 @@ def test_an_update_creates_no_row_without_an_interval(in_memory):
 
 def test_a_delete_makes_room(in_memory, sent):
     """It is the plain delete."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
     row.delete()
     assert sent == ["DeleteItem"]
-    Slot.insert_disjoint(slots((15, 25)))
+    Slot.intervals.insert_disjoint(slots((15, 25)))
     Slot("d", 15).delete(add_version_condition=False)
     assert stored_slots() == []
 
@@ -428,7 +430,7 @@ def test_a_delete_makes_room(in_memory, sent):
 
 def test_transactions_do_not_get_round_the_guard(tables):
     """New rows are refused, other intervals are refused, everything else is written."""
-    Slot.insert_disjoint([row := slots((10, 20))[0], other := slots((20, 30))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0], other := slots((20, 30))[0]])
     with pytest.raises(ConfigurationError, match="insert_disjoint"), transaction() as tx:
         tx.save(slots((12, 13))[0])
     with (
@@ -468,8 +470,8 @@ def test_transactions_do_not_get_round_the_guard(tables):
 
 def test_edit_does_not_get_round_the_guard(in_memory):
     """It saves with the lock's own request: the interval must be as it is stored."""
-    Slot.insert_disjoint(slots((10, 20), (20, 30)))
-    Lease.insert_disjoint([Lease("o", "a", after="b")])
+    Slot.intervals.insert_disjoint(slots((10, 20), (20, 30)))
+    Lease.intervals.insert_disjoint([Lease("o", "a", after="b")])
     with Slot.edit("d", 10) as row:
         row.note = "x"
     with pytest.raises(Conflict), Slot.edit("d", 10) as row:
@@ -488,15 +490,15 @@ def test_edit_does_not_get_round_the_guard(in_memory):
 
 def test_a_row_moves_under_its_own_lock(in_memory):
     """The moved row is not under that lock any more, wherever it was kept."""
-    Slot.insert_disjoint(slots((10, 20)))
-    Lease.insert_disjoint([Lease("o", "a", after="b", note="kept")])
+    Slot.intervals.insert_disjoint(slots((10, 20)))
+    Lease.intervals.insert_disjoint([Lease("o", "a", after="b", note="kept")])
     with Slot.locked("d", 10) as lock:
         row = lock.item
-        Slot.move(row, 50, 60)
+        Slot.intervals.move(row, 50, 60)
     row.save()
     with Lease.locked("o", "a") as lock:
         lease = lock.item
-        Lease.move(lease, "x", "y")
+        Lease.intervals.move(lease, "x", "y")
         assert lease.lock.entries == ()
         lease.save()
     assert stored_slots() == [(50, 60)]
@@ -509,10 +511,10 @@ def test_a_row_moves_under_its_own_lock(in_memory):
 
 def test_what_overlaps_and_what_is_free(tables):
     """In order, with open ends, by begin and by end."""
-    Slot.insert_disjoint(slots((10, 20), (20, 30), (40, 50)))
+    Slot.intervals.insert_disjoint(slots((10, 20), (20, 30), (40, 50)))
 
     def rows(begin: Any, end: Any) -> list[int]:
-        return [int(row.begin) for row in Slot.overlapping("d", begin, end)]
+        return [int(row.begin) for row in Slot.intervals.overlapping("d", begin, end)]
 
     assert rows(None, None) == [10, 20, 40]
     assert rows(15, 41) == [10, 20, 40]
@@ -520,17 +522,20 @@ def test_what_overlaps_and_what_is_free(tables):
     assert rows(None, 20) == [10]
     assert rows(30, None) == [40]
     assert rows(30, 40) == []
-    assert Slot.free("d", None, None) == [(None, 10), (30, 40), (50, None)]
-    assert Slot.free("d", 15, 45) == [(30, 40)]
-    assert Slot.free("d", 10, 30) == []
-    assert Slot.free("e", 1, 2) == [(1, 2)]
-    Booking.insert_disjoint([Booking(7, NOON + HOUR, begin=NOON)])
-    assert Booking.free(7, NOON - HOUR, NOON + 2 * HOUR) == [(NOON - HOUR, NOON), (NOON + HOUR, NOON + 2 * HOUR)]
-    assert [row.begin for row in Booking.overlapping(7, None, None)] == [NOON]
+    assert Slot.intervals.free("d", None, None) == [(None, 10), (30, 40), (50, None)]
+    assert Slot.intervals.free("d", 15, 45) == [(30, 40)]
+    assert Slot.intervals.free("d", 10, 30) == []
+    assert Slot.intervals.free("e", 1, 2) == [(1, 2)]
+    Booking.intervals.insert_disjoint([Booking(7, NOON + HOUR, begin=NOON)])
+    assert Booking.intervals.free(7, NOON - HOUR, NOON + 2 * HOUR) == [
+        (NOON - HOUR, NOON),
+        (NOON + HOUR, NOON + 2 * HOUR),
+    ]
+    assert [row.begin for row in Booking.intervals.overlapping(7, None, None)] == [NOON]
     with pytest.raises(InvalidInput, match="begin before it ends"):
-        Slot.free("d", 5, 5)
+        Slot.intervals.free("d", 5, 5)
     with pytest.raises(InvalidInput, match="hash key"):
-        Slot.overlapping(None, 1, 2)
+        Slot.intervals.overlapping(None, 1, 2)
 
 
 @pytest.mark.parametrize("count", [100, 1000])
@@ -540,25 +545,27 @@ def test_a_look_reads_what_it_returns(in_memory, monkeypatch, count):
         for row in slots(*((i, i + 1) for i in range(count)), note="x" * 1000):
             batch.save(row)
 
-    for call in (Slot.overlapping, Slot.free):
+    for call in (Slot.intervals.overlapping, Slot.intervals.free):
         requests, _, read_units = units(monkeypatch, lambda call=call: call("d", 70, 80))
         assert (requests, read_units <= 5) == (1, True)
-    requests, _, read_units = units(monkeypatch, lambda: Slot.overlapping("d", 10, 90))
+    requests, _, read_units = units(monkeypatch, lambda: Slot.intervals.overlapping("d", 10, 90))
     assert (requests, read_units <= (2 * 80 + 16) / 4 + 1) == (3, True)
 
 
 def test_rows_that_expired_are_in_no_ones_way(tables):
     """They are replaced under their own key, and say nothing about where others are."""
     gone = datetime.now(timezone.utc) - HOUR
-    Lease.insert_disjoint([Lease("o", "c", after="e", expires=gone), Lease("o", "e", after="g", expires=gone)])
-    Lease.insert_disjoint([Lease("o", "a", after="f")])
+    Lease.intervals.insert_disjoint(
+        [Lease("o", "c", after="e", expires=gone), Lease("o", "e", after="g", expires=gone)]
+    )
+    Lease.intervals.insert_disjoint([Lease("o", "a", after="f")])
     with pytest.raises(OverlapError) as caught:  # the expired row between does not end the search
-        Lease.insert_disjoint([Lease("o", "e", after="g")])
+        Lease.intervals.insert_disjoint([Lease("o", "e", after="g")])
     assert [row.first for row in caught.value.rows] == ["a"]
-    Lease.insert_disjoint([Lease("o", "f", after="g")])
+    Lease.intervals.insert_disjoint([Lease("o", "f", after="g")])
     Lease.get("o", "a").delete()
-    Lease.insert_disjoint([Lease("o", "e", after="f", note="replaced")])
-    assert Lease.free("o", "a", "z") == [("a", "e"), ("g", "z")]
+    Lease.intervals.insert_disjoint([Lease("o", "e", after="f", note="replaced")])
+    assert Lease.intervals.free("o", "a", "z") == [("a", "e"), ("g", "z")]
     assert Lease.get("o", "e").note == "replaced"
 
 
@@ -568,9 +575,9 @@ def test_rows_without_an_interval_are_not_looked_at(in_memory):
     for begin, end in ((12, {}), (14, {"e": {"N": "3"}})):
         item = {"pk": {"S": "d"}, "sk": {"N": str(begin)}, **end}
         put("PutItem", {"TableName": Slot.Meta.table_name, "Item": item})
-    Slot.insert_disjoint(slots((0, 20)))
+    Slot.intervals.insert_disjoint(slots((0, 20)))
     with pytest.raises(OverlapError):
-        Slot.insert_disjoint(slots((15, 16)))
+        Slot.intervals.insert_disjoint(slots((15, 16)))
 
 
 # More than a native transaction holds
@@ -580,17 +587,17 @@ def test_any_number_of_rows(tables, monkeypatch):
     """With a lock in the row and a table of transactions; all or none, and guarded all the same."""
     make_long_from(monkeypatch)
     rows = [Lease("o", f"{i:02}", after=f"{i + 1:02}") for i in range(10)]
-    Lease.insert_disjoint([*rows, Lease("p", "a", after="b")])
+    Lease.intervals.insert_disjoint([*rows, Lease("p", "a", after="b")])
 
     with pytest.raises(OverlapError):
-        Lease.insert_disjoint(
+        Lease.intervals.insert_disjoint(
             [Lease("q", f"{i:02}", after=f"{i + 1:02}") for i in range(9)] + [Lease("o", "095", after="x")]
         )
 
-    assert Lease.free("o", "00", "11") == [("10", "11")]
-    assert Lease.overlapping("q", None, None) == []
+    assert Lease.intervals.free("o", "00", "11") == [("10", "11")]
+    assert Lease.intervals.overlapping("q", None, None) == []
     with pytest.raises(ConfigurationError, match="LockAttribute"):
-        Slot.insert_disjoint(slots(*((i, i + 1) for i in range(6))))
+        Slot.intervals.insert_disjoint(slots(*((i, i + 1) for i in range(6))))
 
 
 class Event(IntervalMixin, Model):
@@ -623,4 +630,23 @@ def test_rows_of_several_classes_keep_apart(memory):
         Lecture("hall", 2, end=4).save()
     assert [type(row) for row in caught.value.rows] == [Concert]
     assert isinstance(caught.value.requested, Lecture)
-    assert [type(row) for row in Lecture.overlapping("hall", 0, 9)] == [Concert]
+    assert [type(row) for row in Lecture.intervals.overlapping("hall", 0, 9)] == [Concert]
+
+
+def test_attributes_may_be_called_as_methods_of_intervals(memory):
+    """The model has one name of them, which an attribute must not hide; a member of the user's may."""
+    ends = {"range_key": "begin", "numbers": "end move", "version": True}
+    parts = {**ends, "lock_table": SlotLocks, "interval": ("begin", "end")}
+    seat = declare("Seat", IntervalMixin, hash_key="overlapping", texts="free insert_disjoint close_at", **parts)
+    memory.bind(seat, SlotLocks)
+
+    seat.intervals.insert_disjoint([seat("a", 1, end=3, move=7, free="yes")])
+    [row] = seat.intervals.overlapping("a", 2, 9)
+    assert (row.move, row.free, row.intervals.free("a", 0, 5)) == (7, "yes", [(0, 1), (3, 5)])
+    with pytest.raises(AttributeError):  # made for each use, so a change would be lost
+        seat.intervals.free = list
+    hidden = type("Hidden", (seat,), {"intervals": ()})
+    with pytest.raises(OverlapError):
+        hidden("a", 2, end=4).save()
+    with pytest.raises(ConfigurationError, match="attribute called 'intervals'"):
+        declare("Wrong", IntervalMixin, texts="intervals", **parts)

@@ -65,7 +65,7 @@ def elsewhere(begins: int = 100) -> Callable[[], None]:
 
     def other() -> None:
         begin = next(rows)
-        Slot.insert_disjoint(slots((begin, begin + 1)))
+        Slot.intervals.insert_disjoint(slots((begin, begin + 1)))
 
     return other
 
@@ -75,10 +75,10 @@ def elsewhere(begins: int = 100) -> Callable[[], None]:
 
 def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory, monkeypatch):
     """The race of the story: both have looked, both write. One of them is refused, and says by whom."""
-    before_each(monkeypatch, "TransactWriteItems", lambda: Slot.insert_disjoint(slots((15, 25))))
+    before_each(monkeypatch, "TransactWriteItems", lambda: Slot.intervals.insert_disjoint(slots((15, 25))))
 
     with pytest.raises(OverlapError) as caught:
-        Slot.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
 
     assert [row.begin for row in caught.value.rows] == [15]
     assert stored_slots() == [(15, 25)]
@@ -87,9 +87,9 @@ def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory,
 @pytest.mark.parametrize(
     ("act", "expected"),
     [
-        (lambda row: Slot.insert_disjoint(slots((50, 60))), (10, 20)),
-        (lambda row: Slot.move(row, 11, 21), (11, 21)),
-        (lambda row: Slot.move(row, 10, 19), (10, 19)),
+        (lambda row: Slot.intervals.insert_disjoint(slots((50, 60))), (10, 20)),
+        (lambda row: Slot.intervals.move(row, 11, 21), (11, 21)),
+        (lambda row: Slot.intervals.move(row, 10, 19), (10, 19)),
         (lambda row: row.save(), (10, 18)),
         (lambda row: row.update([Slot.end.set(17)]), (10, 17)),
         (lambda row: row.update([Slot.end.set(17)], add_version_condition=False), (10, 17)),
@@ -98,7 +98,7 @@ def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory,
 )
 def test_a_row_that_appears_elsewhere_only_costs_another_attempt(in_memory, monkeypatch, act, expected):
     """Whatever is done, three times over; the instance is what it should be afterwards."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     row.end = expected[1] if expected == (10, 18) else 20
     sent = before_each(monkeypatch, "TransactWriteItems", elsewhere(), times=3)
     act(row)
@@ -114,7 +114,7 @@ def test_the_wait_is_bounded(in_memory, monkeypatch):
     """A caller that always finds others faster gives up with an error that says that nothing was written."""
     sent = before_each(monkeypatch, "TransactWriteItems", elsewhere(), times=100)
     with pytest.raises(TransactionConflict, match="nothing was written"):
-        Slot.insert_disjoint(slots((10, 20)), wait=0)
+        Slot.intervals.insert_disjoint(slots((10, 20)), wait=0)
 
     assert (10, 20) not in stored_slots()
     assert sent.count("TransactWriteItems") == 2
@@ -122,11 +122,11 @@ def test_the_wait_is_bounded(in_memory, monkeypatch):
 
 def test_a_stale_row_is_no_reason_to_try_again(in_memory, monkeypatch):
     """The row was changed in between, and the guard was not."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     sent = before_each(monkeypatch, "TransactWriteItems", lambda: Slot.get("d", 10).touch())
 
     with pytest.raises(StaleVersion):
-        Slot.move(row, 50, 60)
+        Slot.intervals.move(row, 50, 60)
 
     assert sent.count("TransactWriteItems") == 1
     assert (row.begin, row.end, row.version) == (10, 20, 1)
@@ -144,7 +144,7 @@ def beside(count: int, then: Callable[[], object] = lambda: None) -> Callable[[]
         if begin is None:
             then()
         else:
-            Slot.insert_disjoint([*slots((begin, begin + 1)), *slots((begin, begin + 1), device="a")])
+            Slot.intervals.insert_disjoint([*slots((begin, begin + 1)), *slots((begin, begin + 1), device="a")])
 
     return other
 
@@ -152,7 +152,7 @@ def beside(count: int, then: Callable[[], object] = lambda: None) -> Callable[[]
 def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, monkeypatch):
     """It enters the queue of each hash key, and increments each guard: who has read it before that is refused."""
     sent = before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
-    Slot.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")])
+    Slot.intervals.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")])
 
     enter, count, leave = ["UpdateItem"] * 2, ["UpdateItem"], ["UpdateItem"]
     turn = [*enter, *enter, *count, *count, "Query", "Query", "TransactWriteItems", *leave, *leave]
@@ -168,17 +168,17 @@ def test_a_turn_that_does_not_come_in_time(in_memory, monkeypatch):
         held_elsewhere(SlotLocks.locked(f"turn#{Slot.Meta.table_name}/d")),
         pytest.raises(TransactionConflict, match="until the time to wait was over; nothing was written"),
     ):
-        Slot.insert_disjoint(slots((10, 20)), wait=0.2)
+        Slot.intervals.insert_disjoint(slots((10, 20)), wait=0.2)
     assert (10, 20) not in stored_slots()
 
 
 def test_a_stale_row_ends_a_turn(in_memory, monkeypatch):
     """That we have incremented the guard ourselves does not count as a change by others."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     others = beside(3, then=lambda: Slot.get("d", 10).touch())
     sent = before_each(monkeypatch, "TransactWriteItems", others, times=4)
     with pytest.raises(StaleVersion):
-        Slot.move(row, 50, 60)
+        Slot.intervals.move(row, 50, 60)
     assert sent.count("TransactWriteItems") == 2 * 3 + 1
 
 
@@ -189,13 +189,13 @@ def test_a_stale_row_ends_a_turn(in_memory, monkeypatch):
 def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(in_memory, monkeypatch, between):
     """DynamoDB applies a transaction item by item: the guard shows a row that no query finds. However long ago."""
     with unapplied(monkeypatch, Slot, refusals=1 if between <= MOST_TOUCHED else 2) as sent:
-        Slot.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
         assert stored_slots() == []
         for i in range(between):
-            Slot.insert_disjoint(slots((100 + i, 101 + i)))
+            Slot.intervals.insert_disjoint(slots((100 + i, 101 + i)))
 
         with pytest.raises(OverlapError) as caught:
-            Slot.insert_disjoint(slots((15, 25)))
+            Slot.intervals.insert_disjoint(slots((15, 25)))
 
     assert [row.begin for row in caught.value.rows] == [10]
     assert len(stored_slots()) == 1 + between
@@ -204,13 +204,13 @@ def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(in_memory, monkeypatch
 
 def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory, monkeypatch):
     """The delete of a move may come last as well: a refusal would name a row that is not there any more."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     [old] = rows_of(Slot)
     for i in range(MOST_TOUCHED + 1):  # until the guard names the insert no more
-        Slot.insert_disjoint(slots((100 + i, 101 + i)))
-    Slot.move(row, 30, 40)
+        Slot.intervals.insert_disjoint(slots((100 + i, 101 + i)))
+    Slot.intervals.move(row, 30, 40)
     show_until_it_is_settled(monkeypatch, Slot, old, "pk", "sk")
-    Slot.insert_disjoint([new := slots((10, 20))[0]])
+    Slot.intervals.insert_disjoint([new := slots((10, 20))[0]])
 
     assert new.version == 1
     assert {(10, 20), (30, 40)} <= set(stored_slots())
@@ -218,13 +218,13 @@ def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory, monkeypatc
 
 def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory, monkeypatch):
     """A row of another transaction is there, its guard is not: that is an overlap, and not a stale row."""
-    Slot.insert_disjoint(slots((1, 2)))
+    Slot.intervals.insert_disjoint(slots((1, 2)))
     [old], state = rows_of(SlotLocks), {"began": False, "hides": False}
 
     def hide(send: Callable[[], Any], name: str, kwargs: Any) -> Any:
         if name == "TransactWriteItems" and not state["began"]:
             state["began"] = True
-            in_thread(lambda: Slot.insert_disjoint(slots((10, 20))))
+            in_thread(lambda: Slot.intervals.insert_disjoint(slots((10, 20))))
             state["hides"] = True
         is_guard = SlotLocks.Meta.table_name in repr(kwargs)
         if name == "TransactGetItems" and is_guard:
@@ -233,7 +233,7 @@ def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory, monkeypat
 
     tap(monkeypatch, hide)
     with pytest.raises(OverlapError):
-        Slot.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
 
     assert state == {"began": True, "hides": False}
 
@@ -241,19 +241,19 @@ def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory, monkeypat
 def test_rows_elsewhere_are_not_waited_for(in_memory, monkeypatch):
     """What the guard says of them is enough."""
     with unapplied(monkeypatch, Slot) as sent:
-        Slot.insert_disjoint(slots((10, 20)))
-        Slot.insert_disjoint(slots((20, 30), (0, 10)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((20, 30), (0, 10)))
 
     assert "TransactGetItems" not in sent
 
 
 def test_a_refusal_names_rows_that_are_there(in_memory):
     """A row that was moved away, and deleted since, is in no row's way, whatever the guard says."""
-    Slot.insert_disjoint([row := slots((10, 20))[0]])
-    Slot.move(row, 30, 40)
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
+    Slot.intervals.move(row, 30, 40)
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     row.delete()
-    Slot.insert_disjoint(slots((30, 40)))
+    Slot.intervals.insert_disjoint(slots((30, 40)))
     assert stored_slots() == [(10, 20), (30, 40)]
 
 
@@ -281,12 +281,12 @@ def test_a_second_call_finds_its_own_rows(in_memory, monkeypatch, error):
     rows = slots((10, 20), (30, 40))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt if error else OutcomeUnknown):
         lose_answers(patch, 99, error)
-        Slot.insert_disjoint(rows)
+        Slot.intervals.insert_disjoint(rows)
     assert [row.version for row in rows] == [None, None]
     with pytest.raises(OverlapError):
-        Slot.insert_disjoint(slots((10, 20)))
+        Slot.intervals.insert_disjoint(slots((10, 20)))
 
-    Slot.insert_disjoint([*rows, *slots((50, 60))])
+    Slot.intervals.insert_disjoint([*rows, *slots((50, 60))])
 
     assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
     assert [row.version for row in rows] == [1, 1]
@@ -295,9 +295,9 @@ def test_a_second_call_finds_its_own_rows(in_memory, monkeypatch, error):
 
     with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
         lose_answers(patch, 99)
-        Slot.move(rows[0], 22, 28)
+        Slot.intervals.move(rows[0], 22, 28)
     assert (rows[0].begin, rows[0].end, rows[0].version) == (10, 20, 2)
-    Slot.move(rows[0], 22, 28)
+    Slot.intervals.move(rows[0], 22, 28)
     assert (rows[0].begin, rows[0].end, rows[0].version) == (22, 28, 1)
     assert stored_slots() == [(22, 28), (30, 40), (50, 60)]
 
@@ -305,7 +305,7 @@ def test_a_second_call_finds_its_own_rows(in_memory, monkeypatch, error):
 def test_a_lost_answer_alone_is_nothing(in_memory, monkeypatch):
     """The transaction is sent again under its token."""
     lost = lose_answers(monkeypatch, 1)
-    Slot.insert_disjoint(slots((10, 20)))
+    Slot.intervals.insert_disjoint(slots((10, 20)))
     assert lost
     assert stored_slots() == [(10, 20)]
 
@@ -317,19 +317,21 @@ def test_pessimistic_callers_wait_for_the_range(in_memory):
     """One range lock for each hash key; one deadline; nothing is left behind."""
     with held_elsewhere(Slot.locked_range("d", 15, 30)):
         with pytest.raises(LockTimeout):
-            Slot.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")], pessimistic=True, wait=0.05)
-        Slot.insert_disjoint(slots((10, 15), (30, 40)), wait=0)
-        Slot.insert_disjoint(slots((40, 50)), pessimistic=True, wait=0)
+            Slot.intervals.insert_disjoint(
+                [*slots((10, 20)), *slots((10, 20), device="a")], pessimistic=True, wait=0.05
+            )
+        Slot.intervals.insert_disjoint(slots((10, 15), (30, 40)), wait=0)
+        Slot.intervals.insert_disjoint(slots((40, 50)), pessimistic=True, wait=0)
     assert stored_slots() == [(10, 15), (30, 40), (40, 50)]
-    Slot.insert_disjoint([*slots((15, 20), (22, 25)), *slots((10, 20), device="a")], pessimistic=True)
+    Slot.intervals.insert_disjoint([*slots((15, 20), (22, 25)), *slots((10, 20), device="a")], pessimistic=True)
     with pytest.raises(OverlapError):
-        Slot.insert_disjoint(slots((15, 20)), pessimistic=True)
-    Slot.move(Slot.get("d", 15), 16, 18, pessimistic=True)
+        Slot.intervals.insert_disjoint(slots((15, 20)), pessimistic=True)
+    Slot.intervals.move(Slot.get("d", 15), 16, 18, pessimistic=True)
     assert stored_slots() == [(10, 15), (16, 18), (22, 25), (30, 40), (40, 50)]
-    Slot.insert_disjoint(slots(*((i, i + 1) for i in range(98)), device="many"), pessimistic=True)
+    Slot.intervals.insert_disjoint(slots(*((i, i + 1) for i in range(98)), device="many"), pessimistic=True)
     assert len(stored_slots("many")) == 98
     with pytest.raises(ConfigurationError, match="LockableModel"):
-        Booking.insert_disjoint([Booking(1, NOON, begin=NOON - timedelta(hours=1))], pessimistic=True)
+        Booking.intervals.insert_disjoint([Booking(1, NOON, begin=NOON - timedelta(hours=1))], pessimistic=True)
 
 
 @pytest.mark.parametrize("pessimistic", [False, True])
@@ -344,10 +346,10 @@ def test_threads_that_insert_at_random_never_overlap(dynoxide, pessimistic):
             begin = random_.randrange(60)
             rows = slots((begin, begin + random_.randrange(1, 8)), device=random_.choice("de"))
             try:
-                Slot.insert_disjoint(rows, pessimistic=pessimistic, wait=30)
+                Slot.intervals.insert_disjoint(rows, pessimistic=pessimistic, wait=30)
                 done.append("inserted")
                 if random_.random() < 0.3:
-                    Slot.move(rows[0], begin + 3, begin + 6, pessimistic=pessimistic, wait=30)
+                    Slot.intervals.move(rows[0], begin + 3, begin + 6, pessimistic=pessimistic, wait=30)
                     done.append("moved")
                 if random_.random() < 0.3:
                     rows[0].delete()
@@ -389,11 +391,11 @@ def test_a_row_whose_life_is_prolonged_too_late(memory, monkeypatch):
         def late(self: Connection, operation: str, kwargs: Any) -> Any:
             monkeypatch.setattr(Connection, "dispatch", send)
             clock.shift += 10
-            in_thread(lambda: Lease.insert_disjoint([Lease("o", "c", after="d", note="other")]))
+            in_thread(lambda: Lease.intervals.insert_disjoint([Lease("o", "c", after="d", note="other")]))
             return send(self, operation, kwargs)
 
         monkeypatch.setattr(Connection, "dispatch", late)
         with pytest.raises(StaleVersion):
             row.save()
-        assert [each.note for each in Lease.overlapping("o", None, None)] == ["other"]
+        assert [each.note for each in Lease.intervals.overlapping("o", None, None)] == ["other"]
         assert len(rows_of(Lease)) == 1

@@ -16,20 +16,20 @@ def test_a_row_that_has_expired_does_not_move(memory):
     """Neither a copy from before, nor one that shows what has expired: nothing brings it back to life."""
     memory.bind(Lease, SlotLocks, SlotTransactions)
     with shifted_clock() as clock:
-        Lease.insert_disjoint([row := Lease("o", "a", after="c", expires=timedelta(seconds=5))])
+        Lease.intervals.insert_disjoint([row := Lease("o", "a", after="c", expires=timedelta(seconds=5))])
         clock.shift += 10
         late = Lease.get("o", "a", include_expired=True)
         for each in (row, late):
             each.expires = datetime.now(timezone.utc) + timedelta(days=1)
             for ends in (("x", "z"), ("b", "d"), ("a", "b")):
                 with pytest.raises(StaleVersion) as caught:
-                    Lease.move(each, *ends)
+                    Lease.intervals.move(each, *ends)
                 assert caught.value.current is None
                 assert (each.first, each.after) == ("a", "c")
-        assert Lease.overlapping("o", None, None) == []
-        Lease.insert_disjoint([new := Lease("o", "f", after="h", expires=timedelta(seconds=5))])
-        Lease.move(new, "g", "i")
-        assert [each.first for each in Lease.overlapping("o", None, None)] == ["g"]
+        assert Lease.intervals.overlapping("o", None, None) == []
+        Lease.intervals.insert_disjoint([new := Lease("o", "f", after="h", expires=timedelta(seconds=5))])
+        Lease.intervals.move(new, "g", "i")
+        assert [each.first for each in Lease.intervals.overlapping("o", None, None)] == ["g"]
 
 
 class Archived(Slot):
@@ -65,11 +65,11 @@ def test_rows_of_another_table_are_refused(memory, model):
     memory.bind(Slot, SlotLocks)
     row: Any = model("d", 10, end=20)
     row.until = 20
-    with pytest.raises(ConfigurationError, match=rf"{model.__name__}\.insert_disjoint"):
-        Slot.insert_disjoint([*slots((50, 60)), row])
+    with pytest.raises(ConfigurationError, match=rf"{model.__name__}\.intervals\.insert_disjoint"):
+        Slot.intervals.insert_disjoint([*slots((50, 60)), row])
     row.version = 1
-    with pytest.raises(ConfigurationError, match=rf"{model.__name__}\.move"):
-        Slot.move(row, 30, 40)
+    with pytest.raises(ConfigurationError, match=rf"{model.__name__}\.intervals\.move"):
+        Slot.intervals.move(row, 30, 40)
     assert stored_slots() == []
 
 
@@ -77,29 +77,29 @@ def test_rows_of_a_subclass_in_the_same_table_are_stored(memory):
     """They have the same guards."""
     memory.bind(Slot, SlotLocks)
     Colored._connection = None
-    Slot.insert_disjoint([row := Colored("d", 10, end=20)])
-    Slot.move(row, 30, 40)
+    Slot.intervals.insert_disjoint([row := Colored("d", 10, end=20)])
+    Slot.intervals.move(row, 30, 40)
     assert stored_slots() == [(30, 40)]
 
 
 def test_a_row_does_not_move_inside_of_its_own_edit(memory):
     """The end of the block would not store what is changed after the move; in place it may, and after the block."""
     memory.bind(Slot, Lease, SlotLocks, SlotTransactions)
-    Slot.insert_disjoint(slots((10, 20)))
-    Lease.insert_disjoint([Lease("o", "a", after="b")])
+    Slot.intervals.insert_disjoint(slots((10, 20)))
+    Lease.intervals.insert_disjoint([Lease("o", "a", after="b")])
     with pytest.raises(ConfigurationError, match="edit"), Slot.edit("d", 10) as row:
-        Slot.move(row, 50, 60)
+        Slot.intervals.move(row, 50, 60)
     with pytest.raises(ConfigurationError, match="edit"), Slot.edit("d", 10) as row:
-        Slot.move(Slot.get("d", 10), 50, 60)
+        Slot.intervals.move(Slot.get("d", 10), 50, 60)
     with pytest.raises(ConfigurationError, match="edit"), Lease.edit("o", "a") as lease:
-        Lease.move(lease, "x", "y")
+        Lease.intervals.move(lease, "x", "y")
     with Slot.edit("d", 10) as row:
-        Slot.move(row, 10, 15)
+        Slot.intervals.move(row, 10, 15)
         row.note = "kept"
     assert (Slot.get("d", 10).note, stored_slots()) == ("kept", [(10, 15)])
     with Slot.locked("d", 10) as lock:
         with Slot.edit("d", 10) as row:
             row.note = "more"
-        Slot.move(lock.item, 50, 60)
+        Slot.intervals.move(lock.item, 50, 60)
     assert (Slot.get("d", 50).note, stored_slots()) == ("more", [(50, 60)])
     assert not Slot.lock_state("d", 10).holders

@@ -176,8 +176,8 @@ WRITES: Final[dict[str, Callable[[Any], Any]]] = {
 }
 LOCKS: Final[dict[str, Callable[[Any], Any]]] = {"edit": edit, "locked": locked}
 ROWS: Final[dict[str, Callable[[Any], Any]]] = {
-    "move": lambda model: model.move(model.get("a", 1), 1, 3),
-    "insert_disjoint": lambda model: model.insert_disjoint([model("a", 5, end=6)]),
+    "move": lambda model: model.intervals.move(model.get("a", 1), 1, 3),
+    "insert_disjoint": lambda model: model.intervals.insert_disjoint([model("a", 5, end=6)]),
 }
 VALUES: Final[dict[str, Callable[[Any], Any]]] = {
     "save another value": lambda model: renamed(model.get("a", 1)).save(),
@@ -232,7 +232,7 @@ def test_null_means_never_in_every_way(concurrent_engine: Engine, monkeypatch: p
     if kind == "intervals":
         writes = writes | ROWS
         del writes["guarded_batch in transactions"]  # it refuses new rows of intervals
-        wrong |= {"overlapping": rows} if len(rows := model.overlapping("a", 1, 2)) != 1 else {}
+        wrong |= {"overlapping": rows} if len(rows := model.intervals.overlapping("a", 1, 2)) != 1 else {}
     for way, write in writes.items():
         expected, found = (tried(write, place(concurrent_engine, kind, end)) for end in (None, NULL))
         if found != expected or (isinstance(expected, str)):

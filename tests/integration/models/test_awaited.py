@@ -124,19 +124,19 @@ def test_intervals(memory: Engine) -> None:
 
     async def main() -> None:
         rows = slots((0, 3), (5, 7))
-        await Slot.ainsert_disjoint(rows)
+        await Slot.intervals.ainsert_disjoint(rows)
         with pytest.raises(OverlapError):
-            await Slot.ainsert_disjoint(slots((2, 4)), pessimistic=True)
-        await Slot.ainsert_disjoint(slots((8, 9)), pessimistic=True, wait=5)
-        await Slot.amove(rows[0], 1, 4)
+            await Slot.intervals.ainsert_disjoint(slots((2, 4)), pessimistic=True)
+        await Slot.intervals.ainsert_disjoint(slots((8, 9)), pessimistic=True, wait=5)
+        await Slot.intervals.amove(rows[0], 1, 4)
         with pytest.raises(OverlapError):
-            await Slot.amove(rows[1], 0, 2, pessimistic=True)
-        await Slot.aclose_at(rows[1], 6)
-        assert await Slot.afree("d", 0, 10) == [(0, 1), (4, 5), (6, 8), (9, 10)]
-        assert await all_of(Slot.afree_in(["d", "e"], 0, 2)) == [("d", 0, 1), ("e", 0, 2)]
-        found = await Slot.aoverlapping("d", 3, 6)
+            await Slot.intervals.amove(rows[1], 0, 2, pessimistic=True)
+        await Slot.intervals.aclose_at(rows[1], 6)
+        assert await Slot.intervals.afree("d", 0, 10) == [(0, 1), (4, 5), (6, 8), (9, 10)]
+        assert await all_of(Slot.intervals.afree_in(["d", "e"], 0, 2)) == [("d", 0, 1), ("e", 0, 2)]
+        found = await Slot.intervals.aoverlapping("d", 3, 6)
         assert [(type(row), row.begin) for row in found] == [(Slot, 1), (Slot, 5)]
-        assert [row.begin for row in await all_of(Slot.aoverlapping_in(["e", "d"], 0, 9, limit=2))] == [1, 5]
+        assert [row.begin for row in await all_of(Slot.intervals.aoverlapping_in(["e", "d"], 0, 9, limit=2))] == [1, 5]
 
     asyncio.run(main())
     assert stored_slots() == [(1, 4), (5, 6), (8, 9)]
@@ -148,7 +148,7 @@ def test_tasks_that_wait_for_a_range_leave_the_threads_to_its_holder(memory: Eng
 
     async def main() -> None:
         async with Slot.locked_range("d", 0, 100):
-            waits = [Slot.ainsert_disjoint(slots((n, n + 1)), pessimistic=True, wait=30) for n in range(40)]
+            waits = [Slot.intervals.ainsert_disjoint(slots((n, n + 1)), pessimistic=True, wait=30) for n in range(40)]
             tasks = [asyncio.ensure_future(each) for each in waits]
             while len((await Slot.alock_state("d")).entries) < 2:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.01)
@@ -164,7 +164,7 @@ def test_a_cancelled_task_leaves_no_range_lock(memory: Engine) -> None:
 
     async def main() -> None:
         async with Slot.locked_range("d", 0, 100):
-            task = asyncio.ensure_future(Slot.ainsert_disjoint(slots((1, 2)), pessimistic=True))
+            task = asyncio.ensure_future(Slot.intervals.ainsert_disjoint(slots((1, 2)), pessimistic=True))
             while len((await Slot.alock_state("d")).entries) < 2:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.01)
             task.cancel()
@@ -216,7 +216,7 @@ WRITES: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
     "atouch": lambda: Purse.get("a").atouch(),
     "arefresh": lambda: Purse("a").arefresh(),
     "abreak_lock": lambda: Purse.abreak_lock("a", force=True),
-    "ainsert_disjoint": lambda: Slot.ainsert_disjoint(slots((1, 2))),
+    "ainsert_disjoint": lambda: Slot.intervals.ainsert_disjoint(slots((1, 2))),
 }
 
 

@@ -232,7 +232,7 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap, monkeypatch):
 
     monkeypatch.setattr(StagedInserts, "_search", late)
     with pytest.raises(ConfigurationError, match="It was left as it is"):
-        Slot.insert_disjoint(slots((1, 2)))
+        Slot.intervals.insert_disjoint(slots((1, 2)))
     assert stored(cheap, SlotLocks, key) == items[0]
     assert len(items) == 1
 

@@ -203,12 +203,12 @@ def test_overlapping_rows_by_every_index(concurrent_engine: Engine, kind: str) -
     """Rows are found if the index has their ends; otherwise the call says what is missing."""
     model = STAYS[kind]
     concurrent_engine.bind(model, SlotLocks, Transactions)
-    model.insert_disjoint([model("a", 1, end=3), model("a", 5, end=7), model("a", 9)])
+    model.intervals.insert_disjoint([model("a", 1, end=3), model("a", 5, end=7), model("a", 9)])
     for name, of_index in model._indexes.items():
-        assert [int(row.begin) for row in model.overlapping_in(["g"], None, 9, index=of_index)] == [1, 5]
+        assert [int(row.begin) for row in model.intervals.overlapping_in(["g"], None, 9, index=of_index)] == [1, 5]
         if name == "global-keys-only":
             with pytest.raises(ConfigurationError, match="does not have 'end'"):
-                model.overlapping_in(["g"], 6, 10, index=of_index)
+                model.intervals.overlapping_in(["g"], 6, 10, index=of_index)
         else:
-            found = model.overlapping_in(["g"], 6, 10, index=of_index)
+            found = model.intervals.overlapping_in(["g"], 6, 10, index=of_index)
             assert [int(row.begin) for row in found] == [5, 9], name

@@ -56,7 +56,7 @@ def test_an_update_that_must_not_make_an_item(cheap: Engine, make: Callable[[], 
         item.update(changes, add_version_condition=checks, must_exist=True)
     assert caught.value.current is None
     assert list(type(item).scan()) == []
-    item.save() if not isinstance(item, Slot) else Slot.insert_disjoint([item])
+    item.save() if not isinstance(item, Slot) else Slot.intervals.insert_disjoint([item])
     item.update(changes, add_version_condition=checks, must_exist=True)
     assert [getattr(each, own) for each in type(item).scan()] == ["x"]
 

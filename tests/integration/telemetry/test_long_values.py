@@ -86,7 +86,7 @@ def taken_by() -> None:
 
 def overlapping() -> None:
     for begin in (1, 2):
-        Slot.insert_disjoint([Slot(LONG, begin, end=5)])
+        Slot.intervals.insert_disjoint([Slot(LONG, begin, end=5)])
 
 
 def repeated() -> None:

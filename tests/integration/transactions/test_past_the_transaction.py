@@ -197,8 +197,8 @@ def test_rows_with_intervals(cheap: Engine) -> None:
         row, new = tx.get(Slot, "d", 1), Slot("d", 5, end=6)
         tx.insert_disjoint(Slot, [new])
         ways: list[Callable[[], object]] = [
-            *(new.save, lambda: Slot.insert_disjoint([new]), lambda: Slot.move(row, 1, 4)),
-            *(lambda: Slot.close_at(row, 2), lambda: row.update([Slot.end.set(4)])),
+            *(new.save, lambda: Slot.intervals.insert_disjoint([new]), lambda: Slot.intervals.move(row, 1, 4)),
+            *(lambda: Slot.intervals.close_at(row, 2), lambda: row.update([Slot.end.set(4)])),
         ]
         for way in ways:
             with pytest.raises(ConfigurationError, match=r"tx\.save"):

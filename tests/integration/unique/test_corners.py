@@ -71,10 +71,10 @@ def test_a_combined_change_that_is_taken_is_one_callers_own() -> None:
 def test_intervals() -> None:
     """Inserted, moved and deleted: another key is another item, which keeps the code."""
     first = Stay("d", 1, end=5, code="x")
-    Stay.insert_disjoint([first, Stay("d", 5, end=9, code="y")])
+    Stay.intervals.insert_disjoint([first, Stay("d", 5, end=9, code="y")])
     with pytest.raises(NotUnique):
-        Stay.insert_disjoint([Stay("d", 10, end=12, code="x")])
-    Stay.move(first, 20, 25)
+        Stay.intervals.insert_disjoint([Stay("d", 10, end=12, code="x")])
+    Stay.intervals.move(first, 20, 25)
     assert Stay.check_unique().is_sound
     with TransactWrite(connection=Stay._get_connection().connection) as write:
         write.insert_disjoint(Stay, [Stay("d", 30, end=31, code="z")])

@@ -524,13 +524,13 @@ def test_guards_of_queries(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> N
 def test_guards_of_intervals(memory: Engine) -> None:
     """The same for those who insert an interval."""
     memory.bind(Slot, SlotLocks)
-    Slot.insert_disjoint([Slot("d", 0, end=5)])
+    Slot.intervals.insert_disjoint([Slot("d", 0, end=5)])
     [guard] = [row for row in rows_of(SlotLocks) if "touched" in row]
     errors = list[Exception]()
     for i, row in enumerate([*broken(guard, "touched"), *broken(guard, "touched", "L", 0)], 1):
         put(SlotLocks, row)
         try:
-            Slot.insert_disjoint([Slot("d", 10 * i, end=10 * i + 5)])
+            Slot.intervals.insert_disjoint([Slot("d", 10 * i, end=10 * i + 5)])
         except (LockingError, PynamoDBException, AttributeDeserializationError) as error:
             errors.append(error)
     assert any(isinstance(error, CorruptRow) and error.table == name_of(SlotLocks) for error in errors)

@@ -17,6 +17,7 @@ from pynamodb.connection import Connection
 from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockTimeout, OutcomeUnknown, TransactionConflict
+from pynamo_locking.intervals import Intervals
 from tests.support import faults
 from tests.support.workers import in_line
 
@@ -231,5 +232,5 @@ def test_errors_without_a_culprit(client, monkeypatch, error, status):
     def insert(*_, **__):
         raise error
 
-    monkeypatch.setattr(schedule.Entry, "insert_disjoint", insert)
+    monkeypatch.setattr(Intervals, "insert_disjoint", insert)
     assert client.post("/schedule", json=[entry("100", 15, 17)]).status_code == status

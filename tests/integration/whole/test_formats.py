@@ -238,11 +238,11 @@ def test_the_row_of_a_call(concurrent_engine: Engine, operation: Callable[[], No
 def test_a_guard_of_intervals(concurrent_engine: Engine) -> None:
     """Moves, deletes and inserts, also in transactions."""
     concurrent_engine.bind(Slot, SlotLocks)
-    Slot.insert_disjoint(slots((1, 3)))
+    Slot.intervals.insert_disjoint(slots((1, 3)))
     bump(SlotLocks, f"guard#{name_of(Slot)}/d")
     for operation in (
-        lambda: Slot.insert_disjoint(slots((5, 6))),
-        lambda: Slot.move(Slot.get("d", 1), 5, 6),
+        lambda: Slot.intervals.insert_disjoint(slots((5, 6))),
+        lambda: Slot.intervals.move(Slot.get("d", 1), 5, 6),
         lambda: in_transaction(lambda tx: tx.insert_disjoint(Slot, slots((5, 6)))),
     ):
         refuse(operation, Slot, SlotLocks)
@@ -487,7 +487,7 @@ def test_older_rows(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     concurrent_engine.bind(Calls, User, Uniques, Slot, SlotLocks, Purse, Transactions)
     call()
     User("u", email="a@example.com").save()
-    Slot.insert_disjoint(slots((1, 3)))
+    Slot.intervals.insert_disjoint(slots((1, 3)))
     with transaction(Transactions) as tx:
         tx.update(Purse("p0", balance=1), [Purse.balance.set(5)], add_version_condition=False)
         id_ = tx.suspend()
@@ -503,7 +503,7 @@ def test_older_rows(concurrent_engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     user = User.get("u")
     user.email = "b@example.com"
     user.save()
-    Slot.insert_disjoint(slots((5, 6)))
+    Slot.intervals.insert_disjoint(slots((5, 6)))
     in_transaction(lambda tx: tx.resume(id_, [Purse]))
     assert Transactions.outcome(idempotency_key="k") == "committed"
     keyed(lambda tx: tx.save(Purse("p10")))  # is done already

@@ -107,10 +107,10 @@ async def _held() -> int:
 
 def intervals() -> None:
     """Optimistic and pessimistic."""
-    Shift.insert_disjoint([Shift("team", "08", until="12"), Shift("team", "12", until="16")])
+    Shift.intervals.insert_disjoint([Shift("team", "08", until="12"), Shift("team", "12", until="16")])
     with pytest.raises(OverlapError):
-        Shift.insert_disjoint([Shift("team", "11", until="13")])
-    Shift.insert_disjoint([Shift("team", "16", until="18")], pessimistic=True)
+        Shift.intervals.insert_disjoint([Shift("team", "11", until="13")])
+    Shift.intervals.insert_disjoint([Shift("team", "16", until="18")], pessimistic=True)
     with Shift.locked_range("team", "18", "20"):
         Shift("team", "18", until="19").save()
 

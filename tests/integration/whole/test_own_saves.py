@@ -126,12 +126,12 @@ OTHERS: dict[str, Callable[[Any], object]] = {
     "PynamoDB's TransactWrite": by_transact(StockTransactWrite),
     "batch in transactions": batched(1, transactions=True),
     "batch_write": unguarded,
-    "insert_disjoint": lambda row: type(row).insert_disjoint([row]),
-    "ainsert_disjoint": lambda row: asyncio.run(type(row).ainsert_disjoint([row])),
+    "insert_disjoint": lambda row: type(row).intervals.insert_disjoint([row]),
+    "ainsert_disjoint": lambda row: asyncio.run(type(row).intervals.ainsert_disjoint([row])),
     "tx.insert_disjoint": lambda row: insert_in(transaction(), row),
     "TransactWrite.insert_disjoint": lambda row: insert_in(by_ours(row), row),
-    "move": lambda row: type(row).move(row, *moved(row)),
-    "amove": lambda row: asyncio.run(type(row).amove(row, *moved(row))),
+    "move": lambda row: type(row).intervals.move(row, *moved(row)),
+    "amove": lambda row: asyncio.run(type(row).intervals.amove(row, *moved(row))),
     "tx.move": lambda row: move_in(transaction(), row),
     "TransactWrite.move": lambda row: move_in(by_ours(row), row),
 }
@@ -293,9 +293,9 @@ def test_a_moved_row_shows_its_new_interval(tables: Engine) -> None:
     model = tables.bind(declared("interval", before_save=before_save))
     row = model("a", 1, end=2)
     row.save()
-    model.move(row, 1, 4)
+    model.intervals.move(row, 1, 4)
     with pytest.raises(TooCheapError):
-        model.move(row, 2, 8)
+        model.intervals.move(row, 2, 8)
     assert seen == [(1, 2), (1, 4), (2, 8)]
     assert (row.begin, row.end) == (1, 4)
     row.end = 5

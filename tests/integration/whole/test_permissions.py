@@ -113,13 +113,13 @@ def list_locks(_: pytest.MonkeyPatch) -> None:
 
 def use_intervals(_: pytest.MonkeyPatch) -> None:
     """Rows that never overlap, in both forms."""
-    Slot.insert_disjoint([Slot("blue", 9, end=11), Slot("red", 9, end=12)])
-    Slot.insert_disjoint([Slot("blue", 11, end=12)], pessimistic=True)
+    Slot.intervals.insert_disjoint([Slot("blue", 9, end=11), Slot("red", 9, end=12)])
+    Slot.intervals.insert_disjoint([Slot("blue", 11, end=12)], pessimistic=True)
     row = Slot.get("red", 9)
     row.end = 13
     row.save()
-    Slot.move(row, 10, 14)
-    assert Slot.free("blue", 8, 13) == [(8, 9), (12, 13)]
+    Slot.intervals.move(row, 10, 14)
+    assert Slot.intervals.free("blue", 8, 13) == [(8, 9), (12, 13)]
     Slot.get("blue", 9).delete()
 
 

@@ -273,12 +273,12 @@ def until_waits(lock_state: Any) -> None:
 def schedule(memory: Engine) -> type[Slot]:
     """The seed's two rows of device 100, in hours since the first of January."""
     memory.bind(Slot, SlotLocks)
-    Slot.insert_disjoint(slots((12, 15), (18, 21), device="100"))
+    Slot.intervals.insert_disjoint(slots((12, 15), (18, 21), device="100"))
     return Slot
 
 
 def rows_between(begin: int, end: int, device: str = "100") -> list[tuple[int, int]]:
-    return [(int(row.begin), int(row.end)) for row in Slot.overlapping(device, begin, end)]
+    return [(int(row.begin), int(row.end)) for row in Slot.intervals.overlapping(device, begin, end)]
 
 
 def test_seed_004_example_race_condition_the_rows_of_all_devices(engine: Engine) -> None:
@@ -286,20 +286,20 @@ def test_seed_004_example_race_condition_the_rows_of_all_devices(engine: Engine)
     engine.bind(Lease, SlotLocks, SlotTransactions)
     stored_hours = [("2024-01-01T12:00:00.000Z", "2024-01-01T15:00:00.000Z")]
     stored_hours.append(("2024-01-01T18:00:00.000Z", "2024-01-01T21:00:00.000Z"))
-    Lease.insert_disjoint([Lease("100", begin, after=end) for begin, end in stored_hours])
+    Lease.intervals.insert_disjoint([Lease("100", begin, after=end) for begin, end in stored_hours])
     request = [
         Lease("100", "2024-01-01T19:00:00.000Z", after="2024-01-01T20:00:00.000Z"),
         Lease("101", "2024-01-01T22:00:00.000Z", after="2024-01-02T23:00:00.000Z"),
     ]
 
     first, last = min(row.first for row in request), max(row.after for row in request)
-    found = list(Lease.overlapping_in([row.owner for row in request], first, last))
+    found = list(Lease.intervals.overlapping_in([row.owner for row in request], first, last))
     assert [(row.owner, row.first, row.after) for row in found] == [("100", *stored_hours[1])]
     with pytest.raises(OverlapError):
-        Lease.insert_disjoint(request)
-    assert list(Lease.overlapping_in(["101"], first, last)) == []
-    Lease.insert_disjoint(request[1:])
-    assert [row.owner for row in Lease.overlapping_in(["100", "101"], first, last)] == ["100", "101"]
+        Lease.intervals.insert_disjoint(request)
+    assert list(Lease.intervals.overlapping_in(["101"], first, last)) == []
+    Lease.intervals.insert_disjoint(request[1:])
+    assert [row.owner for row in Lease.intervals.overlapping_in(["100", "101"], first, last)] == ["100", "101"]
 
 
 def test_seed_004_pessimistic_locking_for_update_of_a_range(schedule: type[Slot], others: ThreadPoolExecutor) -> None:
@@ -313,7 +313,7 @@ def test_seed_004_pessimistic_locking_for_update_of_a_range(schedule: type[Slot]
         assert rows_between(0, 24) == [(12, 15), (18, 21)]
         second = others.submit(select_for_update)
         until_waits(lambda: schedule.lock_state("100"))
-        schedule.insert_disjoint(slots((22, 23), device="100"))
+        schedule.intervals.insert_disjoint(slots((22, 23), device="100"))
     assert second.result() == [(12, 15), (18, 21), (22, 23)]
 
 
@@ -339,7 +339,7 @@ def test_seed_004_pessimistic_locking_deadlock(schedule: type[Slot], others: Thr
     def request(begin: int, devices: tuple[str, str]) -> None:
         rows = [Slot(device, begin, end=begin + 2) for device in devices]
         start.wait(60)
-        schedule.insert_disjoint(rows, pessimistic=True)
+        schedule.intervals.insert_disjoint(rows, pessimistic=True)
 
     both: list[Future[None]] = [others.submit(request, 30, ("100", "101")), others.submit(request, 32, ("101", "100"))]
     for each in both:

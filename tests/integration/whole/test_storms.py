@@ -147,12 +147,12 @@ def batch() -> None:
 
 def insert() -> None:
     begin = sum(1 for _ in Stay.query("insert", consistent_read=True))
-    Stay.insert_disjoint([Stay("insert", begin, end=begin + 1)])
+    Stay.intervals.insert_disjoint([Stay("insert", begin, end=begin + 1)])
 
 
 def move() -> None:
     [row] = Stay.query("move", consistent_read=True)
-    Stay.move(row, row.begin + 1, row.begin + 2)
+    Stay.intervals.move(row, row.begin + 1, row.begin + 2)
 
 
 def unique() -> None:
@@ -330,8 +330,8 @@ def hold_a_name(number: int) -> None:
 def book(number: int) -> None:
     """In a room of its own, which is deleted as well."""
     stay = Stay(f"room {number}", 0, end=1)
-    Stay.insert_disjoint([stay])
-    Stay.move(stay, 1, 2)
+    Stay.intervals.insert_disjoint([stay])
+    Stay.intervals.move(stay, 1, 2)
     [stay] = rows(f"room {number}")
     stay.delete()
 

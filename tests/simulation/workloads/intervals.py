@@ -65,10 +65,10 @@ class Intervals(Workload):
     def _insert(self, rows: Sequence[Any]) -> None:
         """Insert, and once more if it is unknown whether that was done: a party's own rows are not in its way."""
         try:
-            self.model.insert_disjoint(rows, **self.options)
+            self.model.intervals.insert_disjoint(rows, **self.options)
         except OutcomeUnknown as unknown:
             try:
-                self.model.insert_disjoint(rows, **self.options)
+                self.model.intervals.insert_disjoint(rows, **self.options)
             except OverlapError as error:
                 if any(other.log == rows[0].log for other in error.rows):
                     raise  # by what they have inserted themselves: this is told wrong
@@ -81,14 +81,14 @@ class Intervals(Workload):
     def in_the_way(self, begin: int, end: int | None) -> Any:
         """Return an item that others have inserted, None if there is none any more."""
         with self.history.operation("look") as done:
-            done.value = self.model.overlapping(KEY, begin, end)
+            done.value = self.model.intervals.overlapping(KEY, begin, end)
         return next(iter(done.value or ()), None)
 
     def move(self, item: Any) -> None:
         """Give an item another interval: what was done to it elsewhere was not done where it comes to."""
         with self.history.operation("move", self.at(17)) as done:
             item.log = [*(item.log if item.begin == 17 else ()), done.number]
-            self.model.move(item, 17, 29, **self.options)
+            self.model.intervals.move(item, 17, 29, **self.options)
 
     def delete(self, item: Any) -> None:
         """Delete an item, by a plain delete."""
@@ -131,7 +131,7 @@ class OpenIntervals(Intervals):
     def close(self, item: Any) -> None:
         """Close an item, which is in the way of no other item then."""
         with self.history.operation("close"):  # leaves no number in the log
-            self.model.close_at(item, item.begin + 1)
+            self.model.intervals.close_at(item, item.begin + 1)
 
 
 class IntervalsUnderLocks(Intervals):
