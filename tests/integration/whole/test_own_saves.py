@@ -172,9 +172,10 @@ def declared(kind: str, **members: Any) -> Any:
 
 
 @pytest.fixture
-def tables(cheap: Engine) -> Engine:
-    cheap.bind(Transactions, Locks, SlotLocks, SlotTransactions)
-    return cheap
+def tables(memory: Engine) -> Engine:
+    """In memory: whether the library calls a model's methods does not depend on the engine."""
+    memory.bind(Transactions, Locks, SlotLocks, SlotTransactions)
+    return memory
 
 
 def arranged(model: Any, kind: str, way: str) -> Any:
