@@ -14,11 +14,11 @@ from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, Versi
 from pynamo_locking._models.batch_writes import TransactWrite
 from pynamo_locking._models.mixins import ExpiringMixin, LockableMixin, LockableModel, VersionedMixin
 from pynamo_locking._recipes.named_lock import NamedLock
-from pynamo_locking._transactions.transaction_table import TransactionTable
 
 if _typing.TYPE_CHECKING:
     from pynamo_locking._transactions.async_transaction import atransaction, atransactional
     from pynamo_locking._transactions.begin import transaction, transactional
+    from pynamo_locking._transactions.transaction_table import TransactionTable
 
 __all__ = [
     "ExpiringMixin",
@@ -40,8 +40,9 @@ __all__ = [
     "transactional",
 ]
 
-#: Loaded when they are first asked for: transactions evaluate DynamoDB's expressions, which most programs do not need.
+#: Loaded when they are first asked for: many programs have no transactions of several items.
 _LATER = {
+    "TransactionTable": "_transactions.transaction_table",
     **dict.fromkeys(("transaction", "transactional"), "_transactions.begin"),
     **dict.fromkeys(("atransaction", "atransactional"), "_transactions.async_transaction"),
 }

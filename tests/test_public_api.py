@@ -293,3 +293,15 @@ def test_an_import_does_nothing():
     )
 
     assert (result.stdout, result.stderr) == ("1\n", "")
+
+
+def test_an_import_loads_what_most_programs_need():
+    """A model with a version and a lock: no transaction of several items, intervals, test helpers, nor command line."""
+    used = "LockAttribute, LockableModel, NamedLock, TransactWrite, VersionAttribute, locked_all"
+    script = f"import sys; from pynamo_locking import {used}; print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+
+    folders = {name.split(".")[1] for name in loaded.stdout.split() if name.startswith("pynamo_locking.")}
+    assert " ".join(sorted(folders)) == (
+        "_core _expressions _io _items _locks _models _pynamodb _recipes _writes exceptions"
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
 import logging
 import sys
 import weakref
@@ -85,6 +86,12 @@ TO_THREADS: Final = Pause(0.0)
 
 #: Makes requests, yields each pause, is sent what the pause has brought, and returns a T.
 Steps = Generator[Pause, "Image | None", T]
+
+
+def is_lazy(function: Callable[..., Any]) -> bool:
+    """Tell whether a call of the function does not run its body."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(is_kind(function) for is_kind in kinds)
 
 
 def run_steps(steps: Steps[T]) -> T:

@@ -22,7 +22,7 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._locks.options import M
-from pynamo_locking._transactions.begin import current_transaction, is_lazy
+from pynamo_locking._models.writes import open_here
 from pynamo_locking.exceptions import LockLost, LockTimeout
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Once(Generic[M]):
         Raises:
             ConfigurationError: the function is a coroutine or a generator: its call would not run its body.
         """
-        if is_lazy(job):
+        if concurrency.is_lazy(job):
             raise ConfigurationError(f"once() decorates functions, and {job!r:.80} is none: use `async with`.")
 
         @functools.wraps(job)
@@ -275,7 +275,7 @@ class Once(Generic[M]):
     def _begin(self) -> None:
         if self._handle.depth:
             raise self._held_already()
-        if current_transaction() is not None:
+        if (here := open_here.get()) is not None and here.is_open:
             raise ConfigurationError(
                 f"once() of {self.lock.name} in an open transaction would note a success before the commit, which may "
                 f"fail: open the transaction inside the block of once()."

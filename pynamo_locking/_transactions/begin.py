@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
 
@@ -13,6 +12,7 @@ from typing_extensions import ParamSpec, Unpack, overload
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
+from pynamo_locking._io.concurrency import is_lazy
 from pynamo_locking._models.writes import open_here
 from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction, items_of
@@ -37,12 +37,6 @@ _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transactio
 
 #: After these errors a new attempt may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
-
-
-def is_lazy(function: Callable[..., Any]) -> bool:
-    """Tell whether a call of the function does not run its body."""
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return any(is_kind(function) for is_kind in kinds)
 
 
 @contextlib.contextmanager
