@@ -71,7 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the surroundings of tests, and of the processes that they start, the same on every machine.
 
     SIGINT interrupts also where a shell has started the tests in the background, with it ignored.
-    Without bells, what is sent does not depend on other processes of this machine. Child processes of tests have them.
+    Without local wake-ups, what is sent does not depend on other processes of this machine. Child processes of tests
+    have them.
     """
     if not ON_AWS:
         for name in [name for name in os.environ if PERSONAL.fullmatch(name)]:

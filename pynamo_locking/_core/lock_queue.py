@@ -304,7 +304,7 @@ class QueueProgress:
 
 
 def poll_delay(
-    pace: QueueProgress, now: float, settings: LockSettings, jitter: float, *, is_rung_for: bool = False
+    pace: QueueProgress, now: float, settings: LockSettings, jitter: float, *, is_woken: bool = False
 ) -> float:
     """Return the time until the next poll: when our turn seems to come.
 
@@ -316,11 +316,11 @@ def poll_delay(
         now: on our monotonic clock.
         settings: gives `min_poll_interval`, `poll_interval` and `max_poll_interval`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
-        is_rung_for: whether all that are ahead wake it as they leave. Then `poll_interval` is the shortest interval: a
+        is_woken: whether all that are ahead wake it as they leave. Then `poll_interval` is the shortest interval: a
             poll is only needed if a wake-up is lost.
     """
     longest = min(settings.poll_interval * pace.position, settings.max_poll_interval)
-    shortest = max(settings.min_poll_interval, settings.poll_interval) if is_rung_for else settings.min_poll_interval
+    shortest = max(settings.min_poll_interval, settings.poll_interval) if is_woken else settings.min_poll_interval
     interval = min(max(pace.time_to_turn(now), shortest), longest)
     return interval * (0.5 + jitter / 2)
 

@@ -47,10 +47,10 @@ _LONGEST_PAUSE_S: Final = 3600.0
 class WakeupSource(Protocol):
     """What ends a pause early: the place where a release in this process leaves the new image of the row."""
 
-    on_ring: Callable[[], None] | None
+    on_wakeup: Callable[[], None] | None
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` at the next ring; at once if it has rung already."""
+        """Call `wake` at the next wake-up; at once if there was one already."""
 
     def wait(self, timeout: float) -> Image | None:
         """Return the image that was left, waiting up to `timeout` seconds for it."""
@@ -316,7 +316,7 @@ async def spend(pause: Pause) -> Image | None:
     finally:
         timer.cancel()
         if pause.mailbox is not None:
-            pause.mailbox.on_ring = None
+            pause.mailbox.on_wakeup = None
     return None if pause.mailbox is None else pause.mailbox.wait(0)
 
 

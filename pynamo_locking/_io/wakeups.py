@@ -39,7 +39,7 @@ logger = logging.getLogger("pynamo_locking")
 #: A socket at which no caller has waited for this long is closed.
 _IDLE_S: Final = 5.0
 
-#: What is read of a bell, in bytes; no id is as long.
+#: What is read of a wake-up, in bytes; no id is as long.
 _LONGEST: Final = 64
 
 
@@ -73,7 +73,7 @@ class WakeupListener:
 
         Args:
             name: of this process.
-            heard: called with the id of the entry that a bell is for, in a thread.
+            heard: called with the id of the entry that a wake-up is for, in a thread.
             is_needed: tells whether a caller waits.
         """
         if not runtime.current.has_wakeups:
@@ -82,9 +82,9 @@ class WakeupListener:
             if self._socket is None and not self._is_deaf:
                 try:
                     self._open(name)
-                    runtime.current.spawn(partial(self._serve, heard, is_needed), name="pynamo-locking-bell")
+                    runtime.current.spawn(partial(self._serve, heard, is_needed), name="pynamo-locking-wakeups")
                 except (OSError, RuntimeError) as error:
-                    logger.debug("no bells of other processes are heard, so waiters poll: %s", error)
+                    logger.debug("no wake-ups of other processes are received, so waiters poll: %s", error)
                     self._is_deaf = True
                     self.close()
                 except BaseException:
@@ -142,7 +142,7 @@ def other_listeners() -> frozenset[str]:
 
 
 def are_listening(entry_ids: Iterable[str]) -> bool:
-    """Tell whether the processes of all these entries listen: then they ring for each other as they release."""
+    """Tell whether the processes of all these entries listen: then they wake each other as they release."""
     return {process_of(entry_id) for entry_id in entry_ids} <= _listening()
 
 
@@ -166,15 +166,15 @@ def send_wakeup(entry_ids: Iterable[str]) -> None:
 
 def _send(name: str, entry_id: str = "") -> None:
     """Send a wake-up to a process, or none; remove the socket of a process that has died."""
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
-        bell.settimeout(0)
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(0)
         try:
-            bell.connect(_path(name))
+            sender.connect(_path(name))
         except ConnectionRefusedError:
             Path(_path(name)).unlink()
         else:
             if entry_id:
-                bell.send(entry_id.encode())
+                sender.send(entry_id.encode())
 
 
 def _path(name: str) -> str:
@@ -233,14 +233,14 @@ class Mailbox:
         self.lock_mode = lock_mode
         self.ticket: int | None = None  # of the waiter, once it is in the queue
         self.entry_id = ""  # the same, if it can be woken by other processes
-        self.on_ring: Callable[[], None] | None = None  # wakes a waiter that is not a thread
+        self.on_wakeup: Callable[[], None] | None = None  # wakes a waiter that is not a thread
         self._state = state
         self._condition = runtime.current.condition()
         self._image: Image | None = None
         self._must_read = False
 
     @property
-    def _rung(self) -> bool:
+    def _is_woken(self) -> bool:
         return self._must_read or self._image is not None
 
     def put(self, image: Image | None) -> None:
@@ -251,21 +251,21 @@ class Mailbox:
             elif self._image is None or _progress(self._state(image)) >= _progress(self._state(self._image)):
                 self._image = image
             self._condition.notify_all()
-            wake = self.on_ring
+            wake = self.on_wakeup
         if wake is not None:
             wake()
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` at the next ring; at once if the mailbox has rung and the waiter has not looked since."""
+        """Call `wake` at the next wake-up; at once if there was one since the waiter polled last."""
         with self._condition:
-            self.on_ring, was_rung = wake, self._rung
-        if was_rung:
+            self.on_wakeup, was_woken = wake, self._is_woken
+        if was_woken:
             wake()
 
     def wait(self, timeout: float) -> Image | None:
         """Return the image that was left, waiting up to `timeout` seconds to be woken."""
         with self._condition:
-            if not self._rung and timeout > 0:
+            if not self._is_woken and timeout > 0:
                 runtime.current.wait(self._condition, timeout)
             image, self._image = self._image, None
             if image is None:

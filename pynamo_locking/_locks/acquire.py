@@ -435,22 +435,20 @@ class Acquisition:
             return self._renew()
         if told is not None:
             return told
-        # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof. After a bell it
-        # would be too old.
+        # An entry ahead of us can only leave, never arrive: an old image that shows us first is proof. After a
+        # wake-up it would be too old.
         return lock_requests.read(self._row, consistent=now < until)
 
     def _next_delay(self, ahead: tuple[QueueEntry, ...], now: float) -> float:
         """Return the longest time until our next poll, after a poll that showed these entries ahead of us."""
         position = max(1, len(ahead) - self._options.lock_mode.permits + 1)
         self._pace = self._pace.seen(position, now) if self._pace else QueueProgress(position, now)
-        settings, is_rung_for = self._options.settings, False
+        settings, is_woken = self._options.settings, False
         if settings.local_wakeups:
             wakeups.listen_for_wakeups(self._mailbox, self._new.id)
             # A lock in another row may be released by a transaction, which does not show who is next.
-            is_rung_for = not self._row.may_create and wakeups.are_listening(
-                [self._new.id, *(each.id for each in ahead)]
-            )
-        return poll_delay(self._pace, now, settings, runtime.current.jitter(), is_rung_for=is_rung_for)
+            is_woken = not self._row.may_create and wakeups.are_listening([self._new.id, *(each.id for each in ahead)])
+        return poll_delay(self._pace, now, settings, runtime.current.jitter(), is_woken=is_woken)
 
     def _hear_until(self, until: float) -> Steps[Image | None]:
         """Sleep until a release in this process wakes us; return the image it left."""

@@ -54,7 +54,7 @@ class Sleeper:
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the thread."""
         self._wakeup.release()
 
@@ -170,7 +170,7 @@ class Timeline:
             if not self._is_watched:
                 self._is_watched = True
                 threading.Thread(target=self._watch, name="virtual-clock", daemon=True).start()
-        sleeper.ring()
+        sleeper.wake()
 
     def _watch(self) -> None:
         """Let time go on without woken threads that have ended, or do something real for too long."""

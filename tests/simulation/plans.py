@@ -40,7 +40,7 @@ class Plan:
         has_drift: choose the rates of the clocks.
         write_units: what DynamoDB serves of one hash key in a second; None for any number.
         block: how many callers of a process may share an entry of the queue.
-        has_wakeups: processes ring for each other, and bells are late, lost or forged.
+        has_wakeups: processes wake each other, and wake-ups are late, lost or forged.
     """
 
     workload: str

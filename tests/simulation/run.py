@@ -17,9 +17,9 @@ from pynamo_locking._locks import acquire, heartbeat, held_lock, local_queue, re
 from pynamo_locking._models import edit
 from pynamo_locking.testing.clock import ClockView
 from tests.simulation.checkers import CHECKERS, Lives, Violation
-from tests.simulation.engine.bells import Bells
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
 from tests.simulation.engine.faults import Fault, Faults
+from tests.simulation.engine.local_wakeups import LocalWakeups
 from tests.simulation.engine.network import Network
 from tests.simulation.engine.scheduler import Process, Scheduler
 from tests.simulation.engine.world import World
@@ -82,7 +82,7 @@ class Run:
         self.faults = Faults(self.choices, plan.faults)
         self.network = Network(self.scheduler, self.faults, PAUSE_S)
         self.world = World(self.scheduler, self.choices, is_fine=plan.is_fine, has_jitter=plan.has_jitter)
-        self.bells = Bells(self.scheduler, self.choices)
+        self.local_wakeups = LocalWakeups(self.scheduler, self.choices)
         self.history = History(self.scheduler)
         self.workload = WORKLOADS[plan.workload](self.history)
         self.checkers = [checker(self) for checker in CHECKERS]
@@ -96,7 +96,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with self.network, _own_globals(self.world, self.workload, self.plan, self.bells):
+        with self.network, _own_globals(self.world, self.workload, self.plan, self.local_wakeups):
             try:
                 self._play()
             except NotTheSame:
@@ -149,8 +149,8 @@ class Run:
         skews = SKEWS_S[self.plan.skew]
         skew_s = skews[self.choices.pick(len(skews), "skew")]
         drift = DRIFTS[self.choices.pick(len(DRIFTS), "drift")] if self.plan.has_drift else 0.0
-        self.bells.processes.append(Process(name, ClockView(self.scheduler, skew_s=skew_s, drift=drift)))
-        return self.bells.processes[-1]
+        self.local_wakeups.processes.append(Process(name, ClockView(self.scheduler, skew_s=skew_s, drift=drift)))
+        return self.local_wakeups.processes[-1]
 
     def _party(self, index: int) -> None:
         for turn in range(self.plan.rounds):
@@ -266,7 +266,7 @@ class _OfProcess:
 
 
 @contextlib.contextmanager
-def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> Iterator[None]:
+def _own_globals(world: World, workload: Workload, plan: Plan, local: LocalWakeups) -> Iterator[None]:
     """Install the world, and give each simulated process what a real one has of its own."""
     heart = _OfProcess(world, "heart", heartbeat.HeartbeatThread)
     replaced: list[tuple[Any, str, Any]] = [
@@ -281,7 +281,7 @@ def _own_globals(world: World, workload: Workload, plan: Plan, bells: Bells) -> 
         (heartbeat, "heartbeat_thread", heart),
     ]
     if plan.has_wakeups:
-        replaced += [(wakeups, "send_wakeup", bells.ring), (wakeups, "other_listeners", bells.neighbours)]
+        replaced += [(wakeups, "send_wakeup", local.send), (wakeups, "other_listeners", local.neighbours)]
         replaced += [(wakeups, "are_listening", lambda _: True)]
     replaced += [(dynamodb, "MOST_STATEMENTS", workload.most_statements), (batch_requests, "_refused", set())]
     if workload.most_actions is not None:

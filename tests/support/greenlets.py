@@ -162,9 +162,9 @@ def several_locks() -> None:
 
 
 def nothing_is_left() -> None:
-    """No greenlet of ours but the heartbeat, the bell and the helpers, which end when they have idled."""
+    """No greenlet of ours but those that end when they have idled: heartbeat, helpers, the listener for wake-ups."""
     names = {thread.name for thread in threading.enumerate() if thread.name.startswith("pynamo")}
-    assert names <= {"pynamo-locking-heartbeat", "pynamo-locking-bell"}, names
+    assert names <= {"pynamo-locking-heartbeat", "pynamo-locking-wakeups"}, names
 
 
 STORIES: Final = (

@@ -98,7 +98,7 @@ def _replaceable() -> dict[str, object]:
         "runtime": runtime.current,
         "method of the runtime": (runtime.current.sleep, runtime.current.jitter, runtime.current.spawn),
         "clock of the runtime": (runtime.current.monotonic, runtime.current.time_us, runtime.current.time_ms),
-        "switch of bells": runtime.Runtime.has_wakeups,
+        "switch of local wake-ups": runtime.Runtime.has_wakeups,
         "heart": heartbeat.heartbeat_thread,
         "subscription to events": event_stream.listeners,
     }

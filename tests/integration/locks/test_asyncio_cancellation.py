@@ -69,7 +69,7 @@ def waiting(model: Any, key: str) -> list[str]:
 def has_sleeper() -> bool:
     """Whether a task waits for a release."""
     boxes = [box for boxes in wakeups._mailboxes.values() for box in boxes]
-    return any(box.on_ring for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
+    return any(box.on_wakeup for box in (*boxes, *(each.mailbox for each in in_line(Plain, "a"))))
 
 
 async def locks() -> None:

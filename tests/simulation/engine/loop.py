@@ -24,7 +24,7 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = self
         self._wakeup = runtime.current.condition()
-        self._was_rung = False
+        self._was_woken = False
         self.tasks = list[asyncio.Task[Any]]()
         self.set_task_factory(self._remember)
         self.set_exception_handler(lambda *_: None)  # only the dead leave something unheard; see `run`
@@ -45,9 +45,9 @@ class Loop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> list[Any]:
         """Wait; nothing ever comes over a socket."""
         with self._wakeup:
-            if not self._was_rung and timeout != 0:
+            if not self._was_woken and timeout != 0:
                 runtime.current.wait(self._wakeup, timeout)
-            self._was_rung = False
+            self._was_woken = False
         return []
 
     def _process_events(self, event_list: list[Any]) -> None:
@@ -55,7 +55,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         with self._wakeup:
-            self._was_rung = True
+            self._was_woken = True
             self._wakeup.notify_all()
 
 

@@ -58,19 +58,19 @@ def old_image_without_us(with_us: Any, self: Any, image: Any) -> Any:
 
 @plants(Plan("embedded", parties=3, processes=3, has_wakeups=True), "Fifo", "OneHolder")
 def bell_proves_the_turn() -> Patches:
-    """A waiter that is rung for holds the lock, whatever it sees."""
+    """A waiter that is woken holds the lock, whatever it sees."""
     with_us, wake = Acquisition._with_us, wakeups.wake
 
     def _with_us(self: Any, image: Any) -> Any:
         image = yield from with_us(self, image)
-        if image is not None and self._mailbox.entry_id == "rung":
+        if image is not None and self._mailbox.entry_id == "woken":
             self._state = replace(self._state, entries=(self._entry,))
         return image
 
     def note(entry_id: str) -> None:
         wake(entry_id)
         for box in itertools.chain(*wakeups._mailboxes.values()):
-            box.entry_id = "rung" if box.entry_id == entry_id else box.entry_id
+            box.entry_id = "woken" if box.entry_id == entry_id else box.entry_id
 
     return [(Acquisition, "_with_us", _with_us), (wakeups, "wake", note)]
 

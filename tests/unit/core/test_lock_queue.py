@@ -263,7 +263,7 @@ def test_poll_delay(position, min_poll_interval, poll_interval, waited, jitter):
     assert poll_delay(pace, 11 + waited, settings, jitter) >= delay
     assert poll_delay(pace, 10, settings, 0) == min(min_poll_interval, longest) / 2
     assert poll_delay(pace, 1e9, settings, 0) == longest / 2
-    assert poll_delay(pace, 10 + waited, settings, jitter, is_rung_for=True) == max(
+    assert poll_delay(pace, 10 + waited, settings, jitter, is_woken=True) == max(
         delay, poll_interval * (0.5 + jitter / 2)
     )
 

@@ -246,7 +246,7 @@ async def test_a_ring_ends_a_pause(when: str) -> None:
         assert not task.done()
         await asyncio.to_thread(mailbox.put, image)
     assert await asyncio.wait_for(task, PATIENCE_S) == image
-    assert mailbox.on_ring is None
+    assert mailbox.on_wakeup is None
 
 
 async def test_a_pause_ends_by_itself() -> None:
@@ -320,7 +320,7 @@ def test_the_newest_image_counts_in_whatever_order_they_come(older: Any, newer: 
 
 @pytest.mark.parametrize("images", [[IN_ORDER[1], None], [None, IN_ORDER[1]]])
 def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[Any]) -> None:
-    """The image may be the older one: if it is not enough, the waiter looks at once, without a further ring."""
+    """The image may be the older one: if it is not enough, the waiter looks at once, without a further wake-up."""
     mailbox = opened(row())
     try:
         for image in images:
@@ -329,9 +329,9 @@ def test_a_ring_without_an_image_is_not_forgotten_for_one_with_it(images: list[A
         wakeups.close_mailbox(row(), mailbox)
     assert mailbox.wait(0) is IN_ORDER[1]
     assert mailbox.wait(1e9) is None
-    rings = list[int]()
-    mailbox.listen(lambda: rings.append(1))
-    assert rings == []
+    wakes = list[int]()
+    mailbox.listen(lambda: wakes.append(1))
+    assert wakes == []
 
 
 def test_steps_are_closed_by_whatever_interrupts_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

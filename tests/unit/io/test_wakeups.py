@@ -1,4 +1,4 @@
-"""Bells between processes of one machine: the socket, its directory, and whom a process rings for."""
+"""Wake-ups between processes of one machine: the socket, its directory, and whom a process wakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from pynamo_locking._core.lock_modes import SHARED, LockMode
 from pynamo_locking._io import lock_record, runtime, wakeups
-from tests.support.bells import names, own_bells, throw
+from tests.support.local_wakeups import names, own_wakeups, throw
 from tests.support.workers import PATIENCE, until
 from tests.unit.helpers import opened, row
 
@@ -44,7 +44,7 @@ assert wakeups.other_listeners() == {"killed"}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with own_bells() as folder:
+    with own_wakeups() as folder:
         yield folder
 
 
@@ -97,10 +97,10 @@ def test_what_is_heard(folder: Path, listener: Listener) -> None:
 
 def test_listens_only_while_a_caller_waits(folder: Path, listener: Listener) -> None:
     listener.listen()
-    until(lambda: any(thread.name == "pynamo-locking-bell" for thread in threading.enumerate()))
+    until(lambda: any(thread.name == "pynamo-locking-wakeups" for thread in threading.enumerate()))
     listener.is_needed = False
     until(lambda: names(folder) == [])
-    until(lambda: not any(thread.name == "pynamo-locking-bell" for thread in threading.enumerate()))
+    until(lambda: not any(thread.name == "pynamo-locking-wakeups" for thread in threading.enumerate()))
     listener.is_needed = True
     listener.listen()
     assert names(folder) == ["me"]
@@ -139,12 +139,12 @@ def test_a_full_socket_does_not_hold_up_a_release(folder: Path) -> None:
         assert stopped.recv(100) == b"1234-1"
 
 
-@pytest.mark.parametrize("is_found_by", ["ringing", "listening"])
+@pytest.mark.parametrize("is_found_by", ["sending", "listening"])
 def test_a_dead_process_is_forgotten(folder: Path, listener: Listener, is_found_by: str) -> None:
     with another(folder, "1234"):
         pass
     assert names(folder) == ["1234"]
-    if is_found_by == "ringing":
+    if is_found_by == "sending":
         wakeups.send_wakeup(["1234-1"])
         assert names(folder) == []
     else:
@@ -188,7 +188,7 @@ def test_no_bells_in_a_directory_that_is_not_ours_alone(
     for _ in range(3):
         listener.listen()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "no bells of other processes are heard, so waiters poll"
+        "no wake-ups of other processes are received, so waiters poll"
     ]
     assert wakeups.listener._socket is None
     assert wakeups.other_listeners() == frozenset()
@@ -245,7 +245,7 @@ def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: An
         assert is_silent(you)
 
 
-# Whom a bell of another process wakes, and for whom this process rings
+# Whom a wake-up of another process wakes, and whom this process wakes
 
 
 def test_a_bell_wakes_the_waiter_that_it_names() -> None:
@@ -281,10 +281,10 @@ ALONE, READER, SEAT = LockMode(), LockMode(SHARED), LockMode(permits=2)
     ],
 )
 def test_who_is_next(monkeypatch: Any, claims: list[LockMode], holders: list[str]) -> None:
-    rung: list[str] = []
-    monkeypatch.setattr(wakeups, "send_wakeup", rung.extend)
+    woken: list[str] = []
+    monkeypatch.setattr(wakeups, "send_wakeup", woken.extend)
     wakeups.tell_waiters(row(), image(*claims))
-    assert rung == holders
+    assert woken == holders
     assert [entry.id for entry in lock_record.state_in(image(*claims), "lock").holders] == holders
 
 

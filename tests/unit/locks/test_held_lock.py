@@ -52,14 +52,14 @@ def test_a_waiter_wakes(world, is_told):
     assert received == [IMAGE if is_told else None]
 
 
-@pytest.mark.parametrize("image", [IMAGE, None], ids=["image", "ring"])
+@pytest.mark.parametrize("image", [IMAGE, None], ids=["image", "wake-up"])
 def test_the_first_of_the_queue_is_told(image):
     """The one with the smallest ticket, and one that does not know its place yet; the others sleep on."""
     boxes = [opened(row()) for _ in range(4)]
     boxes[0].ticket, boxes[1].ticket, boxes[2].ticket = 9, 7, 8
     wakeups.tell_waiters(row(), image)
 
-    assert [box._rung for box in boxes] == [False, True, False, True]
+    assert [box._is_woken for box in boxes] == [False, True, False, True]
     assert [box.wait(0) for box in boxes] == [None, image, None, image]
 
 

@@ -1,4 +1,4 @@
-"""Bells in a directory of a test's own, for this process and the workers that it starts."""
+"""Wake-ups in a directory of a test's own, for this process and the workers that it starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def own_bells() -> Iterator[Path]:
-    """Let processes ring for each other in a new place; yield the directory, which is not there yet."""
+def own_wakeups() -> Iterator[Path]:
+    """Let processes wake each other in a new place; yield the directory, which is not there yet."""
     # Not below pytest's directories: the path of a socket is short.
-    with tempfile.TemporaryDirectory(prefix="bells") as place, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(prefix="wakeups") as place, pytest.MonkeyPatch.context() as patch:
         folder = Path(place, f"pynamo_locking-{os.getuid()}")
         patch.setenv("TMPDIR", place)
         patch.setattr(wakeups, "folder", lambda: folder)

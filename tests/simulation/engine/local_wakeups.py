@@ -1,4 +1,4 @@
-"""Bells between the processes of a run: heard at any later step, lost, or forged."""
+"""Wake-ups between the processes of a run: received at any later step, lost, or forged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tests.simulation.engine.scheduler import Process, Scheduler
 
 
-class Bells:
+class LocalWakeups:
     """What stands for `pynamo_locking._io.wakeups`.
 
     Args:
-        scheduler: lets the bells be heard.
-        choices: of what becomes of a bell.
+        scheduler: lets the wake-ups be received.
+        choices: of what becomes of a wake-up.
     """
 
     def __init__(self, scheduler: Scheduler, choices: Recorded) -> None:
@@ -31,14 +31,14 @@ class Bells:
     def neighbours(self) -> frozenset[str]:
         return frozenset({"others"})
 
-    def ring(self, entry_ids: Iterable[str]) -> None:
+    def send(self, entry_ids: Iterable[str]) -> None:
         """Wake the waiters with these entries in other processes, or none, or all waiters there are."""
-        is_lost, is_forged = ((False, False), (True, False), (False, True))[self._choices.pick(3, "bell")]
-        rung = set() if is_lost else set(entry_ids)
+        is_lost, is_forged = ((False, False), (True, False), (False, True))[self._choices.pick(3, "wake-up")]
+        woken = set() if is_lost else set(entry_ids)
         actor = self._scheduler.current
         for process in self.processes:
             if actor is None or process is not actor.process:
                 waiting = {box.entry_id for boxes in process.own.get("mailboxes", {}).values() for box in boxes}
-                for entry_id in sorted(waiting if is_forged else waiting & rung):
+                for entry_id in sorted(waiting if is_forged else waiting & woken):
                     self._count += 1
-                    self._scheduler.spawn(process, f"bell-{self._count}", partial(wakeups.wake, entry_id))
+                    self._scheduler.spawn(process, f"wakeup-{self._count}", partial(wakeups.wake, entry_id))

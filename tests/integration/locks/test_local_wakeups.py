@@ -12,8 +12,8 @@ import pytest
 from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
 from pynamo_locking._locks.acquire import Acquisition
-from tests.support.bells import names, own_bells, throw
 from tests.support.faults import count_requests
+from tests.support.local_wakeups import names, own_wakeups, throw
 from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ EAGER = LockSettings(wait=1e6, lease=1e6, max_lease=1e6, min_poll_interval=0.01,
 
 @pytest.fixture
 def folder():
-    with own_bells() as folder:
+    with own_wakeups() as folder:
         yield folder
 
 
@@ -121,7 +121,7 @@ def test_a_forged_bell_costs_a_read(dynoxide, folder, is_task):
 
 
 @pytest.mark.parametrize("model", [Plain, Beside])
-def test_a_waiter_that_is_rung_for_seldom_looks(dynoxide, folder, model):
+def test_a_waiter_that_is_woken_seldom_looks(dynoxide, folder, model):
     """While its process and those of all that are ahead listen; else, or for a lock in another row, by the pace."""
     dynoxide.bind(Locks, Plain, Beside)
     model("a").save()
