@@ -1,4 +1,7 @@
-"""Requests that get no answer, or that DynamoDB refuses for now: sent again for a while, and given up truthfully."""
+"""Requests that get no answer, or that DynamoDB refuses for now: sent again for a while, and given up truthfully.
+
+The answers are made in the client, so two engines are enough: they only keep the items.
+"""
 
 from __future__ import annotations
 
@@ -160,14 +163,14 @@ Machine = declare(
 
 
 @pytest.fixture(params=["versioned", "lockable", "locked inside", "locked in a row"])
-def place(request, engine):
+def place(request, cheap):
     """A model with an item, outside of its lock or inside, and the request that a write of it is."""
     with ExitStack() as stack:
         if request.param == "locked in a row":
-            model, _ = engine.bind(Machine, Locks)
+            model, _ = cheap.bind(Machine, Locks)
             operations = ("TransactWriteItems",)
         else:
-            model = engine.bind(document(VERSIONED if request.param == "versioned" else LOCKABLE))
+            model = cheap.bind(document(VERSIONED if request.param == "versioned" else LOCKABLE))
             operations = ("PutItem", "UpdateItem", "DeleteItem")
         saved(model)
         if request.param.startswith("locked"):
@@ -231,9 +234,9 @@ AT_ONCE = 5
 
 
 @pytest.fixture
-def model(engine):
+def model(cheap):
     """A model with its lock in the item, and an item with a lock document."""
-    model = engine.bind(document(LOCKABLE))
+    model = cheap.bind(document(LOCKABLE))
     saved(model)
     with model.locked("a", heartbeat=False):
         pass
@@ -290,11 +293,11 @@ def test_a_renewal_that_always_meets_other_writes_is_given_up(model, code):
 
 
 @pytest.mark.parametrize("code", BUSY)
-def test_a_release_that_meets_other_writes_is_not_in_doubt(engine, model, code):
+def test_a_release_that_meets_other_writes_is_not_in_doubt(cheap, model, code):
     """However often it was refused for now: no attempt has removed the entry, so the lock was lost with its item."""
     lock = model.locked("a", heartbeat=False)
     lock.acquire()
-    engine.client().delete_item(TableName=model.Meta.table_name, Key={"pk": {"S": "a"}})
+    cheap.client().delete_item(TableName=model.Meta.table_name, Key={"pk": {"S": "a"}})
     with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent, pytest.raises(LockLost):
         lock.release()
     assert len(sent) == AT_ONCE + 1
@@ -310,10 +313,10 @@ def test_a_lock_that_does_not_wait_meets_other_writes(model, code):
 
 
 @pytest.mark.parametrize("code", BUSY)
-def test_long_transactions_meet_other_writes(engine, monkeypatch, code):
+def test_long_transactions_meet_other_writes(cheap, monkeypatch, code):
     """Every other request for headers, rows and marks is refused for now: the transaction is committed all the same."""
     make_long_from(monkeypatch, statements=1)
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     keys = [f"k{number}" for number in range(3 * FEW)]
     for key in keys:
         Purse(key, balance=0).save()
@@ -347,11 +350,11 @@ def test_pauses_are_full_jitter(ours):
         assert world.pauses == pytest.approx([jitter * pause for pause in LONGEST])
 
 
-def test_botocores_own_attempts_are_not_multiplied_by_conflicts(engine):
+def test_botocores_own_attempts_are_not_multiplied_by_conflicts(cheap):
     """With PynamoDB's default of three retries in botocore a conflict is still sent nine times in all."""
     model = document(VERSIONED)
     model.Meta.max_retry_attempts = 3
-    engine.bind(model)
+    cheap.bind(model)
     item = saved(model)
     with recording(), answered(WRITES, CONFLICT, always=True) as sent, pytest.raises(TransactionConflict):
         item.save()
