@@ -530,6 +530,9 @@ class Lock(Generic[M]):
     of a thread, some 0.1 ms.
     """
 
+    #: A value for the item that is set on its lock by mistake is an error.
+    __slots__ = ("__weakref__", "_handle")
+
     def __init__(self, target: LockTarget[M], options: LockOptions, on_lost: Callable[[str], object] | None) -> None:
         self._handle = LockHandle(target, options, on_lost)
 

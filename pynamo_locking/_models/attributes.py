@@ -274,6 +274,11 @@ class PlacedMixin(_Base):
                 f"name in models. Rename it in Python and keep the stored name: "
                 f"{hidden[0]}_ = ...Attribute(attr_name={hidden[0]!r})."
             )
+        if getattr(getattr(cls, "Meta", None), "interval", None) is not None and not hasattr(cls, "intervals"):
+            raise ConfigurationError(
+                f"{cls.__name__} has a Meta.interval, which does nothing without IntervalMixin: put that before "
+                f"the other base classes."
+            )
         locks = sorted({name for name, value in attributes if isinstance(value, LockAttribute)})
         if len(locks) > 1:
             raise ConfigurationError(

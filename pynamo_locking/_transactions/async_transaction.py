@@ -384,6 +384,7 @@ def atransactional(
     """
     if not is_count(attempts):
         raise ConfigurationError(f"atransactional() needs at least one attempt, not {attempts!r}.")
+    Transaction(**options)  # for its errors, before the first call
 
     def decorate(
         function: Callable[Concatenate[AsyncTransaction, _P], Awaitable[_T]],

@@ -170,6 +170,7 @@ def transactional(
     """
     if not is_count(attempts):
         raise ConfigurationError(f"transactional() needs at least one attempt, not {attempts!r}.")
+    Transaction(**options)  # for its errors, before the first call
 
     def decorate(function: Callable[Concatenate[Transaction, _P], _T]) -> Callable[_P, _T]:
         if is_lazy(function):

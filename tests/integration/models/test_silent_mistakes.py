@@ -11,7 +11,15 @@ import pytest
 from pynamodb.attributes import TTLAttribute as StockTTLAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ExpiringMixin, LockAttribute, TTLAttribute, VersionedMixin, locked_all
+from pynamo_locking import (
+    ExpiringMixin,
+    LockAttribute,
+    TTLAttribute,
+    VersionedMixin,
+    atransactional,
+    locked_all,
+    transactional,
+)
 from pynamo_locking.exceptions import ConfigurationError, Conflict
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.models import Account, Device, Locks, declare
@@ -100,3 +108,29 @@ def test_a_lock_that_nobody_can_release(memory: Engine) -> None:
         dropped()
     Locks.break_lock("a", force=True)
     Locks.locked("b").acquire().release()
+
+
+def test_an_interval_without_its_mixin() -> None:
+    """Nothing would keep the rows from overlapping."""
+    with pytest.raises(ConfigurationError, match="which does nothing without IntervalMixin"):
+        declare("Hours", VersionedMixin, Model, interval=("begin", "end"))
+
+
+def test_a_value_that_is_set_on_the_lock(memory: Engine) -> None:
+    """In place of its item: nothing would be stored."""
+    memory.bind(Account)
+    Account("a").save()
+    with Account.locked("a") as lock, pytest.raises(AttributeError, match="balance"):
+        lock.balance = 7  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("decorate", [transactional, atransactional])
+@pytest.mark.parametrize(
+    ("options", "error"), [({"retries": 3}, TypeError), ({"isolation": "serialisable"}, ConfigurationError)]
+)
+def test_an_option_of_a_decorator_that_does_not_exist(
+    decorate: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """It is refused where the function is declared, not at its first call."""
+    with pytest.raises(error, match=next(iter(options))):
+        decorate(**options)
