@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-GUIDES: Final = Path(__file__).parents[2] / "docs" / "how-to"
+import httpx
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pynamodb.attributes import UnicodeAttribute
+from pynamodb.exceptions import PynamoDBException
+
+from pynamo_locking import LockableModel, LockAttribute
+from pynamo_locking.exceptions import LockLost
+from pynamo_locking.testing import (
+    MemoryDynamoDB,
+    VirtualClock,
+    concurrent_write,
+    held_by_other,
+    lose_lock,
+    throttled,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pynamo_locking import NamedLock
+
+ROOT: Final = Path(__file__).parents[2]
+GUIDES: Final = ROOT / "docs" / "how-to"
 
 BEFORE_DJANGO: Final = """
 import sys, types
@@ -16,8 +47,8 @@ from django.conf import settings
 from pynamo_locking.testing import MemoryDynamoDB
 
 MemoryDynamoDB().__enter__()
-project = types.ModuleType("shop_stock")
-sys.modules["shop_stock"] = project
+project = types.ModuleType("bank_models")
+sys.modules["bank_models"] = project
 """
 SET_UP_DJANGO: Final = """
 import django
@@ -32,8 +63,17 @@ settings.configure(
 )
 django.setup()
 call_command("dynamodb_tables", "create", verbosity=0)
-assert Stock.Meta.table_name == "test-stock"
-Stock("book", left=5).save()
+assert Account.Meta.table_name == "test-accounts"
+Account("a-1", owner="Ada").save()
+"""
+CHECK_DJANGO: Final = """
+from django.test import Client
+from tests.support.pages import check_etags
+
+client = Client()
+options = {"content_type": "application/json"}
+check_etags(lambda method, path, tags, body: client.generic(method, path, body, headers=tags, **options))
+assert client.get("/health").json() == {"status": "ok", "failing": []}
 """
 BEFORE_GEVENT: Final = """
 from gevent import monkey
@@ -58,20 +98,171 @@ assert [Account.get(key).balance for key in ("a-1", "a-2")] == [115, 5]
 
 
 def run_django_page() -> None:
-    """Django can be set up only once in a process."""
-    model, settings, views, *others = blocks_of("use-with-django")
-    assert len(others) > 2
-    model, views = f"{model}\nproject.Stock = Stock", f"{views}\nproject.urlpatterns = urlpatterns"
-    run(BEFORE_DJANGO, model, settings, SET_UP_DJANGO, views, *others)
+    """Django can be set up only once in a process: the blocks of the common page, and then those of its own."""
+    model = first_model("web-frameworks", "^```$")
+    settings, views = blocks_of("web-frameworks")
+    others = blocks_of("use-with-django")
+    assert len(others) > 1
+    model, views = f"{model}\nproject.Account = Account", f"{views}\nproject.urlpatterns = urlpatterns"
+    run(BEFORE_DJANGO, model, settings, SET_UP_DJANGO, views, CHECK_DJANGO, *others)
+
+
+def send_to(app: Any) -> Callable[..., httpx.Response]:
+    """Return a client of an ASGI application, such as `check_etags` takes."""
+
+    def send(method: str, path: str, tags: Mapping[str, str] = MappingProxyType({}), body: str = "") -> httpx.Response:
+        async def answer() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bank") as client:
+                headers = {"Content-Type": "application/json", **tags}
+                return await client.request(method, path, headers=headers, content=body)
+
+        return asyncio.run(answer())
+
+    return send
+
+
+def check_etags(send: Callable[[str, str, Mapping[str, str], str], Any]) -> None:
+    """What the page shows below the three applications, and what stands in the last response."""
+    path, body = "/accounts/a-1", json.dumps({"owner": "Grace"})
+    tag = send("GET", path, {}, "").headers["ETag"]
+    tags = {"If-Match": tag}
+    assert send("GET", path, {"If-None-Match": tag}, "").status_code == 304
+    assert send("PUT", path, {}, body).status_code == 428
+    assert send("PUT", path, tags, body).status_code == 200
+    answer = send("PUT", path, tags, body)
+    problem = json.loads(answer.text)
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert (answer.status_code, problem["code"]) == (412, "stale-version")
+    assert (problem["expected"], problem["actual"]) == (1, 2)
 
 
 def run_gevent_blocks() -> None:
     """The blocks about gevent, with the model of the page, in a process whose threads are replaced."""
-    text = (GUIDES / "use-with-asyncio.md").read_text()
-    model = re.search(r"^```python\n(.*?)^async def pay", text, re.MULTILINE | re.DOTALL)
-    assert model is not None
+    model = first_model("use-with-asyncio", "^async def pay")
     [shown] = blocks_of("use-with-asyncio")
-    run(BEFORE_GEVENT, model[1], shown, MORE_GEVENT, options=("-W", "error"))
+    run(BEFORE_GEVENT, model, shown, MORE_GEVENT, options=("-W", "error"))
+
+
+class Item(LockableModel):
+    class Meta:
+        table_name = "items"
+
+    name = UnicodeAttribute(hash_key=True)
+    lock = LockAttribute()
+
+
+def check_global_tables(
+    locks: type[NamedLock],
+    delete_idle: Callable[[datetime], None],
+    reset_locks: Callable[[], None],
+    remove_lock: Callable[[Any, str, Any], None],
+) -> None:
+    """What the functions of the page do, in a DynamoDB in memory."""
+    with MemoryDynamoDB() as database, VirtualClock() as clock:
+        locks.create_table()
+        with locks.locked("old"):
+            pass
+        clock.jump(2 * 24 * 3600)
+        with locks.locked("new"):
+            pass
+        delete_idle(datetime.now(timezone.utc) + timedelta(days=2))
+        assert [row.name for row in locks.scan()] == ["new"]
+
+        lock = locks.locked("again")
+        with lock:
+            before = lock.ticket
+        reset_locks()
+        assert list(locks.scan()) == []
+        clock.jump(1)
+        with lock:
+            assert lock.ticket > before
+
+        Item.create_table()
+        Item("a").save()
+        of_item = Item.locked("a")
+        key = {"name": {"S": "a"}}
+        with of_item:
+            before = of_item.ticket
+            with pytest.raises(database.exceptions.ConditionalCheckFailedException):
+                remove_lock(database.client(), "items", key)
+        remove_lock(database.client(), "items", key)
+        clock.jump(1)
+        with of_item:
+            assert of_item.ticket > before
+
+
+def check_changes(change: Callable[[Any], Any]) -> None:
+    intent = {"M": {"op": {"S": "save"}, "ghost": {"BOOL": True}}}
+    in_lock = {"M": {"tx": {"M": {"id": {"S": "…"}, "intent": intent}}}}
+    placeholder = {"id": {"S": "x"}, "lock": in_lock}
+    placed = {"dynamodb": {"NewImage": placeholder}}
+    assert change(placed) is None
+    stored = {"id": {"S": "x"}, "n": {"N": "1"}, "lock": {"M": {}}}
+    finished = {"dynamodb": {"OldImage": placeholder, "NewImage": stored}}
+    assert change(finished) == (None, {"id": {"S": "x"}, "n": {"N": "1"}})
+
+
+class Context:
+    aws_request_id = "8b8a4b5e-6d6c-4b3f-a1f4-0f6f4b0f3a5e"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 30_000
+
+
+def check_lambda(account: Any, handler: Callable[[Any, Any], Any]) -> None:
+    account.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+    account("a-1", balance=100).save()
+    assert handler({"account": "a-1", "amount": 5}, Context()) == {"status": 200}
+    assert account.get("a-1").balance == 105
+
+
+def providers() -> tuple[InMemorySpanExporter, TracerProvider, MeterProvider]:
+    """Return what exports spans, and the providers that the page takes for the user's."""
+    spans = InMemorySpanExporter()
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    return spans, tracers, MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
+
+
+def run_tests(page: dict[str, Any]) -> None:
+    """Run the tests of the page with its fixtures, and those of what it says without a block."""
+
+    def nothing_is_paid_without_the_lock() -> None:
+        lost = concurrent_write(page["Account"], "a-1", by=lambda _: lose_lock(page["Account"], "a-1"))
+        with lost, pytest.raises(LockLost):
+            page["pay_in"]("a-1", 30)
+
+    def throttling_is_told() -> None:
+        with throttled(page["Account"]), pytest.raises(PynamoDBException):
+            page["pay_in_without_a_lock"]("a-1", 30)
+
+    def the_next_caller_gets_the_lock_of_a_dead_holder() -> None:
+        account = page["Account"]
+        dead_holder = held_by_other(account.locked("a-1", heartbeat=False, lease=60))
+        with dead_holder as dead, account.locked("a-1", wait=300) as lock:
+            assert lock.ticket > dead.ticket
+        assert clock.elapsed >= 60
+
+    accounts = page["accounts"]
+    set_up = getattr(accounts, "__wrapped__", None) or accounts._get_wrapped_function()
+    tests = [test for name, test in sorted(page.items()) if name.startswith("test_")]
+    assert len(tests) > 6
+    said = [
+        nothing_is_paid_without_the_lock,
+        throttling_is_told,
+        the_next_caller_gets_the_lock_of_a_dead_holder,
+    ]
+    for test in [*tests, *said]:
+        with MemoryDynamoDB() as database, VirtualClock() as clock:
+            set_up(database)
+            test(*[None, clock][: test.__code__.co_argcount])
+
+
+def first_model(guide: str, end: str) -> str:
+    text = (GUIDES / f"{guide}.md").read_text()
+    model = re.search(rf"^```python\n(.*?)(?:{end})", text, re.MULTILINE | re.DOTALL)
+    assert model is not None
+    return model[1]
 
 
 def blocks_of(guide: str) -> list[str]:
@@ -80,5 +271,5 @@ def blocks_of(guide: str) -> list[str]:
 
 def run(*blocks: str, options: tuple[str, ...] = ()) -> None:
     command = [sys.executable, *options, "-c", "\n".join(blocks)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The header `Idempotency-Key` by FastAPI and Django, as docs/how-to/idempotency.md reads it. That page runs Flask."""
+"""The header `Idempotency-Key` by Flask, FastAPI and Django, as docs/how-to/idempotency.md reads it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Final
 
 import httpx
 import pytest
 from fastapi import FastAPI, Header
+from flask import Flask, request
 
 from pynamo_locking.contrib.fastapi import PynamoLocking
+from pynamo_locking.contrib.flask import PynamoLocking as PynamoLockingOfFlask
 from pynamo_locking.recipes import IdempotencyTable, idempotent
 from tests.support.models import declare
 from tests.support.nursery import ROOT
@@ -32,9 +35,17 @@ def place(key: str, product: str) -> dict[str, int]:
 def view_by_the_page(framework: str, text: str) -> Any:
     """Return the view of a text in which the code stands that the page names for a framework."""
     [code] = re.findall(rf"in {framework}\b[^`]*`([^`]+)`", PAGE, re.IGNORECASE)
-    names: dict[str, Any] = {"Annotated": Annotated, "Header": Header, "place": place, "json": json}
+    names: dict[str, Any] = {"Annotated": Annotated, "Header": Header, "place": place, "json": json, "request": request}
     exec(text.replace("CODE", code), names)
     return names["orders"]
+
+
+def of_flask(key: str, product: str) -> Any:
+    app = Flask("shop")
+    PynamoLockingOfFlask(models=[]).init_app(app)
+    app.post("/")(view_by_the_page("Flask", "def orders(): return place(CODE, **request.get_json())"))
+    response = app.test_client().post("/", json={"product": product}, headers={"Idempotency-Key": key})
+    return SimpleNamespace(json=response.get_json)
 
 
 def of_fastapi(key: str, product: str) -> Any:
@@ -63,7 +74,7 @@ def of_django(key: str, product: str) -> Any:
 
 
 @pytest.mark.usefixtures("shop")
-@pytest.mark.parametrize("send", [of_fastapi, of_django])
+@pytest.mark.parametrize("send", [of_flask, of_fastapi, of_django])
 def test_the_header_is_the_key(memory: Any, send: Any) -> None:
     memory.bind(Calls)
     placed.clear()
