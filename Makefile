@@ -91,7 +91,9 @@ links: $(VENV)/.docs ## whether its links to other sites lead somewhere; needs t
 pictures: $(VENV)/.pictures engines ## draw its diagrams, and its pictures of terminals: the demo, and `locks watch`
 	$(BIN)/python -m docs.pictures.diagrams
 	$(BIN)/python -m docs.pictures.draw
-look: docs $(VENV)/.pictures ## look at its pages in a headless browser, as wide as a desktop and as a phone; needs Chromium
+look: $(VENV)/.docs $(VENV)/.pictures ## look at its pages in a headless browser, as wide as a desktop and as a phone; needs Chromium
+	rm -rf docs/_build # what is built again in part has lost the search terms of the other pages
+	$(MAKE) docs
 	$(BIN)/python -m docs.pictures.look
 
 bench: $(VENV)/.bench engines ## over an hour: everything and its alternatives, written into benchmarks/results
