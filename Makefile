@@ -16,7 +16,8 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
-# `make test COVERAGE=1` measures what its tests execute of the package, but for the simulator and PynamoDB's own.
+# `make test COVERAGE=1` measures what its tests execute of the package, but for the simulator, PynamoDB's own, and those
+# that repeat another engine.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from coverage import Coverage
 
 from pynamo_locking._io import runtime
 
@@ -45,15 +46,12 @@ SLOW: Final = {"moto", "dynamodb-local"}
 
 
 def first_and_others(engines: list[str]) -> list[Any]:
-    """Parameters of a fixture: what repeats its first engine is marked, and left out of `make test` if it is SLOW.
-
-    It executes what the first engine has executed, so its coverage is not measured, which takes as long as the test.
-    """
+    """Parameters of a fixture: what repeats its first engine is marked, and left out of `make test` if it is SLOW."""
     first, *others = engines
-    repeats = [pytest.mark.other_engine, pytest.mark.no_cover]
+    repeats, slow = pytest.mark.other_engine, pytest.mark.slow
     return [
         first,
-        *(pytest.param(engine, marks=[*repeats, pytest.mark.slow] if engine in SLOW else repeats) for engine in others),
+        *(pytest.param(engine, marks=[repeats, slow] if engine in SLOW else [repeats]) for engine in others),
     ]
 
 
@@ -95,6 +93,19 @@ def pytest_collection_finish() -> None:
     """Leave what is there by now out of collections: modules and thousands of tests, which every one would visit."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Do not measure the coverage of what repeats another engine: to trace takes as long as the test."""
+    measuring = Coverage.current()
+    if measuring is None or item.get_closest_marker("other_engine") is None:
+        return (yield)
+    measuring.stop()
+    try:
+        return (yield)
+    finally:
+        measuring.start()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -302,17 +302,13 @@ async def test_inside_another_transaction() -> None:
 
 
 async def test_an_option_that_a_transaction_does_not_have() -> None:
-    """Is refused, whether a transaction is open or not."""
-
-    @atransactional(join=True, nope=1)  # type: ignore[call-arg]
-    async def joins(tx: AsyncTransaction) -> None:
-        raise AssertionError("never runs")
-
+    """Is refused where the function is declared; by `atransaction` also where it joins another one."""
     with pytest.raises(TypeError, match="nope"):
-        await joins()
+        atransactional(join=True, nope=1)  # type: ignore[call-overload]
     async with atransaction():
         with pytest.raises(TypeError, match="no option 'nope'"):
-            await joins()
+            async with atransaction(join=True, nope=1):  # type: ignore[call-arg]
+                raise AssertionError("never runs")
 
 
 async def test_what_is_no_coroutine_is_refused() -> None:

@@ -342,16 +342,15 @@ def test_transactional_without_parentheses() -> None:
 
 
 def test_transactional_refuses_an_option_that_it_does_not_have() -> None:
-    """Whether a transaction is open or not."""
-
-    @transactional(join=True, nope=1)
-    def joins(tx: Transaction) -> None:
-        raise AssertionError("never runs")
-
+    """Where the function is declared. So does `transaction`, also where it joins another one."""
     with pytest.raises(TypeError, match="nope"):
-        joins()
-    with transaction(), pytest.raises(TypeError, match="no option 'nope'"):
-        joins()
+        transactional(join=True, nope=1)
+    with (
+        transaction(),
+        pytest.raises(TypeError, match="no option 'nope'"),
+        transaction(join=True, nope=1),  # type: ignore[call-arg]
+    ):
+        raise AssertionError("never runs")
 
 
 def test_all_attempts_have_one_deadline(few: None) -> None:
