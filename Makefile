@@ -16,9 +16,10 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
-# `make test COVERAGE=1` measures what its tests execute of the package, but for the simulator, PynamoDB's own, and those
-# that repeat another engine.
+# `make test COVERAGE=1` measures what its first part executes of the package, without the tests that repeat another
+# engine; COVERAGE=all also what interrupts it, and what runs alone.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
+MEASURED_TOO := $(if $(filter all,$(COVERAGE)),$(MEASURED))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,8 +43,8 @@ test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory a
 	$(if $(COVERAGE),$(BIN)/coverage erase)
 	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"
-	$(PYTEST) $(MEASURED) -n 2 -m "interrupts and not slow" $(call files_with,interrupts)
-	$(PYTEST) $(MEASURED) -m "alone and not slow" $(call files_with,alone)
+	$(PYTEST) $(MEASURED_TOO) -n 2 -m "interrupts and not slow" $(call files_with,interrupts)
+	$(PYTEST) $(MEASURED_TOO) -m "alone and not slow" $(call files_with,alone)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(if $(COVERAGE),$(BIN)/coverage report)
 
@@ -54,7 +55,7 @@ test-all: $(VENV)/.test engines ## what `make test` leaves out: moto and DynamoD
 	LONG=1 $(PYTEST) -m "(slow or long) and alone" $(call files_with,alone)
 
 coverage: ## `make test`, and what it executes of the package
-	$(MAKE) test COVERAGE=1
+	$(MAKE) test COVERAGE=all
 
 simulate: $(VENV)/.test engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
