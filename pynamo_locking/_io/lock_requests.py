@@ -57,8 +57,8 @@ def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
 def enter_first(row: LockRow, entry: NewEntry) -> Image:
     """Create the lock document, with us as its first entry.
 
-    Refused if there is a document, or no item and `row.may_create` is not set. Also if a transaction has the item,
-    whose intent would be lost, or if another program has it: see `responses.check_not_foreign`.
+    Refused if there is a document, or no item and `row.may_create` is not set. Refused as well if a transaction has the
+    item, whose intent would be lost, or if another program has it: see `responses.check_not_foreign`.
     """
     now_us = runtime.current.time_us()
     new = lock_record.new_document(entry.id, entry.stored(now_us // 1000, now_us), now_us, entry.members)

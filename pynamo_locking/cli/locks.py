@@ -212,7 +212,7 @@ def break_(
     """Remove an entry from a queue by hand, whether its owner lives or not.
 
     What the owner writes under the lock is refused from then on; what it does elsewhere is not. It is told at its
-    next renewal. If callers of the owner's process wait behind it, they lose their tickets and enter the queue anew.
+    next renewal. If callers of the owner's process wait behind it, they lose their tickets and enter the queue again.
     Needs the ticket, so that no later entry is removed by mistake. The log names the operator.
     """
     found = session.lockable(model, attribute)

@@ -126,7 +126,7 @@ def sweep(
 def repair(session: Session, *, tx_id: _Id, model: _Model = None, state: _Told = None, yes: _Yes = False) -> int:
     """Make the broken rows of one transaction sound: numbers that cannot be read, items in rows of participants.
 
-    One that is pending is aborted, also if it is alive. One whose state is lost needs --state. The log names the
+    One that is pending is aborted, even if it is alive. One whose state is lost needs --state. The log names the
     operator. Run `tx recover` next.
     """
     table = session.transactions(model)

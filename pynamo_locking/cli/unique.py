@@ -36,7 +36,7 @@ def check(session: Session, name: _Model) -> int:
 def repair(session: Session, *, name: _Model, yes: _Yes = False) -> int:
     """Write missing rows of unique values, and remove those whose items do not have the value.
 
-    Safe beside writers. A value that several items have is reported, and left to you: the exit code is 1 then.
+    Safe while others write. A value that several items have is reported, and left to you: the exit code is 1 then.
     """
     model = _model(session, name)
     if not yes:
