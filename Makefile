@@ -17,7 +17,7 @@ SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
 # `make test COVERAGE=1` measures what its first part executes of the package, without the tests that repeat another
-# engine; COVERAGE=all also what interrupts it, and what runs alone.
+# engine; COVERAGE=all also the tests marked `interrupts` and `alone`.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
 MEASURED_TOO := $(if $(filter all,$(COVERAGE)),$(MEASURED))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -39,7 +39,7 @@ check: quick-lint check-tests ## less than a minute, before a commit: linters, t
 check-tests: $(VENV)/.test engines
 	$(PYTEST) -q -n 2 --dist worksteal -m "core and not (slow or waits or other_engine)" $(ARGS)
 
-test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in ten minutes
+test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in some twenty minutes
 	$(if $(COVERAGE),$(BIN)/coverage erase)
 	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"

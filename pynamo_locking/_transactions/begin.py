@@ -164,7 +164,9 @@ def transactional(
         OutcomeUnknown: no response tells whether the transaction was committed. With an `idempotency_key` it stands for
             all attempts, and is raised instead of any other error of a later attempt, unless `resolve` has found that
             no attempt was, or will be, applied.
-        ConfigurationError: `attempts` is below 1, or the function is a coroutine or a generator.
+        ConfigurationError: `attempts` is below 1, an option has a wrong value (both when the function is decorated), or
+            the function is a coroutine or a generator.
+        TypeError: there is no such option; when the function is decorated.
 
     Source: full jitter, from the AWS Architecture Blog, Exponential Backoff and Jitter (2015).
     """

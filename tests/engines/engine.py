@@ -193,7 +193,7 @@ class Engine:
                 # Three requests more. Besides, DynamoDB Local deletes what has expired in the middle of a test.
                 patch.setattr(model, "update_ttl", lambda *_arguments, **_options: None)
             if self._memory is None:
-                # A client takes longer to make than a table, and many models are bound to be read by few requests.
+                # A client takes longer to make than a table, and many models that a test binds are never used.
                 patch.setattr(connection, "_client", self.client())
             model.create_table(wait=self.is_aws, billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
 

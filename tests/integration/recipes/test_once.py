@@ -605,6 +605,10 @@ def test_in_an_open_transaction(clock):
 
     with pytest.raises(ConfigurationError, match="open the transaction inside"):
         asyncio.run(work())
+    due = list[bool]()
+    with transaction() as tx:  # is over when it calls back
+        tx.after_commit(lambda: due.append(bool(run_once(name="after"))))
+    assert due == [True]
     with once() as run, transaction():
         assert run
     assert last() is not None

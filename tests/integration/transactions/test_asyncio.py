@@ -218,7 +218,7 @@ async def test_the_lock_of_an_absent_item(memory: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("count", "for_update"),
-    # The long form takes half a minute on a quiet machine, and four times that beside other work.
+    # The long form takes half a minute on a quiet machine, and four times that while other programs run.
     [pytest.param(200, False, marks=[pytest.mark.slow, pytest.mark.timeout(400)]), (60, False), (40, True)],
 )
 async def test_many_transactions_at_once(cheap: Engine, count: int, for_update: bool) -> None:
