@@ -121,9 +121,10 @@ class LockSettings:
             one are.
         min_poll_interval: the shortest time between two polls of a waiter. While the queue moves fast, the next poll is
             at the estimated time of its turn. 0.01 s; `poll_interval` itself if that is shorter.
-        poll_interval: the longest time between two polls of the first waiter; a poll costs half a read unit for each 4
-            KB of the item. Waiters further back poll less often. 0.1 s.
-        max_poll_interval: the longest time between two polls of any waiter. 2 s.
+        poll_interval: the longest time between two polls of the first waiter, which polls after 1/16 of the time that
+            it has waited; a poll costs half a read unit for each 4 KB of the item. Waiters further back poll less
+            often. 0.1 s.
+        max_poll_interval: the longest time between two polls of any waiter that needs them. 2 s.
         max_callers_per_entry: how many callers of one process may share an entry of the queue. The first one reserves a
             ticket for each of them. The entry passes from caller to caller, in the order of arrival and without
             polling; then the next entry of the queue is served. A caller that arrives later waits for the next entry of
@@ -131,8 +132,9 @@ class LockSettings:
             other process are served before it, and as many more for each `max_callers_per_entry` callers of its process
             that are ahead of it. With 1 callers share no entry. 32.
         local_wakeups: whether a process may wake a waiter on the same machine, of the same user, as soon as its turn
-            comes, by a socket in the directory for temporary files. Not on Windows. The waiter polls as well; while all
-            callers ahead of it can wake it, and for a lock in the item, at most once in each `poll_interval`.
+            comes, by a socket in the directory for temporary files. Not on Windows. The wake-up brings the item, so the
+            waiter needs no read. It polls as well, in case a wake-up is lost: while all callers ahead of it can wake
+            it, and for a lock in the item, after `poll_interval` for each of them.
         request_timeout: the time limit to connect, and again to receive the response, for each request of the lock. A
             lease must be at least six times as long, so that two renewals can fail before it ends. 1 s.
 

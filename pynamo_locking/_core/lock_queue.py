@@ -275,6 +275,10 @@ def dead_among(
     return tuple(entry for entry in entries if is_dead(entry))
 
 
+#: The first waiter is late by this part of the holder's turn at most, since it polls so often.
+_LATE_BY: Final = 16
+
+
 @dataclass(frozen=True)
 class QueueProgress:
     """How fast a queue moves, as a waiter sees it. Times are of our monotonic clock.
@@ -298,9 +302,13 @@ class QueueProgress:
     def time_to_turn(self, now: float) -> float:
         """Return how long we have to wait at the pace that we saw; 0 before we saw any.
 
-        The holder has had the lock for at least as long as we have seen no change; its turn may be half over.
+        The holder has had the lock for at least as long as we have seen no change; its turn may be half over. The first
+        waiter expects the end of a turn as long as the last one, and then at any moment.
         """
-        return (self.position - 0.5) * max(self.each, now - self.changed)
+        waited = now - self.changed
+        if self.position == 1:
+            return max((self.each - waited) / 2, waited / _LATE_BY)
+        return (self.position - 0.5) * max(self.each, waited)
 
 
 def poll_delay(
@@ -308,7 +316,7 @@ def poll_delay(
 ) -> float:
     """Return the time until the next poll: when our turn seems to come.
 
-    So the first waiter is late only by a part of its wait, waiters do not slow down a queue that moves fast, and
+    So the first waiter is late only by a small part of its wait, waiters do not slow down a queue that moves fast, and
     waiters far back poll seldom. Never longer than `poll_interval` for each position, and `max_poll_interval`.
 
     Args:
@@ -316,12 +324,14 @@ def poll_delay(
         now: on our monotonic clock.
         settings: gives `min_poll_interval`, `poll_interval` and `max_poll_interval`.
         jitter: a random number in [0, 1); the delay is between half and the whole of the interval.
-        is_woken: whether all that are ahead wake it as they leave. Then `poll_interval` is the shortest interval: a
-            poll is only needed if a wake-up is lost.
+        is_woken: whether all that are ahead wake it as they leave. Then a poll is only needed if a wake-up is lost.
     """
-    longest = min(settings.poll_interval * pace.position, settings.max_poll_interval)
-    shortest = max(settings.min_poll_interval, settings.poll_interval) if is_woken else settings.min_poll_interval
-    interval = min(max(pace.time_to_turn(now), shortest), longest)
+    longest = settings.poll_interval * pace.position
+    if is_woken:
+        interval = longest
+    else:
+        expected = max(pace.time_to_turn(now), settings.min_poll_interval)
+        interval = min(expected, longest, settings.max_poll_interval)
     return interval * (0.5 + jitter / 2)
 
 

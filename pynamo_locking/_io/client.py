@@ -231,10 +231,11 @@ def _note(error: Exception, attempts: list[Attempt]) -> None:
 
 
 def _watch(client: Any) -> None:
-    """Hear of every attempt of a client. A test's substitute may make none."""
+    """Hear of every attempt of a client, and read its items. A test's substitute may make no attempt."""
     meta = getattr(client, "meta", None)
     if meta is not None and client not in _watched:
         meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
+        meta.events.register("before-parse.dynamodb", responses.take_items, unique_id="pynamo-locking-items")
         _watched.add(client)
 
 

@@ -229,8 +229,21 @@ def state_in(image: Mapping[str, Any] | None, attribute: str) -> LockState:
     return state_of(((image or {}).get(attribute) or {}).get("M"))
 
 
+#: The last map that was read, and its document: one image is looked at several times in a row.
+_last_read: tuple[Mapping[str, Any] | None, LockState] = None, FREE
+
+
 def state_of(raw: Mapping[str, Any] | None) -> LockState:
     """Return the lock document stored as that map: `LockState.unreadable` if it is broken, or of a newer format."""
+    global _last_read  # noqa: PLW0603 - replaced as a whole
+    known, state = _last_read
+    if known is not raw:
+        state = _read(raw)
+        _last_read = raw, state
+    return state
+
+
+def _read(raw: Mapping[str, Any] | None) -> LockState:
     if not raw:
         return FREE if raw is None else LockState(raw=raw)
     try:

@@ -1,14 +1,21 @@
 """How a waiter is notified of a release: in its process, or from another process of the same machine.
 
-A waiting process receives wake-ups at a datagram socket, in a directory of its user. The name of the socket is
-the part of an entry's id that all entries of the process have, so an entry needs nothing more. A wake-up carries the id
-of an entry, and proves nothing: the waiter polls at once. After a lost or late one the waiter just polls as planned; a
-forged one costs a read.
+A waiting process receives wake-ups at a datagram socket, in a directory that only its user may enter. The name of the
+socket is the part of an entry's id that all entries of the process have, so an entry needs nothing more.
+
+A wake-up carries the id of an entry and the item as the release has left it, so the waiter needs no read. A late one
+does no harm: entries ahead can leave and never arrive, so an old item that shows the waiter first is proof. The item
+counts only for the lock that the wake-up names, by endpoint, table and key. A wake-up without it, since it is not known
+or too large, lets the waiter poll at once. After a lost one the waiter polls as planned.
+
+Rejected: the id alone, after which each waiter reads the item between a release and its turn.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import json
 import logging
 import os
 import socket
@@ -39,8 +46,11 @@ logger = logging.getLogger("pynamo_locking")
 #: A socket at which no caller has waited for this long is closed.
 _IDLE_S: Final = 5.0
 
-#: What is read of a wake-up, in bytes; no id is as long.
-_LONGEST: Final = 64
+#: The longest wake-up, in bytes: an item that makes it longer is not sent.
+_LONGEST: Final = 64 * 1024
+
+#: How a binary value stands in a wake-up. DynamoDB's form has a map in each place where it has a name of a user.
+_BINARY: Final = "base64"
 
 
 @functools.cache
@@ -68,12 +78,12 @@ class WakeupListener:
         self._socket: socket.socket | None = None
         self._is_deaf = False
 
-    def listen(self, name: str, heard: Callable[[str], object], is_needed: Callable[[], bool]) -> None:
+    def listen(self, name: str, heard: Callable[[bytes], object], is_needed: Callable[[], bool]) -> None:
         """Begin to listen, if it does not yet.
 
         Args:
             name: of this process.
-            heard: called with the id of the entry that a wake-up is for, in a thread.
+            heard: called with each wake-up, in a thread.
             is_needed: tells whether a caller waits.
         """
         if not runtime.current.has_wakeups:
@@ -102,11 +112,11 @@ class WakeupListener:
         self._socket.bind(_path(name))
         self.name = name
 
-    def _serve(self, heard: Callable[[str], object], is_needed: Callable[[], bool]) -> None:
+    def _serve(self, heard: Callable[[bytes], object], is_needed: Callable[[], bool]) -> None:
         opened = self._socket
         while opened is not None:
             try:
-                entry_id = opened.recv(_LONGEST).decode(errors="replace")
+                message = opened.recv(_LONGEST)
             except TimeoutError:
                 with self._mutex:
                     if not is_needed():
@@ -115,7 +125,7 @@ class WakeupListener:
             except OSError:  # closed in a restored process, which has another ear
                 return
             else:
-                heard(entry_id)
+                heard(message)
 
     def remove(self) -> None:
         """Let no process find the socket any more."""
@@ -156,15 +166,22 @@ def _listening() -> frozenset[str]:
         return frozenset()
 
 
-def send_wakeup(entry_ids: Iterable[str]) -> None:
-    """Wake the waiters with these entries, those that wait in other processes of this machine."""
+def send_wakeup(entry_ids: Iterable[str], row: LockRow | None = None, image: Image | None = None) -> None:
+    """Wake the waiters with these entries, those that wait in other processes of this machine.
+
+    Args:
+        entry_ids: of the waiters.
+        row: which lock they wait for, if the item is known.
+        image: the item as the release has left it.
+    """
     if listening := other_listeners():
+        item = b"" if row is None or image is None else item_of(row, image)
         for entry_id in entry_ids:
             if process_of(entry_id) in listening:
-                _send(process_of(entry_id), entry_id)
+                _send(process_of(entry_id), entry_id.encode(), item)
 
 
-def _send(name: str, entry_id: str = "") -> None:
+def _send(name: str, entry_id: bytes = b"", item: bytes = b"") -> None:
     """Send a wake-up to a process, or none; remove the socket of a process that has died."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(0)
@@ -172,9 +189,36 @@ def _send(name: str, entry_id: str = "") -> None:
             sender.connect(_path(name))
         except ConnectionRefusedError:
             Path(_path(name)).unlink()
-        else:
-            if entry_id:
-                sender.send(entry_id.encode())
+            return
+        if item and len(entry_id) + len(item) < _LONGEST:
+            with suppress(OSError):  # some systems carry only short datagrams
+                sender.send(entry_id + item)
+                return
+        if entry_id:
+            sender.send(entry_id)
+
+
+def item_of(row: LockRow, image: Image) -> bytes:
+    """Return what follows the id of an entry in a wake-up: the lock, and its item."""
+    return f"\n{json.dumps([repr(row.identity), image], default=_encode_binary)}".encode()
+
+
+def _encode_binary(value: bytes) -> dict[str, str]:
+    return {_BINARY: base64.b64encode(value).decode()}
+
+
+def _decode_binary(stored: dict[str, Any]) -> Any:
+    text = stored.get(_BINARY)
+    return base64.b64decode(text) if isinstance(text, str) else stored
+
+
+def _item_in(message: bytes) -> tuple[str, Image | None]:
+    """Return the lock and the item that a wake-up carries; nothing if it carries none."""
+    with suppress(ValueError, TypeError):
+        lock, image = json.loads(message, object_hook=_decode_binary)
+        if isinstance(image, dict):
+            return str(lock), image
+    return "", None
 
 
 def _path(name: str) -> str:
@@ -306,12 +350,14 @@ def listen_for_wakeups(mailbox: Mailbox, entry_id: str) -> None:
     listener.listen(runtime.process_of(entry_id), wake, lambda: bool(_mailboxes))
 
 
-def wake(entry_id: str) -> None:
-    """Let the waiter with that entry look, if it is in this process."""
+def wake(message: bytes) -> None:
+    """Wake the waiter that a wake-up names, if it is in this process."""
+    entry_id, _, rest = message.partition(b"\n")
     with _mutex:
-        mailboxes = tuple(box for boxes in _mailboxes.values() for box in boxes if box.entry_id == entry_id)
-    for box in mailboxes:
-        box.put(None)
+        boxes = [(row, box) for row, boxes in _mailboxes.items() for box in boxes if box.entry_id.encode() == entry_id]
+    for row, box in boxes:
+        lock, image = _item_in(rest)
+        box.put(image if lock == repr(row) else None)
 
 
 def tell_waiters(row: LockRow, image: Image | None) -> None:
@@ -331,7 +377,7 @@ def tell_waiters(row: LockRow, image: Image | None) -> None:
         if box.ticket is None:
             box.put(image)
     if image is not None:
-        send_wakeup(lock_record.holders_in(image, row.attribute))
+        send_wakeup(lock_record.holders_in(image, row.attribute), row, image)
 
 
 def _forget_after_fork() -> None:

@@ -89,7 +89,6 @@ class Acquisition:
         self._deadline = runtime.current.monotonic() + options.wait
         self._seen: dict[str, HeartbeatObservation] = {}
         self._state = FREE
-        self._read: tuple[Image | None, LockState] = None, FREE
         self._failure: Unavailable | None = None
         self._new = self._name_entry()
         self._mailbox = wakeups.Mailbox(options.lock_mode, lambda image: lock_record.state_in(image, row.attribute))
@@ -406,12 +405,9 @@ class Acquisition:
             self._caller.state = state
 
     def _state_in(self, image: Image | None) -> LockState:
-        """Return the lock document of an image, read once from each."""
-        if image is None or self._read[0] is not image:
-            if image is not None and self._options.peek is not None:
-                self._options.peek(image)
-            self._read = image, self._row.state(image)
-        return self._read[1]
+        if image is not None and self._options.peek is not None:
+            self._options.peek(image)
+        return self._row.state(image)
 
     def _for_certain(self, request: Callable[[], Image | None]) -> Steps[Image | None]:
         attempt = 0

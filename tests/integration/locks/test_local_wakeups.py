@@ -97,6 +97,27 @@ def waiter(model: Any, settings: LockSettings, *, is_task: bool) -> int:
         return int(lock.ticket)
 
 
+def test_a_waiter_that_is_woken_makes_no_read(dynoxide, folder):
+    """The wake-up brings the item as the holder in the other process has left it."""
+    dynoxide.bind(Plain)
+    Plain("a", by="\u2028").save()
+
+    def wait() -> tuple[int, str]:
+        with Plain.locked("a", settings=LAZY) as lock:
+            item = lock.item
+            return int(item.value), item.by
+
+    with crew(dynoxide, 1, Plain) as [holder], count_requests() as counted, ThreadPoolExecutor(1) as pool:
+        holder.call("enter", Plain, "a", settings=LAZY)
+        found = pool.submit(wait)
+        until(lambda: len(names(folder)) > 0 and counted.by_operation["UpdateItem"], "a waiter that listens")
+        holder.call("add", "a", 7)
+        before = dict(counted.by_operation)
+        holder.call("leave", "a")
+        assert found.result() == (7, "\u2028")
+        assert dict(counted.by_operation) == {**before, "UpdateItem": before["UpdateItem"] + 1}  # its own release
+
+
 @pytest.mark.parametrize("is_task", [False, True])
 def test_a_forged_bell_costs_a_read(dynoxide, folder, is_task):
     """And one that names no waiter of this process costs nothing."""

@@ -10,6 +10,8 @@ from pynamo_locking._io import wakeups
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
     from tests.simulation.engine.choices import Recorded
     from tests.simulation.engine.scheduler import Process, Scheduler
 
@@ -31,14 +33,17 @@ class LocalWakeups:
     def neighbours(self) -> frozenset[str]:
         return frozenset({"others"})
 
-    def send(self, entry_ids: Iterable[str]) -> None:
-        """Wake the waiters with these entries in other processes, or none, or all waiters there are."""
+    def send(self, entry_ids: Iterable[str], row: LockRow | None = None, image: Image | None = None) -> None:
+        """Wake the waiters with these entries in other processes with the item, or none, or all without one."""
         is_lost, is_forged = ((False, False), (True, False), (False, True))[self._choices.pick(3, "wake-up")]
         woken = set() if is_lost else set(entry_ids)
+        item = b"" if is_forged or row is None or image is None else wakeups.item_of(row, image)
         actor = self._scheduler.current
         for process in self.processes:
             if actor is None or process is not actor.process:
                 waiting = {box.entry_id for boxes in process.own.get("mailboxes", {}).values() for box in boxes}
                 for entry_id in sorted(waiting if is_forged else waiting & woken):
                     self._count += 1
-                    self._scheduler.spawn(process, f"wakeup-{self._count}", partial(wakeups.wake, entry_id))
+                    self._scheduler.spawn(
+                        process, f"wakeup-{self._count}", partial(wakeups.wake, entry_id.encode() + item)
+                    )

@@ -67,8 +67,9 @@ def bell_proves_the_turn() -> Patches:
             self._state = replace(self._state, entries=(self._entry,))
         return image
 
-    def note(entry_id: str) -> None:
-        wake(entry_id)
+    def note(message: bytes) -> None:
+        wake(message)
+        entry_id = message.decode().partition("\n")[0]
         for box in itertools.chain(*wakeups._mailboxes.values()):
             box.entry_id = "woken" if box.entry_id == entry_id else box.entry_id
 

@@ -263,19 +263,27 @@ def test_poll_delay(position, min_poll_interval, poll_interval, waited, jitter):
     assert poll_delay(pace, 11 + waited, settings, jitter) >= delay
     assert poll_delay(pace, 10, settings, 0) == min(min_poll_interval, longest) / 2
     assert poll_delay(pace, 1e9, settings, 0) == longest / 2
-    assert poll_delay(pace, 10 + waited, settings, jitter, is_woken=True) == max(
-        delay, poll_interval * (0.5 + jitter / 2)
-    )
+    woken = poll_delay(pace, 10 + waited, settings, jitter, is_woken=True)
+    assert woken == pytest.approx(poll_interval * position * (0.5 + jitter / 2))
 
 
-def test_the_first_waiter_looks_after_half_of_the_time_it_has_waited():
-    """However long the holder takes, the waiter is late by a part of that; up to `poll_interval`."""
+def test_the_first_waiter_polls_after_a_sixteenth_of_the_time_it_has_waited():
+    """However long the holder takes, the waiter is late by a small part of that; up to `poll_interval`."""
     settings = LockSettings(min_poll_interval=0.01, poll_interval=0.1)
     pace = QueueProgress(1, 5.0)
 
-    delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.02, 0.05, 0.1, 0.2, 10)]
+    delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.02, 0.16, 0.32, 0.8, 1.6, 10)]
 
-    assert delays == pytest.approx([0.01, 0.01, 0.025, 0.05, 0.1, 0.1])
+    assert delays == pytest.approx([0.01, 0.01, 0.01, 0.02, 0.05, 0.1, 0.1])
+
+
+def test_the_first_waiter_expects_a_turn_as_long_as_the_last():
+    settings = LockSettings(min_poll_interval=0.01, poll_interval=10, max_poll_interval=10)
+    pace = QueueProgress(2, 4.0).seen(1, 5.0)
+
+    delays = [poll_delay(pace, 5 + waited, settings, 0) * 2 for waited in (0, 0.5, 0.9, 1, 1.6)]
+
+    assert delays == pytest.approx([0.5, 0.25, 0.9 / 16, 1 / 16, 0.1])
 
 
 def test_those_behind_look_by_the_pace_of_the_queue():
@@ -287,4 +295,4 @@ def test_those_behind_look_by_the_pace_of_the_queue():
     assert poll_delay(pace, 5.3, settings, 0) * 2 == pytest.approx(4.5 * 0.1)
     assert poll_delay(pace, 5.41, settings, 0) * 2 == pytest.approx(4.5 * 0.11)
     assert poll_delay(pace, 50.0, settings, 0) * 2 == pytest.approx(5 * 0.1)
-    assert poll_delay(pace.seen(1, 5.5), 5.5, settings, 0) * 2 == pytest.approx(0.5 * 0.2 / 4)
+    assert poll_delay(pace.seen(1, 5.5), 5.5, settings, 0) * 2 == pytest.approx(0.2 / 4 / 2)

@@ -284,7 +284,7 @@ def test_a_success_is_stored_as_ever_and_read_back():
     assert stored_success == {"M": {"owner": {"S": "host"}, **{name: {"N": n} for name, n in numbers.items()}}}
     assert lock_record.state_of(raw).success == success
     del stored_success["M"]["period_ms"]
-    assert lock_record.state_of(raw).unreadable == "success.period_ms is missing"
+    assert lock_record.state_of({**raw}).unreadable == "success.period_ms is missing"
 
 
 # What tells one lock from others in this process

@@ -52,7 +52,7 @@ class Listener:
     """What this process hears."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.heard: list[bytes] = []
         self.is_needed = True
 
     def listen(self) -> None:
@@ -92,7 +92,7 @@ def test_what_is_heard(folder: Path, listener: Listener) -> None:
     throw(folder / "me", b"\xff" * 1000)
     throw(folder / "me", b"")
     until(lambda: len(listener.heard) == 3)
-    assert listener.heard == ["first", "�" * 64, ""]
+    assert listener.heard == [b"first", b"\xff" * 1000, b""]
 
 
 def test_listens_only_while_a_caller_waits(folder: Path, listener: Listener) -> None:
@@ -252,12 +252,65 @@ def test_a_bell_wakes_the_waiter_that_it_names() -> None:
     waiters = [opened(row(key)) for key in ("a-1", "a-1", "a-2")]
     for i, waiter in enumerate(waiters):
         wakeups.listen_for_wakeups(waiter, f"entry-{i}")
-    wakeups.wake("entry-1")
-    wakeups.wake("entry")
-    wakeups.wake("")
+    wakeups.wake(b"entry-1")
+    wakeups.wake(b"entry")
+    wakeups.wake(b"")
     assert [waiter._must_read for waiter in waiters] == [False, True, False]
     for key, waiter in zip(("a-1", "a-1", "a-2"), waiters, strict=True):
         wakeups.close_mailbox(row(key), waiter)
+
+
+ITEM: Any = {
+    "account_id": {"S": "a-1 \n\u2028 é"},
+    "none": {"NULL": True},
+    "binary": {"B": b"\xff\0"},
+    "binaries": {"BS": [b"", b"\n"]},
+    "map": {"M": {"base64": {"S": "AA=="}, "list": {"L": [{"B": b"deep"}, {"N": "1.5"}, {"BOOL": False}]}}},
+}
+
+
+def sent(folder: Path, monkeypatch: pytest.MonkeyPatch, key: str, image: Any) -> bytes:
+    """Return the wake-up of the entry "you-1" that waits for the lock of an account."""
+    monkeypatch.setattr(wakeups, "process_of", lambda entry_id: entry_id.partition("-")[0])
+    with another(folder, "you") as you:
+        wakeups.send_wakeup(["you-1"], row(key), image)
+        message = you.recv(2**20)
+        assert is_silent(you)
+    return message
+
+
+def woken(key: str, message: bytes) -> tuple[Any, bool]:
+    """Return the item with which that wake-up wakes the entry "you-1" of the lock of an account, and whether it does.
+
+    The name of the process is part of the id of an entry.
+    """
+    waiter = opened(row(key))
+    waiter.entry_id = "you-1"
+    try:
+        wakeups.wake(message)
+        was_woken = waiter._is_woken
+        return waiter.wait(0), was_woken
+    finally:
+        wakeups.close_mailbox(row(key), waiter)
+
+
+def test_a_wakeup_carries_the_item(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert woken("a-1", sent(folder, monkeypatch, "a-1", ITEM)) == (ITEM, True)
+
+
+def test_an_item_counts_for_its_lock_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restore from a backup into another table, with the entries of those who wait."""
+    assert woken("a-1", sent(folder, monkeypatch, "a-2", ITEM)) == (None, True)
+
+
+def test_an_item_that_is_too_large_to_send(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = {**ITEM, "large": {"S": "x" * 70_000}}
+    assert sent(folder, monkeypatch, "a-1", large) == b"you-1"
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n", b"\n[", b"\n1", b"\n[1]", b"\n[1, 2]", b'\n{"a": 1, "b": 2}', b"\n\xff"])
+def test_a_wakeup_that_cannot_be_read_lets_the_waiter_poll(rest: bytes) -> None:
+    assert woken("a-1", b"you-1" + rest) == (None, True)
 
 
 def image(*claims: LockMode) -> dict[str, Any]:
@@ -282,7 +335,7 @@ ALONE, READER, SEAT = LockMode(), LockMode(SHARED), LockMode(permits=2)
 )
 def test_who_is_next(monkeypatch: Any, claims: list[LockMode], holders: list[str]) -> None:
     woken: list[str] = []
-    monkeypatch.setattr(wakeups, "send_wakeup", woken.extend)
+    monkeypatch.setattr(wakeups, "send_wakeup", lambda entry_ids, *_: woken.extend(entry_ids))
     wakeups.tell_waiters(row(), image(*claims))
     assert woken == holders
     assert [entry.id for entry in lock_record.state_in(image(*claims), "lock").holders] == holders
