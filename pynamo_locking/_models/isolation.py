@@ -148,7 +148,7 @@ class IsolatedReader:
 
     def read_all(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
         """Return the stored items of different keys, a hundred by each request; see `read`."""
-        return [*self.committed(model, list(zip(keys, self._stored(model, keys), strict=True)), self.resolver())]
+        return [*self.committed(model, list(zip(keys, self.stored(model, keys), strict=True)), self.resolver())]
 
     def resolver(self) -> Resolver:
         """Return what resolves the intents that one operation finds."""
@@ -194,11 +194,11 @@ class IsolatedReader:
     def _read_again(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
         """Read items that a query has found; one by one where batches are refused, which a query does not need."""
         try:
-            return self._stored(model, keys)
+            return self.stored(model, keys)
         except GetError:
             if len(keys) == 1:
                 raise
-            return [self._stored(model, [key])[0] for key in keys]
+            return [self.stored(model, [key])[0] for key in keys]
 
     def _is_in_the_future(self, record: TransactionRecord | None, intent: WriteIntent) -> bool:
         """Tell whether the intent belongs to an undecided transaction, which comes after everything read here."""
@@ -210,7 +210,8 @@ class IsolatedReader:
                 return False
         return resolution_of_intent(record) is IntentResolution.WAIT
 
-    def _stored(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
+    def stored(self, model: type[PlacedMixin], keys: Sequence[Image]) -> list[Image | None]:
+        """Read items as they are stored, a hundred by each request; see `committed`, and `read` for the errors."""
         connection = connection_of(model)
         table, ask = connection.table_name, connection.connection
         try:

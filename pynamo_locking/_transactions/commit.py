@@ -76,6 +76,7 @@ from pynamo_locking.exceptions import (
     Conflict,
     CorruptRow,
     OutcomeUnknown,
+    StaleVersion,
     TransactionAborted,
     TransactionConflict,
     UnknownFormat,
@@ -90,7 +91,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.write_outcome import Resolution
     from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.transaction_record import RecordTable
+    from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.options import TransactionOptions
 
@@ -646,6 +649,24 @@ class CommitRun:
                 self._note_commit()
             return found != self._options.id
         return False
+
+    def refused_items(self) -> dict[ItemKey, Image]:
+        """Return the items of a refused native transaction as they were then, without a request.
+
+        Those that had changed came with the refusal; the others are as they were read. Empty if the refusal had another
+        reason.
+        """
+        assembly = self._assembly
+        if assembly is None or not all(isinstance(why, StaleVersion) for why in assembly.explained.values()):
+            return {}
+        found: dict[ItemKey, Image] = {}
+        for i, row in assembly.by_key.items():
+            member, why = self._members[i], assembly.explained.get(id(row))
+            if isinstance(why, StaleVersion) and why.stored is not None:
+                found[member.identity] = why.stored[1]
+            elif row in assembly.unchanged and member.stored:
+                found[member.identity] = member.stored
+        return found
 
     def _note_commit(self) -> None:
         """Update the instances: the key shows that the transaction was committed, although the response was lost."""

@@ -224,6 +224,7 @@ class TransactionItems:
     locks: list[Lock[Any]] = field(default_factory=list, init=False)
     gone: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # what a `TransactWrite` deletes beside it
     undo: list[Callable[[], None]] = field(default_factory=list, init=False)  # of what a savepoint goes back on
+    refused: dict[ItemKey, Image] = field(default_factory=dict, init=False)  # as a refusal of the last attempt has them
     _checked: set[ItemKey] = field(default_factory=set, init=False)  # under every isolation
     _shared: set[ItemKey] = field(default_factory=set, init=False)
     _counted: dict[Any, Counted] = field(default_factory=dict, init=False)
@@ -264,12 +265,31 @@ class TransactionItems:
             for identity, key, each, member in zip(identities, keys, values, known, strict=True)
             if member is None
         }
-        images = self.reader.read_all(model, [key for key, _ in new.values()])
+        images = self._images(model, {identity: key for identity, (key, _) in new.items()})
         for (key, each), stored in zip(new.values(), images, strict=True):
             image = unexpired(model, stored)
             item = model(*each) if image is None else model.from_raw_data(copy_of(image))
             self._add(item, key, image)
         return [self.by_key[identity] for identity in identities]
+
+    def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
+        """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
+        known = {**self.refused, **self._granted()} if self.refused or self.locks else {}
+        self._checked.update(keys.keys() & self.refused.keys())  # they may be older than this attempt
+        read = iter(self.reader.stored(model, [key for identity, key in keys.items() if identity not in known]))
+        found = [(key, known[identity] if identity in known else next(read)) for identity, key in keys.items()]
+        return self.reader.committed(model, found, self.reader.resolver())
+
+    def _granted(self) -> dict[ItemKey, Image]:
+        """Return the items that came with the grants of their locks, and that were not written since."""
+        found: dict[ItemKey, Image] = {}
+        for handle in map(handle_of, self.locks):
+            row = handle.target.row
+            if handle.depth and handle.is_outermost and not row.may_create:
+                held = handle.held_entry()
+                if held.image is not None and held.possession.is_held:
+                    found[ItemKey.of(row.table, row.key)] = held.image
+        return found
 
     def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
         member = TransactionItem(item, key, base, self.reader, self._id)
@@ -495,6 +515,7 @@ class TransactionItems:
         """
         if not issubclass(model, LockableMixin):
             raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
+        self.refused.clear()  # what is read under a lock is read after the grant
         table = connection_of(model).table_name
         locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
         self._checked.update(locks.values() if locking.shared else ())

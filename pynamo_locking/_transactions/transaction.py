@@ -644,8 +644,9 @@ class Transaction:
                 `for_share` and asks for more.
 
         Cost: 1 consistent read the first time, none afterwards; 1 more and 1 write at most if another transaction has
-        an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; of an
-        absent item with a `LockAttribute` 2 refused writes more.
+        an intent on the item. With `for_update` and `for_share` 1 write to enter the queue, and 1 to leave it; if the
+        lock is in the item, the first one replaces the read. Of an absent item with a `LockAttribute` 2 refused writes
+        more.
         """
         wanted = locking(for_update=for_update, for_share=for_share, refuses_absent=False)
         [found] = self._read(model, [(hash_key, range_key)], wanted)

@@ -366,6 +366,7 @@ class Work:
         is_transaction: whether it is sent as one.
         item: the row of a work that is about one item.
         explained: why rows were refused, by their identity, if the work was.
+        unchanged: the rows that were not refused then.
     """
 
     kind: type[PynamoDBException] = TransactWriteError
@@ -387,6 +388,7 @@ class Work:
         self.connection, self.token, self.is_named, self.options = connection, token, is_named, options or {}
         self._resolver = resolver
         self.explained: dict[int, Exception] = {}
+        self.unchanged: Sequence[RowWrite] = ()
         self.ask(actions)
 
     def ask(self, actions: Sequence[RowWrite], guards: Sequence[RowWrite] = ()) -> None:
@@ -555,6 +557,7 @@ def _settle(work: Work, rows: Sequence[RowWrite], error: Exception, *, in_doubt:
         raise (work.unknown if in_doubt else work.failed)(error) from error
     errors = [row.explain(refusal) for row, refusal in refused]
     work.explained = {id(row): why for (row, _), why in zip(refused, errors, strict=True)}
+    work.unchanged = work.passed(rows, error)
     raise _gravest(errors) from error
 
 

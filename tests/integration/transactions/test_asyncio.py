@@ -170,7 +170,7 @@ async def test_many_items_at_once(cheap: Engine, for_update: bool) -> None:
                 purse.balance += change
                 await tx.save(purse)
     assert balances("a", "b") == [6, 4]
-    assert requests.by_operation["BatchGetItem"] == 1
+    assert requests.by_operation["BatchGetItem"] == (not for_update)  # or the grants bring the items
 
 
 # Locks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,7 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
-from tests.support.faults import Send, intercepted
+from tests.support.faults import Send, count_requests, intercepted
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers, balance
 from tests.support.transaction_models import (
@@ -585,3 +586,173 @@ def test_an_item_that_a_commit_has_to_read_is_kept_by_another(few: None, monkeyp
         with pytest.raises(TransactionConflict, match="safe") as caught:
             tx.commit()
     assert isinstance(caught.value, TransactWriteError)
+
+
+# The second attempt begins with what the refusal has shown
+
+
+def refused_once(party: Callable[[str], None], key: str) -> Callable[[], None]:
+    """Return what lets another party write an item the first time it is called."""
+    left = [party]
+
+    def write() -> None:
+        if left:
+            in_thread(partial(left.pop(), key))
+
+    return write
+
+
+def test_the_second_attempt_reads_nothing_again(real_engine: Engine) -> None:
+    """The refusal brings the item that has changed, and shows that the other one has not."""
+    purses(2)
+    intrude = refused_once(party_save, "p0")
+
+    @transactional()
+    def move(tx: Transaction) -> list[int]:
+        source, target = tx.get(Purse, "p0"), tx.get(Purse, "p1")
+        intrude()
+        source.balance -= 10
+        target.balance += 10
+        tx.save(source)
+        tx.save(target)
+        return [source.balance, target.balance]
+
+    before = balance("p0") + balance("p1")
+    with count_requests() as requests:
+        moved = move()
+    assert [operation for operation, _ in requests.bodies] == [
+        *["GetItem"] * 2,
+        "GetItem",  # of the other party
+        "UpdateItem",
+        *["TransactWriteItems"] * 2,
+    ]
+    assert moved == [balance("p0"), balance("p1")]
+    assert sum(moved) == before + 1
+
+
+def test_the_third_attempt_reads_again(memory: Engine) -> None:
+    """What the first refusal has shown is not new any more, after a pause."""
+    purses(2)
+    begun: list[int] = []
+
+    @transactional()
+    def move(tx: Transaction) -> None:
+        source, target = tx.get(Purse, "p0"), tx.get(Purse, "p1")
+        begun.append(source.balance)
+        if len(begun) < 3:
+            in_thread(partial(party_save, "p0"))
+        for item in (source, target):
+            item.balance += 1
+            tx.save(item)
+
+    with VirtualClock(), count_requests() as requests:
+        move()
+    assert begun == [begun[0], begun[0] + 1, begun[0] + 2]
+    reads = [body["Key"]["purse_id"]["S"] for operation, body in requests.bodies if operation == "GetItem"]
+    assert reads == ["p0", "p1", "p0", "p0", "p0", "p1"]  # the third and the fourth of the other party
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "read_committed"])
+def test_what_a_refusal_has_shown_is_checked_by_the_next_commit(memory: Engine, isolation: str) -> None:
+    """Under every isolation, since it may be older than the attempt: the second attempt only reads that item."""
+    purses(2)
+    begun: list[int] = []
+
+    @transactional(isolation=isolation)
+    def copy(tx: Transaction) -> None:
+        source, target = tx.get(Purse, "p0"), tx.get(Purse, "p1")
+        begun.append(source.balance)
+        if len(begun) < 3:
+            in_thread(partial(party_save, "p0"))
+        target.balance = source.balance
+        tx.save(target)
+        if len(begun) == 1:
+            source.balance += 0
+            tx.save(source)
+
+    with VirtualClock():
+        copy()
+    assert begun == [begun[0], begun[0] + 1, begun[0] + 2]
+    assert balance("p1") == balance("p0") == begun[-1]
+
+
+def test_an_item_is_read_under_its_lock_after_a_refusal(real_engine: Engine) -> None:
+    """The lock's grant brings the item, so that a read with `for_update` costs no read."""
+    purses(2)
+    begun: list[int] = []
+
+    @transactional()
+    def move(tx: Transaction) -> None:
+        is_first = not begun
+        if not is_first:
+            in_thread(partial(party_save, "p0"))  # since the refusal
+        source = tx.get(Purse, "p0", for_update=not is_first)
+        target = tx.get(Purse, "p1")
+        begun.append(source.balance)
+        if is_first:
+            in_thread(partial(party_save, "p0"))
+        for item in (source, target):
+            item.balance += 1
+            tx.save(item)
+
+    with count_requests() as requests:
+        move()
+    assert begun == [begun[0], begun[0] + 2]
+    assert requests.by_operation["GetItem"] == 5  # 3 of the first attempt and of the party in it, 1 of it, 1 of "p1"
+    assert requests.by_operation["TransactWriteItems"] == 2
+
+
+def test_an_item_with_its_lock_in_a_row_is_read_after_the_grant(memory: Engine) -> None:
+    """Not taken from the refusal: it may have changed since."""
+    memory.bind(RowLocks, Robot)
+    Robot("r").save()
+    Purse("p0").save()
+    begun: list[int] = []
+
+    def write() -> None:
+        Robot.get("r").update([Robot.total.add(1)])
+
+    @transactional()
+    def move(tx: Transaction) -> None:
+        is_first = not begun
+        if not is_first:
+            in_thread(write)  # since the refusal
+        robot = tx.get(Robot, "r", for_update=not is_first)
+        begun.append(robot.total)
+        if is_first:
+            in_thread(write)
+        robot.total += 1
+        tx.save(robot)
+        tx.save(Purse("p1"))
+
+    move()
+    assert begun == [0, 2]
+
+
+@pytest.mark.parametrize("is_together", [False, True])
+def test_the_grant_of_a_lock_brings_the_item(real_engine: Engine, is_together: bool) -> None:
+    for purse in purses(2):
+        with Purse.edit(purse.purse_id):  # so that it has a lock document
+            pass
+    with count_requests() as requests, transaction() as tx:
+        if is_together:
+            items = [item for item in tx.get_all(Purse, ["p0", "p1"], for_update=True) if item is not None]
+        else:
+            items = [tx.get(Purse, key, for_update=True) for key in ("p0", "p1")]
+        for item in items:
+            item.balance += 1
+            tx.save(item)
+    assert dict(requests.by_operation) == {"UpdateItem": 4, "TransactWriteItems": 1}
+
+
+def test_a_lock_that_was_held_before_brings_nothing(memory: Engine) -> None:
+    """The item may have been written under it."""
+    purses(1)
+    with Purse.locked("p0") as lock:
+        lock.item.update([Purse.balance.add(5)])
+        with transaction() as tx:
+            item = tx.get(Purse, "p0", for_update=True)
+            assert item.balance == balance("p0")
+            item.balance += 1
+            tx.save(item)
+    assert balance("p0") == item.balance
