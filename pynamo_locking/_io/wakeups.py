@@ -175,9 +175,11 @@ def send_wakeup(entry_ids: Iterable[str], row: LockRow | None = None, image: Ima
         image: the item as the release has left it.
     """
     if listening := other_listeners():
-        item = b"" if row is None or image is None else item_of(row, image)
+        item = b""
         for entry_id in entry_ids:
             if process_of(entry_id) in listening:
+                if row is not None and image is not None:
+                    item = item or item_of(row, image)
                 _send(process_of(entry_id), entry_id.encode(), item)
 
 
@@ -298,6 +300,11 @@ class Mailbox:
             wake = self.on_wakeup
         if wake is not None:
             wake()
+
+    def clear(self) -> None:
+        """Forget the wake-ups until now."""
+        with self._condition:
+            self._image, self._must_read = None, False
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` at the next wake-up; at once if there was one since the waiter polled last."""

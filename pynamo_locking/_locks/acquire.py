@@ -177,6 +177,7 @@ class Acquisition:
         """Take over the entry that the caller before us has stored for us, if it has, or watch the one it has left."""
         if self._caller is None:
             return
+        self._mailbox.clear()  # what has called it to lead tells nothing of its entry
         self._seen = self._caller.silent
         if (handed_over := local_queue.accept_handover(self._caller)) is not None:
             self._may_be_in = True
