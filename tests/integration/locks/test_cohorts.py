@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +15,10 @@ from pynamo_locking import LockSettings
 from pynamo_locking._core.lock_modes import WHOLE
 from pynamo_locking._core.lock_queue import QueueEntry
 from pynamo_locking._io import lock_requests, runtime
+from pynamo_locking._io.concurrency import TO_THREADS
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import local_queue
+from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ItemNotFound, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import with_item
@@ -181,6 +183,31 @@ async def test_tasks_are_served_in_order_of_arrival(plain_item_in_memory):
         await asyncio.gather(*tasks)
     assert served == list(range(100))
     assert counted.by_operation == {"UpdateItem": 103}  # 2 to enter for the first time, 1 to release
+
+
+def test_a_caller_that_is_called_to_lead_is_not_woken_in_the_queue(plain_item_in_memory):
+    """The caller behind it calls it once more, before it has come. That is no reason to read the item."""
+
+    def acquisition(settings: LockSettings) -> Any:
+        lock = Plain.locked("a", settings=settings)
+        return Acquisition(lock._handle.target.row, lock._handle.options).steps()
+
+    def granted(steps: Any) -> Any:
+        with pytest.raises(StopIteration) as done:
+            while True:
+                next(steps)
+        return done.value.value
+
+    first = granted(acquisition(LAZY))
+    other, called, behind = acquisition(ALONE), acquisition(LAZY), acquisition(LAZY)
+    next(other)
+    next(other)  # in the queue, as another process would be
+    next(called)  # in line
+    first.release()
+    with closing(other), closing(called), closing(behind):
+        next(behind)
+        assert next(called) is TO_THREADS
+        assert not next(called).mailbox._is_woken
 
 
 def test_callers_in_line_sleep(plain_item_in_memory, monkeypatch):
