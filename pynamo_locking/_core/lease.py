@@ -124,7 +124,7 @@ class LockSettings:
         poll_interval: the longest time between two polls of the first waiter, which polls after 1/16 of the time that
             it has waited; a poll costs half a read unit for each 4 KB of the item. Waiters further back poll less
             often. 0.1 s.
-        max_poll_interval: the longest time between two polls of any waiter that needs them. 2 s.
+        max_poll_interval: the longest time between two polls of any waiter, unless it is woken (`local_wakeups`). 2 s.
         max_callers_per_entry: how many callers of one process may share an entry of the queue. The first one reserves a
             ticket for each of them. The entry passes from caller to caller, in the order of arrival and without
             polling; then the next entry of the queue is served. A caller that arrives later waits for the next entry of

@@ -317,7 +317,8 @@ def poll_delay(
     """Return the time until the next poll: when our turn seems to come.
 
     So the first waiter is late only by a small part of its wait, waiters do not slow down a queue that moves fast, and
-    waiters far back poll seldom. Never longer than `poll_interval` for each position, and `max_poll_interval`.
+    waiters far back poll seldom. Never longer than `poll_interval` for each position, nor than
+    `max_poll_interval`, unless it is woken.
 
     Args:
         pace: how fast the queue moves.

@@ -351,9 +351,8 @@ def has_waiters(row: LockRow) -> bool:
     return bool(other_listeners())
 
 
-def listen_for_wakeups(mailbox: Mailbox, entry_id: str) -> None:
-    """Let other processes of this machine wake the waiter with that entry."""
-    mailbox.entry_id = entry_id
+def listen(entry_id: str) -> None:
+    """Let other processes of this machine wake the waiters of this process, one of which has that entry."""
     listener.listen(runtime.process_of(entry_id), wake, lambda: bool(_mailboxes))
 
 

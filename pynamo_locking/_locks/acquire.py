@@ -125,6 +125,7 @@ class Acquisition:
                 yield from self._wait_in_line(self._caller)
             yield TO_THREADS
             self._come_for_entry()
+            self._be_known()
             wakeups.open_mailbox(self._row, self._mailbox)
             while True:
                 image = self._handed_over if self._may_be_in else (yield from self._enter())
@@ -151,6 +152,10 @@ class Acquisition:
         """Let the wait time out now, from another thread."""
         self._deadline = self._patience.at = runtime.current.monotonic()
         self._mailbox.put(None)
+
+    def _be_known(self) -> None:
+        """Let a wake-up find the mailbox, even one that comes before the entry has been polled for."""
+        self._mailbox.entry_id = self._new.id if self._options.settings.local_wakeups else ""
 
     def _name_entry(self) -> NewEntry:
         return NewEntry(runtime.current.entry_id(), self._options.owner, self._options.lease, self._options.lock_mode)
@@ -442,7 +447,7 @@ class Acquisition:
         self._pace = self._pace.seen(position, now) if self._pace else QueueProgress(position, now)
         settings, is_woken = self._options.settings, False
         if settings.local_wakeups:
-            wakeups.listen_for_wakeups(self._mailbox, self._new.id)
+            wakeups.listen(self._new.id)
             # A lock in another row may be released by a transaction, which does not show who is next.
             is_woken = not self._row.may_create and wakeups.are_listening([self._new.id, *(each.id for each in ahead)])
         return poll_delay(self._pace, now, settings, runtime.current.jitter(), is_woken=is_woken)
@@ -545,6 +550,7 @@ class Acquisition:
         self._leave()
         self._entry, self._may_be_in, self._forks = None, False, runtime.forks
         self._new, self._mailbox.ticket = self._name_entry(), None
+        self._be_known()
         if self._caller is not None:
             self._caller.new = self._new
 

@@ -150,9 +150,10 @@ def transactional(
 
     Args:
         function: the function, for ``@transactional`` without parentheses.
-        attempts: the maximum number of attempts; 10 unless set. After the refusal of up to 100 actions the second
-            attempt begins at once, with the items that came with the refusal in place of reads. Before others there is
-            a pause of full jitter: up to 0.1 s, doubled each time, at most 2 s.
+        attempts: the maximum number of attempts; 10 unless set. If the first one was a native transaction (2 to 100
+            actions) and an item was stale, the second attempt begins at once, with the items that came with the refusal
+            in place of reads. Before others there is a pause of full jitter: up to 0.1 s, doubled each time, at most
+            2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
@@ -237,8 +238,9 @@ class RetryLoop:
         if self._number == self._most:
             gave_up(error, "transactional()", self._most)
             return None
+        commit, is_first = self.begun._commit, self._number == 1
         self._number += 1
-        self._refused = {} if self._refused or self.begun._commit is None else self.begun._commit.refused_items()
+        self._refused = commit.refused_items() if is_first and commit is not None else {}
         return 0.0 if self._refused else backoff(self._number - 1, runtime.current.jitter())
 
     def doubt_with(self, error: Exception) -> OutcomeUnknown | None:

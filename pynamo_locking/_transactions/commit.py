@@ -653,8 +653,8 @@ class CommitRun:
     def refused_items(self) -> dict[ItemKey, Image]:
         """Return the items of a refused native transaction as they were then, without a request.
 
-        Those that had changed came with the refusal; the others are as they were read. Empty if the refusal had another
-        reason.
+        Those that had changed came with the refusal; the others are as they were read, if their version was checked.
+        Without guards, of which a query needs the newest state. Empty if the refusal had another reason.
         """
         assembly = self._assembly
         if assembly is None or not all(isinstance(why, StaleVersion) for why in assembly.explained.values()):
@@ -662,6 +662,8 @@ class CommitRun:
         found: dict[ItemKey, Image] = {}
         for i, row in assembly.by_key.items():
             member, why = self._members[i], assembly.explained.get(id(row))
+            if is_own_row(member) or row.write is None or not row.write.part.is_checked:
+                continue
             if isinstance(why, StaleVersion) and why.stored is not None:
                 found[member.identity] = why.stored[1]
             elif row in assembly.unchanged and member.stored:

@@ -29,6 +29,7 @@ from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.conditions import size_of
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
+from pynamo_locking._locks.held_lock import holds_nothing
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.isolation import stored_pages, stored_rows
@@ -274,8 +275,10 @@ class TransactionItems:
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
-        known = {**self.refused, **self._granted()} if self.refused or self.locks else {}
+        if self.locks or not holds_nothing():
+            self.refused.clear()  # what is read under a lock is read after the grant
         self._checked.update(keys.keys() & self.refused.keys())  # they may be older than this attempt
+        known = {**self.refused, **self._granted()}
         read = iter(self.reader.stored(model, [key for identity, key in keys.items() if identity not in known]))
         found = [(key, known[identity] if identity in known else next(read)) for identity, key in keys.items()]
         return self.reader.committed(model, found, self.reader.resolver())
@@ -287,8 +290,9 @@ class TransactionItems:
             row = handle.target.row
             if handle.depth and handle.is_outermost and not row.may_create:
                 held = handle.held_entry()
-                if held.image is not None and held.possession.is_held:
-                    found[ItemKey.of(row.table, row.key)] = held.image
+                image = held.image  # a write in another thread forgets it
+                if image is not None and held.remaining:
+                    found[ItemKey.of(row.table, row.key)] = image
         return found
 
     def _add(self, item: GuardedMixin, key: Image, base: Image | Unread | None) -> TransactionItem:
@@ -515,7 +519,6 @@ class TransactionItems:
         """
         if not issubclass(model, LockableMixin):
             raise ConfigurationError(f"{model.__name__} has no lock for {locking}: derive it from LockableModel.")
-        self.refused.clear()  # what is read under a lock is read after the grant
         table = connection_of(model).table_name
         locks = {model.locked(*each, shared=locking.shared): ItemKey.of(table, key_of(model, *each)) for each in values}
         self._checked.update(locks.values() if locking.shared else ())

@@ -630,8 +630,8 @@ def test_the_second_attempt_reads_nothing_again(real_engine: Engine) -> None:
     assert sum(moved) == before + 1
 
 
-def test_the_third_attempt_reads_again(memory: Engine) -> None:
-    """What the first refusal has shown is not new any more, after a pause."""
+def test_later_attempts_read_again(memory: Engine) -> None:
+    """What a refusal has shown is not new any more, after a pause."""
     purses(2)
     begun: list[int] = []
 
@@ -639,7 +639,7 @@ def test_the_third_attempt_reads_again(memory: Engine) -> None:
     def move(tx: Transaction) -> None:
         source, target = tx.get(Purse, "p0"), tx.get(Purse, "p1")
         begun.append(source.balance)
-        if len(begun) < 3:
+        if len(begun) < 4:
             in_thread(partial(party_save, "p0"))
         for item in (source, target):
             item.balance += 1
@@ -647,9 +647,55 @@ def test_the_third_attempt_reads_again(memory: Engine) -> None:
 
     with VirtualClock(), count_requests() as requests:
         move()
-    assert begun == [begun[0], begun[0] + 1, begun[0] + 2]
+    assert begun == [begun[0] + i for i in range(4)]
     reads = [body["Key"]["purse_id"]["S"] for operation, body in requests.bodies if operation == "GetItem"]
-    assert reads == ["p0", "p1", "p0", "p0", "p0", "p1"]  # the third and the fourth of the other party
+    others = ["p0"]  # of the other party
+    assert reads == ["p0", "p1", *others, *others, "p0", "p1", *others, "p0", "p1"]
+
+
+def test_an_item_whose_version_was_not_checked_is_read_again(memory: Engine) -> None:
+    """That its condition held does not show what it was."""
+    purses(2)
+    begun: list[int] = []
+
+    @transactional(isolation="read_committed")
+    def move(tx: Transaction) -> None:
+        source, target = tx.get(Purse, "p0"), tx.get(Purse, "p1")
+        begun.append(source.balance)
+        if len(begun) == 1:
+            in_thread(partial(party_save, "p0"))
+            in_thread(partial(party_save, "p1"))
+        tx.update(source, [Purse.balance.add(10)], add_version_condition=False)
+        target.balance += 1
+        tx.save(target)
+
+    with count_requests() as requests:
+        move()
+    assert begun == [begun[0], begun[0] + 1]
+    assert requests.by_operation["TransactWriteItems"] == 2
+    assert requests.by_operation["GetItem"] == 5  # 2, 2 of the other party, and "p0" again
+
+
+def test_an_item_is_read_after_the_grant_of_a_lock_of_the_function(memory: Engine) -> None:
+    """And is not taken from the refusal before: its last holder may have changed it."""
+    purses(2)
+    begun: list[int] = []
+
+    @transactional()
+    def move(tx: Transaction) -> None:
+        if begun:
+            in_thread(partial(party_save, "p0"))  # since the refusal
+        with Purse.locked("p1"):
+            source = tx.get(Purse, "p0")
+            begun.append(source.balance)
+            if len(begun) == 1:
+                in_thread(partial(party_save, "p0"))
+            tx.check(Purse.get("p1", consistent_read=True))
+            source.balance += 1
+            tx.save(source)
+
+    move()
+    assert begun == [begun[0], begun[0] + 2]
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "read_committed"])

@@ -251,7 +251,7 @@ def test_a_world_without_bells(folder: Path, listener: Listener, monkeypatch: An
 def test_a_bell_wakes_the_waiter_that_it_names() -> None:
     waiters = [opened(row(key)) for key in ("a-1", "a-1", "a-2")]
     for i, waiter in enumerate(waiters):
-        wakeups.listen_for_wakeups(waiter, f"entry-{i}")
+        waiter.entry_id = f"entry-{i}"
     wakeups.wake(b"entry-1")
     wakeups.wake(b"entry")
     wakeups.wake(b"")
