@@ -275,7 +275,7 @@ class TransactionItems:
 
     def _images(self, model: type[GuardedMixin], keys: Mapping[ItemKey, Image]) -> Iterator[Image | None]:
         """Yield the committed items of some keys, and read those that came neither with a lock nor with a refusal."""
-        if self.locks or not holds_nothing():
+        if self.refused and (self.locks or not holds_nothing()):
             self.refused.clear()  # what is read under a lock is read after the grant
         self._checked.update(keys.keys() & self.refused.keys())  # they may be older than this attempt
         known = {**self.refused, **self._granted()}
