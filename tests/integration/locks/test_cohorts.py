@@ -100,7 +100,8 @@ def test_the_order_between_processes(plain_item_in_memory, block, order):
     So before a caller with j others of its process in line are served, of each other process that has come later, at
     most (j // block + 1) * block callers.
     """
-    settings, served, threads = LockSettings(max_callers_per_entry=block), list[str](), list[threading.Thread]()
+    settings, served = LockSettings(max_callers_per_entry=block, lease=1000, wait=1000), list[str]()
+    threads = list[threading.Thread]()
     came = ["b0", "a1", "b1", "a2", "b2", "a3", "b3", "a4", "b4", "a5", "b5"]
 
     def take(name: str) -> None:
@@ -121,6 +122,7 @@ def test_the_order_between_processes(plain_item_in_memory, block, order):
                 threads.append(threading.Thread(target=take, args=(name,)))
                 threads[-1].start()
                 until(lambda: have_arrived() == len(threads), f"the arrival of {name}")
+            clock.auto_jump = True  # a caller that misses a release while it comes for its entry polls
         for thread in threads:
             thread.join(PATIENCE)
     assert served == order.split()
@@ -423,7 +425,7 @@ async def test_tasks_leave_the_line_in_their_loop(plain_item_in_memory, monkeypa
     await asyncio.to_thread(until_queued, Plain, "a", 2)
     tasks = [asyncio.create_task(work(100 if how == "cancelled" else 0.05)) for _ in range(100)]
     await asyncio.sleep(0)
-    assert len(in_line(Plain, "a")) == 100
+    assert how == "over" or len(in_line(Plain, "a")) == 100
     gc.collect()  # what other tests have left behind is removed by a thread
     monkeypatch.setattr(runtime.Runtime, "spawn", spawn)
     with count_requests() as counted:
@@ -432,6 +434,7 @@ async def test_tasks_leave_the_line_in_their_loop(plain_item_in_memory, monkeypa
         ended = await asyncio.gather(*tasks, return_exceptions=True)
     monkeypatch.undo()
     assert {type(error) for error in ended} == {asyncio.CancelledError if how == "cancelled" else LockTimeout}
+    assert how == "cancelled" or all("other callers of this process were first" in str(error) for error in ended)
     assert (started, counted.by_operation, in_line(Plain, "a")) == ([], {}, [])
     leader.cancel()
     await asyncio.wait([leader])
