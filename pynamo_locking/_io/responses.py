@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import re
@@ -32,6 +31,7 @@ from pynamo_locking._core.dynamodb import (
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
+from pynamo_locking._io.stored_rows import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -222,23 +222,8 @@ def take_items(response_dict: dict[str, Any], customized_response_dict: dict[str
         items = {name: body.pop(name) for name in _ITEMS if body.get(name) is not None}
         if not items:
             return
-        has_binary = b'"B"' in text or b'"BS"' in text
-        customized_response_dict |= _decoded(items) if has_binary else items
+        customized_response_dict |= decoded(items, text)
         response_dict["body"] = json.dumps(body).encode()
-
-
-def _decoded(stored: Any) -> Any:
-    """Return items with their binary values as bytes. No other type has a text where a binary value has it."""
-    if isinstance(stored, list):
-        return [_decoded(each) for each in stored]
-    if not isinstance(stored, dict):
-        return stored
-    match [*stored.items()]:
-        case [("B", str(text))]:
-            return {"B": base64.b64decode(text)}
-        case [("BS", [str(), *_] as texts)]:
-            return {"BS": [base64.b64decode(text) for text in texts]}
-    return {name: _decoded(value) for name, value in stored.items()}
 
 
 # Errors that a retry cannot mend: requests that DynamoDB refuses for good, and items of other programs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from contextlib import suppress
 from operator import attrgetter
@@ -47,6 +48,30 @@ def format_of(stored: Mapping[str, Any]) -> int:
     if not 0 < number_ <= _MOST_FORMATS:
         raise ValueError(number_)
     return number_
+
+
+def decoded(stored: Any, text: bytes) -> Any:
+    """Return items that were read from a text in JSON, with their binary values as bytes."""
+    return _decoded(stored) if b'"B"' in text or b'"BS"' in text else stored
+
+
+def _decoded(stored: Any) -> Any:
+    """No value of another type has a text where a binary value has it."""
+    if isinstance(stored, list):
+        return [_decoded(each) for each in stored]
+    if not isinstance(stored, dict):
+        return stored
+    match [*stored.items()]:
+        case [("B", str(text))]:
+            return {"B": base64.b64decode(text)}
+        case [("BS", [str(), *_] as texts)]:
+            return {"BS": [base64.b64decode(text) for text in texts]}
+    return {name: _decoded(value) for name, value in stored.items()}
+
+
+def encoded(value: bytes) -> str:
+    """Return a binary value as it stands in JSON."""
+    return base64.b64encode(value).decode()
 
 
 class Stored(Value):

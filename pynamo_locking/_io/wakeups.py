@@ -13,7 +13,6 @@ Rejected: the id alone, after which each waiter reads the item between a release
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import logging
@@ -28,6 +27,7 @@ from pynamo_locking._core.lock_modes import WHOLE, front
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._io.runtime import process_of
+from pynamo_locking._io.stored_rows import decoded, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,9 +48,6 @@ _IDLE_S: Final = 5.0
 
 #: The longest wake-up, in bytes: an item that makes it longer is not sent.
 _LONGEST: Final = 64 * 1024
-
-#: How a binary value stands in a wake-up. DynamoDB's form has a map in each place where it has a name of a user.
-_BINARY: Final = "base64"
 
 
 @functools.cache
@@ -202,24 +199,15 @@ def _send(name: str, entry_id: bytes = b"", item: bytes = b"") -> None:
 
 def item_of(row: LockRow, image: Image) -> bytes:
     """Return what follows the id of an entry in a wake-up: the lock, and its item."""
-    return f"\n{json.dumps([repr(row.identity), image], default=_encode_binary)}".encode()
-
-
-def _encode_binary(value: bytes) -> dict[str, str]:
-    return {_BINARY: base64.b64encode(value).decode()}
-
-
-def _decode_binary(stored: dict[str, Any]) -> Any:
-    text = stored.get(_BINARY)
-    return base64.b64decode(text) if isinstance(text, str) else stored
+    return f"\n{json.dumps([repr(row.identity), image], default=encoded)}".encode()
 
 
 def _item_in(message: bytes) -> tuple[str, Image | None]:
     """Return the lock and the item that a wake-up carries; nothing if it carries none."""
     with suppress(ValueError, TypeError):
-        lock, image = json.loads(message, object_hook=_decode_binary)
+        lock, image = json.loads(message)
         if isinstance(image, dict):
-            return str(lock), image
+            return str(lock), decoded(image, message)
     return "", None
 
 
