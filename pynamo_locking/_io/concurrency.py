@@ -13,6 +13,7 @@ import contextvars
 import inspect
 import logging
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -298,6 +299,26 @@ class SerialCalls:
         """Do the work in this thread once no other thread does any: a task may have left one behind."""
         with self._doing:
             return work()
+
+
+class _Beginning(threading.local):
+    """Lets the tasks of a loop begin one at a time, in order of arrival. A thread keeps that of its last loop."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    turn: asyncio.Lock
+
+
+_beginning = _Beginning()
+
+
+async def begin_in_turn() -> None:
+    """Let one task of this loop begin in each of its passes: a thousand in one pass would hold up all others."""
+    loop: asyncio.AbstractEventLoop = _asyncio().get_running_loop()
+    if _beginning.loop is not loop:
+        _beginning.loop, _beginning.turn = loop, _asyncio().Lock()
+    turn = _beginning.turn
+    await turn.acquire()
+    loop.call_soon(turn.release)
 
 
 async def spend(pause: Pause) -> Image | None:

@@ -173,7 +173,8 @@ class LockHandle(Generic[M]):
             raise
 
     async def aacquire(self, wait: Duration | None) -> None:
-        """As `_acquire`, but make requests in threads."""
+        """As `acquire`, but make requests in threads."""
+        await concurrency.begin_in_turn()
         options, before = self._options_for(wait), None
         try:
             self._begin()
