@@ -12,9 +12,9 @@ import pytest
 from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
 from pynamo_locking._locks.acquire import Acquisition
-from tests.support.faults import count_requests
+from tests.support.faults import count_requests, intercepted
 from tests.support.local_wakeups import names, own_wakeups, throw
-from tests.support.workers import Beside, Locks, Plain, Remote, crew, until, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Remote, crew, until, until_queued
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +116,31 @@ def test_a_waiter_that_is_woken_makes_no_read(dynoxide, folder):
         holder.call("leave", "a")
         assert found.result() == (7, "\u2028")
         assert dict(counted.by_operation) == {**before, "UpdateItem": before["UpdateItem"] + 1}  # its own release
+
+
+def test_a_release_before_the_waiter_has_slept(dynoxide, folder):
+    """It comes between the answer to the request that enters the queue, and the first pause."""
+    dynoxide.bind(Plain)
+    Plain("a").save()
+    Plain("b").save()
+    with crew(dynoxide, 1, Plain) as [holder], ThreadPoolExecutor(2) as pool:
+        for key in "ab":
+            holder.call("enter", Plain, key, settings=LAZY)
+        other = pool.submit(lambda: Plain.locked("b", settings=LAZY).acquire().release())
+        until(lambda: names(folder), "a waiter of this process that listens")
+
+        def release_at_once(send: Any, operation: str, kwargs: dict[str, Any]) -> Any:
+            answer = send()
+            if operation == "UpdateItem" and left:
+                holder.call("leave", left.pop())
+            return answer
+
+        left = ["a"]
+        with intercepted(release_at_once):
+            ticket = waiter(Plain, replace(LAZY, wait=PATIENCE), is_task=False)
+        assert (ticket, left) == (Plain.lock_state("a").next_ticket - 1, [])
+        holder.call("leave", "b")
+        other.result()
 
 
 @pytest.mark.parametrize("is_task", [False, True])
