@@ -136,10 +136,12 @@ def test_a_release_before_the_waiter_has_slept(dynoxide, folder):
             return answer
 
         left = ["a"]
-        with intercepted(release_at_once):
-            ticket = waiter(Plain, replace(LAZY, wait=PATIENCE), is_task=False)
+        try:
+            with intercepted(release_at_once):
+                ticket = waiter(Plain, replace(LAZY, wait=PATIENCE), is_task=False)
+        finally:
+            holder.call("leave", "b")
         assert (ticket, left) == (Plain.lock_state("a").next_ticket - 1, [])
-        holder.call("leave", "b")
         other.result()
 
 
