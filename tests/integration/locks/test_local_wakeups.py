@@ -137,11 +137,12 @@ def test_a_release_before_the_waiter_has_slept(dynoxide, folder):
 
         left = ["a"]
         try:
-            with intercepted(release_at_once):
+            with intercepted(release_at_once), count_requests() as counted:
                 ticket = waiter(Plain, replace(LAZY, wait=PATIENCE), is_task=False)
         finally:
             holder.call("leave", "b")
         assert (ticket, left) == (Plain.lock_state("a").next_ticket - 1, [])
+        assert counted.by_operation == {"UpdateItem": 2}  # to enter, and to release
         other.result()
 
 
