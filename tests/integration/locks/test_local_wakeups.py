@@ -128,11 +128,14 @@ def test_a_release_before_the_waiter_has_slept(dynoxide, folder):
             holder.call("enter", Plain, key, settings=LAZY)
         other = pool.submit(lambda: Plain.locked("b", settings=LAZY).acquire().release())
         until(lambda: names(folder), "a waiter of this process that listens")
+        [socket] = folder.iterdir()
 
         def release_at_once(send: Any, operation: str, kwargs: dict[str, Any]) -> Any:
             answer = send()
             if operation == "UpdateItem" and left:
                 holder.call("leave", left.pop())
+                throw(socket, Plain.lock_state("b").entries[1].id.encode())  # its look follows that wake-up
+                until(lambda: counted.by_operation["GetItem"] == 2, "a look")
             return answer
 
         left = ["a"]
@@ -142,7 +145,7 @@ def test_a_release_before_the_waiter_has_slept(dynoxide, folder):
         finally:
             holder.call("leave", "b")
         assert (ticket, left) == (Plain.lock_state("a").next_ticket - 1, [])
-        assert counted.by_operation == {"UpdateItem": 2}  # to enter, and to release
+        assert counted.by_operation == {"UpdateItem": 2, "GetItem": 2}  # the latter for "b"
         other.result()
 
 
