@@ -199,7 +199,7 @@ class Evicted(LockEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Released(LockEvent):
-    """We released a lock that we held.
+    """We released a lock that we held, or detached it.
 
     Attributes:
         held_ms: since we acquired it, in ms; None if there was no subscriber then, or if it was released before the
@@ -207,6 +207,7 @@ class Released(LockEvent):
         renewals: how many renewals were sent, also while we waited.
         writes: how many guarded writes were made under it, including a write that released it.
         is_confirmed: whether DynamoDB confirmed it. If not, waiters may have to wait until the lease ends.
+        is_detached: whether the lock is still held, by whoever has its token (`Lock.detach`).
         consumed_units: as in `Attempt`; None as well if a write of the item released the lock.
     """
 
@@ -214,6 +215,7 @@ class Released(LockEvent):
     renewals: int
     writes: int
     is_confirmed: bool
+    is_detached: bool
     consumed_units: float | None
 
 

@@ -62,6 +62,7 @@ class QueueEntry:
         members: how many callers of one process share it: they get this ticket and those that follow it.
         entered_ms: when it was stored in the queue, by the owner's wall clock, in ms since the epoch.
         granted_ms: when it was granted the lock, by that clock; None until a renewal has stored it.
+        token_id: the id of the entry that was stored for a token (`Lock.detach`), if it is that or has taken its place.
     """
 
     id: str
@@ -76,6 +77,12 @@ class QueueEntry:
     members: int = 1
     entered_ms: int = 0
     granted_ms: int | None = None
+    token_id: str = ""
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether the lock was detached, and nobody has attached it since."""
+        return self.token_id == self.id
 
     @property
     def last_ticket(self) -> int:

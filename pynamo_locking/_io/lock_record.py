@@ -105,6 +105,7 @@ GRANTED = "g"
 WRITES = "w"
 MEMBERS = "n"
 PERMITS = "p"
+DETACHED = "d"
 LOWER = "lo"
 UPPER = "hi"
 
@@ -165,6 +166,7 @@ _FACTS: Final[Codec[dict[str, Any]]] = Codec(
     heartbeats=Field(BEAT, INTEGER),
     writes=Field(WRITES, INTEGER),
     members=Field(MEMBERS, whole_within(1, MOST_WAITERS), 1),
+    token_id=Field(DETACHED, TEXT, ""),
 )
 _SUCCESS: Final = Codec(
     RunRecord,
@@ -189,22 +191,40 @@ def growth(entry: QueueEntry) -> int:
     return GROWTH + (LONGEST_OWNER - len(entry.owner.encode()) if entry.lock_mode == WHOLE else 0)
 
 
-def new_entry(
-    owner: str, lock_mode: LockMode, lease: float, now_ms: int, members: int = 1, ticket: int | None = None
+def new_entry(  # noqa: PLR0913 - all that an entry has
+    owner: str,
+    lock_mode: LockMode,
+    lease: float,
+    now_ms: int,
+    members: int = 1,
+    ticket: int | None = None,
+    *,
+    heartbeats: int = 0,
+    writes: int = 0,
+    token_id: str = "",
 ) -> dict[str, Any]:
     """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
     facts = SimpleNamespace(
         owner=owner,
         lease_ms=int(lease * 1000),
-        heartbeats=0,
+        heartbeats=heartbeats,
         entered_ms=now_ms,
         renewed_ms=0,
         granted_ms=None,
-        writes=0,
+        writes=writes,
         members=members,
+        token_id=token_id,
     )
     stored = {"M": _FACTS.encode(facts) | ({} if lock_mode == WHOLE else _LOCK_MODE.encode(lock_mode))}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
+
+
+def stored_lock_mode(lock_mode: LockMode) -> dict[str, Any]:
+    return _LOCK_MODE.encode(lock_mode)
+
+
+def lock_mode_of(stored: Mapping[str, Any]) -> LockMode:
+    return _LOCK_MODE.decode(stored)
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:

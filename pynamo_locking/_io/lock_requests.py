@@ -31,13 +31,26 @@ class NewEntry(NamedTuple):
     lease: float
     lock_mode: LockMode = WHOLE
     members: int = 1
+    heartbeats: int = 0
+    writes: int = 0
+    token_id: str = ""
 
     def standing_for(self, members: int) -> NewEntry:
         """Return the same entry for so many callers."""
         return self if members == self.members else self._replace(members=members)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
-        return lock_record.new_entry(self.owner, self.lock_mode, self.lease, now_ms, self.members, ticket)
+        return lock_record.new_entry(
+            self.owner,
+            self.lock_mode,
+            self.lease,
+            now_ms,
+            self.members,
+            ticket,
+            heartbeats=self.heartbeats,
+            writes=self.writes,
+            token_id=self.token_id,
+        )
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:
@@ -114,6 +127,17 @@ def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None
     """
     clause, given = following(row, new, ticket)
     return _update(row, protocol.HAND_OVER + clause, mine(entry) | given)
+
+
+def move(row: LockRow, entry_id: str, ticket: int, new: NewEntry, token_id: str = "") -> Image:
+    """Let a new entry take the place of one in the queue, with its ticket.
+
+    Refused if that entry is gone, or was not stored for the token that is named.
+    """
+    clause, given = following(row, new, ticket)
+    if token_id:
+        clause, given = clause + protocol.OF_TOKEN, given | {":token": {"S": token_id}}
+    return _update(row, protocol.HAND_OVER + clause, {"#me": entry_id, ":ticket": number(ticket)} | given)
 
 
 def following(row: LockRow, new: NewEntry, ticket: int | None) -> tuple[Clause, dict[str, Any]]:

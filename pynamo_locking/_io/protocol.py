@@ -45,6 +45,7 @@ NAMES: Final = {
     "#r": lock_record.RENEWED,
     "#g": lock_record.GRANTED,
     "#w": lock_record.WRITES,
+    "#token": lock_record.DETACHED,
     "#mode": lock_record.MODE,
     "#ends": lock_record.LEASE_ENDS,
 }
@@ -185,6 +186,10 @@ ADD_NEXT_ENTRY_AT_THE_END: Final = Clause(
     set_="#l.#q.#you = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members"
 )
 HAND_OVER: Final = OWN_ENTRY + REMOVE_ENTRY + FORMAT_KEPT
+
+# Detach and attach: an entry with another id has the ticket from now on
+
+OF_TOKEN: Final = Clause(if_="#l.#q.#me[1].#token = :token")
 
 # Downgrade. It counts as a write, so that no late copy of an earlier write is applied.
 

@@ -132,6 +132,13 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
     return {attribute.attr_type: stored}
 
 
+def deserialized_key(model: type[Model], key: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the values of a key in DynamoDB's form: the hash key, and the range key or None."""
+    values = [each.deserialize(each.get_value(key[each.attr_name])) for each in stored_keys(model)]
+    hash_key, range_key = (*values, None)[:2]
+    return hash_key, range_key
+
+
 def hash_key_of(model: type[Model], hash_key: Any) -> dict[str, Any]:
     """Return an item's hash key in DynamoDB's form; `ConfigurationError` for a model without a range key."""
     hash_attribute = hash_attribute_of(model)

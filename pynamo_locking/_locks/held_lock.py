@@ -415,9 +415,9 @@ class HeldEntry:
             self.depth -= 1
             return self.depth == 0
 
-    def end(self, *, is_confirmed: bool = True) -> None:
-        """Note that we have removed the entry, or will; nothing renews it any more."""
-        self._know(EntryOwnership.over, is_confirmed=is_confirmed)
+    def end(self, *, is_confirmed: bool = True, is_detached: bool = False) -> None:
+        """Note that we have removed the entry, or will, or have detached it; nothing renews it any more."""
+        self._know(EntryOwnership.over, is_confirmed=is_confirmed, is_detached=is_detached)
 
     def lose(self, reason: str) -> None:
         self._know(lambda known: known.lost(reason))
@@ -431,7 +431,13 @@ class HeldEntry:
         """See `EntryOwnership.deleting`."""
         self._know(lambda known: known.deleting(expected))
 
-    def _know(self, change: Callable[[EntryOwnership], EntryOwnership], *, is_confirmed: bool = True) -> None:
+    def _know(
+        self,
+        change: Callable[[EntryOwnership], EntryOwnership],
+        *,
+        is_confirmed: bool = True,
+        is_detached: bool = False,
+    ) -> None:
         """Note what is known from now on. The end is reported once, outside of the mutex."""
         with self._mutex:
             before, self.possession = self.possession, change(self.possession)
@@ -445,7 +451,7 @@ class HeldEntry:
         if before.is_held and now.reason:
             self._tell_of_loss()
         elif before.is_held and now.is_over and event_stream.listeners:
-            lock_events.released(self, is_confirmed=is_confirmed)
+            lock_events.released(self, is_confirmed=is_confirmed, is_detached=is_detached)
 
     def _tell_of_loss(self) -> None:
         reason = self.possession.reason

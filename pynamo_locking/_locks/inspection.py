@@ -159,6 +159,7 @@ def _shown_entry(entry: QueueEntry, held_s: float | None = None) -> Shown:
     return {
         "ticket": entry.ticket,
         "callers": entry.members,
+        "is_detached": entry.is_detached,
         "owner": entry.owner,
         "mode": entry.mode,
         "permits": lock_mode.permits,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
+from pynamo_locking._core.lease import RENEW_AFTER, Duration, check_lease, is_count, seconds
 from pynamo_locking._io import concurrency, event_stream, runtime
-from pynamo_locking._locks import acquire, fencing, heartbeat, held_lock, lock_events
+from pynamo_locking._locks import acquire, detach, fencing, heartbeat, held_lock, lock_events
 from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.detach import Attachment
 from pynamo_locking._locks.held_lock import held_by_this_context
 from pynamo_locking._locks.options import M
 from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
@@ -146,7 +147,7 @@ class LockHandle(Generic[M]):
         self.entry: HeldEntry | None = None
         self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
-        self._attempt: Acquisition | None = None
+        self._attempt: Acquisition | Attachment | None = None
 
     # Acquiring
 
@@ -229,8 +230,12 @@ class LockHandle(Generic[M]):
             held.on_lost.append(self.on_lost)
         return held
 
+    def _attempt_with(self, options: LockOptions) -> Acquisition | Attachment:
+        row, token = self.target.row, options.token
+        return Acquisition(row, options) if token is None else Attachment(row, options, token)
+
     def _take(self, options: LockOptions) -> HeldEntry:
-        attempt = self._attempt = Acquisition(self.target.row, options)
+        attempt = self._attempt = self._attempt_with(options)
         if self._is_cut_short:
             attempt.cut_short()
         with self._reported(options):
@@ -238,7 +243,7 @@ class LockHandle(Generic[M]):
 
     async def _atake(self, options: LockOptions) -> HeldEntry:
         party = runtime.current.party()
-        attempt = self._attempt = Acquisition(self.target.row, options)
+        attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
             held = await acquire.acquire_in_task(attempt.steps(), self._hold)
         held.party = party  # not the thread of the last request
@@ -432,6 +437,11 @@ class LockHandle(Generic[M]):
         if self.is_awaited and acquire.current() is not None:
             raise self.must_await(method, instead)
         return held
+
+    def detach(self, held: HeldEntry, lease: Duration | None) -> str:
+        lease_s = held.entry.lease if lease is None else seconds(lease, "lease")
+        check_lease(lease_s, self.options.settings)
+        return detach.detach(held, self.target, lease_s)
 
     def must_await(self, method: str, instead: str = "") -> ConfigurationError:
         return ConfigurationError(
@@ -796,6 +806,42 @@ class Lock(Generic[M]):
         """As `downgrade`, awaited."""
         held, lock_mode = self._handle.held_entry(), self._handle.options.lock_mode
         await concurrency.to_the_end(partial(held_lock.downgrade, held, lock_mode))
+
+    def detach(self, lease: Duration | None = None) -> str:
+        """Keep the lock without this process, and return a token: whoever has it goes on with `LockableModel.attach`.
+
+        Example::
+
+            with Order.locked("o-1") as lock:
+                lock.item.update([Order.state.set("waiting")])
+                token = lock.detach(lease=3600)  # and send it to the next step
+
+        The lease begins anew, and nothing renews it until the lock is attached. If that does not come in time, the next
+        waiter acquires the lock. From the answer on DynamoDB refuses all that was sent under the lock before: a late
+        copy of a write, of a renewal, of a release. `release`, or the end of the block, has nothing left to do.
+
+        Other callers of this process that wait for the lock enter the queue after those of other processes. A token
+        is text of some 200 characters. It proves nothing to DynamoDB, which asks for the permissions of the process.
+
+        Args:
+            lease: how long the lock survives from now on, in seconds or as a timedelta. The lease of the lock.
+
+        Returns:
+            The token, for JSON, a message or a URL.
+
+        Raises:
+            LockLost: our entry is gone.
+            OutcomeUnknown: no response came. The lock ends with its lease: nobody has its token.
+            ConfigurationError: this object does not hold the lock, or holds a range or a table, or this thread or task
+                has acquired the lock more than once.
+
+        Cost: 1 write.
+        """
+        return self._handle.detach(self._handle.entry_for("detach"), lease)
+
+    async def adetach(self, lease: Duration | None = None) -> str:
+        """As `detach`, awaited, with the same argument `lease`."""
+        return await concurrency.to_the_end(partial(self._handle.detach, self._handle.held_entry(), lease))
 
     # Guards for writes of your own
 

@@ -163,7 +163,7 @@ def lost(held: HeldInfo) -> None:
 
 
 @harmless
-def released(held: HeldInfo, *, is_confirmed: bool) -> None:
+def released(held: HeldInfo, *, is_confirmed: bool, is_detached: bool) -> None:
     emit(
         events.Released(
             **_about(held),
@@ -171,6 +171,7 @@ def released(held: HeldInfo, *, is_confirmed: bool) -> None:
             renewals=held.heartbeats,
             writes=held.last_write,
             is_confirmed=is_confirmed,
+            is_detached=is_detached,
             consumed_units=_units(),
         )
     )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._locks.tokens import Token
 
 
 # What a lock protects, and where it is kept.
@@ -47,6 +48,7 @@ class LockTarget(Generic[M]):
 
     Attributes:
         carrier: the model of that row, and its key as given by the caller.
+        key: of the item, or of the name, in DynamoDB's form; None if a range or a table is locked.
         read: reads the item as it is now.
     """
 
@@ -54,6 +56,7 @@ class LockTarget(Generic[M]):
     row: LockRow
     carrier: tuple[type[Model], Any, Any]
     read: Callable[[], M]
+    key: dict[str, Any] | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -88,7 +91,8 @@ class LockOptions:
     """How a lock is to be taken; durations in seconds.
 
     `peek` is called with each image of the row that the attempt sees, and raises to end the attempt. With it the
-    attempt begins with the request that creates the row: it is for locks whose row is expected to be absent.
+    attempt begins with the request that creates the row: it is for locks whose row is expected to be absent. With a
+    `token` the lock is attached.
     """
 
     wait: float
@@ -100,6 +104,7 @@ class LockOptions:
     not_found: type[Exception]
     lock_mode: LockMode = WHOLE
     peek: Callable[[Image], object] | None = None
+    token: Token | None = None
 
     @property
     def capacity(self) -> int:
@@ -139,7 +144,7 @@ def check_plain(name: str, callback: object) -> None:
         )
 
 
-def make_options(
+def make_options(  # noqa: PLR0913 - each stands alone, and they are named
     model: type[Model],
     *,
     wait: Duration | None = None,
@@ -149,6 +154,7 @@ def make_options(
     owner: str | None = None,
     settings: LockSettings | None = None,
     lock_mode: LockMode = WHOLE,
+    token: Token | None = None,
 ) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
     check_place(model)
@@ -171,6 +177,7 @@ def make_options(
         settings=settings,
         not_found=model.DoesNotExist,
         lock_mode=lock_mode,
+        token=token,
     )
 
 

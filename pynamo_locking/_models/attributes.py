@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
@@ -308,7 +309,7 @@ class PlacedMixin(_Base):
             label = str(hash_key) if cls._lock_creates_item else ""
             row = cls._lock_row(key, attribute, settings, label)
             read = lambda: super(PlacedMixin, cls).get(hash_key, range_key, consistent_read=True)  # noqa: E731
-            return LockTarget(cls, row, (cls, hash_key, range_key), read)
+            return LockTarget(cls, row, (cls, hash_key, range_key), read, key)
         return cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, range_key))
 
     @classmethod
@@ -364,7 +365,8 @@ class PlacedMixin(_Base):
         cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]
     ) -> LockTarget[Self]:
         longest = own_keys_of(cls._lock_table()).longest_name
-        return cls._target_named(keys.name_of(cls, key, longest), settings, read)
+        named = cls._target_named(keys.name_of(cls, key, longest), settings, read)
+        return replace(named, key=key)
 
     @classmethod
     def _target_named(cls, name: str, settings: LockSettings, read: Callable[[], Self]) -> LockTarget[Self]:

@@ -13,11 +13,13 @@ from typing_extensions import Self, Unpack, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import concurrency, runtime
+from pynamo_locking._io.lock_record import lock_mode_of
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
+from pynamo_locking._locks.tokens import Token
 from pynamo_locking._models import unique_audit
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
@@ -386,7 +388,7 @@ class LockableMixin(VersionedMixin):
     """
 
     _reserved_names: ClassVar[frozenset[str]] = frozenset(
-        {"locked", "locked_range", "locked_table", "locked_first", "try_locked", "edit"}
+        {"locked", "locked_range", "locked_table", "locked_first", "try_locked", "edit", "attach"}
         | {"lock_state", "alock_state", "break_lock", "abreak_lock", "lock_settings"}
     )
 
@@ -452,6 +454,59 @@ class LockableMixin(VersionedMixin):
         terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
         lock_mode = make_lock_mode(shared=shared, permits=permits)
         return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), lock_mode, **terms)
+
+    @classmethod
+    def attach(
+        cls,
+        token: str,
+        *,
+        lease: Duration | None = None,
+        heartbeat: Heartbeat | None = None,
+        max_hold: Duration | None = None,
+        owner: str | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        settings: LockSettings | None = None,
+    ) -> Lock[Self]:
+        """Return the lock that was detached with a token, in this process or another.
+
+        Example::
+
+            with Order.attach(token) as lock:  # later, in another process
+                lock.item.update([Order.state.set("paid")])
+
+        From the beginning of the block it is an ordinary `Lock`, with the same ticket, also in ``async with`` and with
+        `acquire`. A token can be attached several times, since a step may run twice: each attach fences the process
+        that has attached it before, whose next write, renewal or release raises `LockLost`. `Lock.detach` makes a new
+        token, and after that DynamoDB refuses the earlier ones.
+
+        Args:
+            token: what `Lock.detach` has returned.
+            lease: seconds or a timedelta. The lease with which the lock was detached.
+            heartbeat: as for `locked`.
+            max_hold: as for `locked`, counted from now.
+            owner: as for `locked`.
+            on_lost: as for `locked`.
+            settings: as for `locked`.
+
+        Returns:
+            The lock, not yet attached. Acquiring it makes the request, and raises:
+
+            LockLost: the lock was released, or its lease has ended and the next waiter has it, or it was detached again
+            since. `OutcomeUnknown`: no response came; attach the same token again.
+
+        Raises:
+            InvalidInput: it is no token.
+            ConfigurationError: it is of another table, or for arguments that cannot work. No request has been made.
+
+        Cost: none here; 1 write to attach. If the token was attached before, 1 refused write more.
+        """
+        given = Token.of(token)
+        hash_key, range_key = given.key_of(cls)
+        terms: dict[str, Any] = {"wait": 0, "lease": given.lease_ms / 1000 if lease is None else lease}
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "owner": owner, "on_lost": on_lost}
+        lock_mode = lock_mode_of(given.lock_mode)
+        terms |= {"settings": settings, "lock_mode": lock_mode, "token": given}
+        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), **terms)
 
     @classmethod
     def _make_lock(

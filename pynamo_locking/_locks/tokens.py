@@ -1,0 +1,82 @@
+"""The text in which a detached lock is passed on."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pynamo_locking._core.errors import ConfigurationError, InvalidInput
+from pynamo_locking._io import lock_record
+from pynamo_locking._io.stored_rows import decoded, encoded
+from pynamo_locking._items.keys import deserialized_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pynamodb.models import Model
+
+#: What each token begins with, so that people know it.
+_BEGIN: Final = "lock1."
+
+
+class Token(NamedTuple):
+    """What `Lock.detach` returns as text.
+
+    Attributes:
+        table: of the model.
+        key: of the item, in DynamoDB's form.
+        id: of the entry that was stored for it.
+        ticket: of the entry.
+        heartbeats: number of its last renewal.
+        writes: number of the last write under it.
+        lease_ms: its lease.
+        lock_mode: its mode, as it is stored.
+    """
+
+    table: str
+    key: Mapping[str, Any]
+    id: str
+    ticket: int
+    heartbeats: int
+    writes: int
+    lease_ms: int
+    lock_mode: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        content = json.dumps(self, default=encoded, separators=(",", ":")).encode()
+        return _BEGIN + base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+    @classmethod
+    def of(cls, text: object) -> Token:
+        """Return the token of a text.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        try:
+            if not isinstance(text, str) or not text.startswith(_BEGIN):
+                raise TypeError(text)
+            content = base64.urlsafe_b64decode(text.removeprefix(_BEGIN) + "==")
+            token = cls(*decoded(json.loads(content), content))
+            for number in (token.ticket, token.heartbeats, token.writes, token.lease_ms):
+                int.__index__(number)
+            lock_record.lock_mode_of(token.lock_mode)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidInput(
+                f"{text!r:.80} is no token of a lock: pass on what lock.detach() has returned."
+            ) from error
+        return token
+
+    def key_of(self, model: type[Model]) -> tuple[Any, Any]:
+        """Return the hash key, and the range key or None, of the item of that model.
+
+        Raises:
+            ConfigurationError: it is of another table.
+        """
+        if self.table != model.Meta.table_name:
+            raise ConfigurationError(
+                f"the token is of a lock in the table {self.table!r}, and {model.__name__} is about "
+                f"{model.Meta.table_name!r}: attach it with the model that has detached it."
+            )
+        return deserialized_key(model, self.key)
