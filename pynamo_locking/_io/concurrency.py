@@ -13,7 +13,6 @@ import contextvars
 import inspect
 import logging
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -301,7 +300,7 @@ class SerialCalls:
             return work()
 
 
-class _Beginning(threading.local):
+class _Beginning(runtime.ThreadLocal):
     """Lets the tasks of a loop begin one at a time, in order of arrival. A thread keeps that of its last loop."""
 
     loop: asyncio.AbstractEventLoop | None = None

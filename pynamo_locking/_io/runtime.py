@@ -55,8 +55,11 @@ def _monotonic_source() -> Callable[[], float]:
 #: What `Runtime.event` makes.
 Event = threading.Event
 
+#: The class of objects that each thread has for itself.
+ThreadLocal = threading.local
 
-class _Thread(threading.local):
+
+class _Thread(ThreadLocal):
     """Tells a thread from a later one: idents are given out again as soon as a thread has ended."""
 
     def __init__(self) -> None:
