@@ -55,9 +55,7 @@ class Token(NamedTuple):
             InvalidInput: it is none.
         """
         try:
-            if not isinstance(text, str) or not text.startswith(_BEGIN):
-                raise TypeError(text)
-            content = base64.urlsafe_b64decode(text.removeprefix(_BEGIN) + "==")
+            content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
             token = cls(*decoded(json.loads(content), content))
             for number in (token.ticket, token.heartbeats, token.writes, token.lease_ms):
                 int.__index__(number)
