@@ -14,12 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lock_modes import front
 from pynamo_locking._io import client, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.concurrency import TO_THREADS, run_steps
 from pynamo_locking._io.lock_requests import NewEntry
+from pynamo_locking._locks import release
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._locks.tokens import Token
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
@@ -49,12 +50,10 @@ def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
             f"{held.row.label} was acquired {held.depth} times here, and each time would have to end: detach it where "
             f"it was acquired first."
         )
-    with held.writing(is_last=True), held.going():
-        name, entry = runtime.current.entry_id(), held.entry
-        new = NewEntry(
-            name, entry.owner, lease_s, entry.lock_mode, heartbeats=held.heartbeats + 1, writes=held.last_write
-        )
-        new = new._replace(token_id=name)
+    name, entry = runtime.current.entry_id(), held.entry
+    with held.writing(is_last=True) as number, held.going():
+        beats = held.heartbeats + 1
+        new = NewEntry(name, entry.owner, lease_s, entry.lock_mode, heartbeats=beats, writes=number, token_id=name)
         try:
             client.patiently(lambda: lock_requests.move(held.row, entry.id, entry.ticket, new))
         except Refused as refused:
@@ -62,16 +61,28 @@ def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
             if state.find(name) is None:  # else an earlier copy was applied
                 raise held.absent_from(state, is_removal=True) from refused
         except Unavailable as error:
+            _give_up(held, name)
             raise OutcomeUnknown(
-                f"no answer to the request that detaches {held}; nobody has its token, so it ends with its lease",
+                f"no answer to the request that detaches {held}. The lock is given up, as nobody has a token for it.",
                 write_id=entry.id,
                 cause=error.cause,
             ) from error
+        except LockingError:  # DynamoDB refuses such requests for good
+            raise
+        except BaseException:
+            _give_up(held, name)
+            raise
     held.end(is_detached=True)
     lock_mode = lock_record.stored_lock_mode(entry.lock_mode)
     table = target.model.Meta.table_name
     lease_ms = int(lease_s * 1000)
     return str(Token(table, target.key, name, entry.ticket, new.heartbeats, new.writes, lease_ms, lock_mode))
+
+
+def _give_up(held: HeldEntry, name: str) -> None:
+    """Let a thread remove the entry: first under its old id, after which no late copy of the request is applied."""
+    release.remove_entry_later(held.row, held.entry.id, name)
+    held.end(is_confirmed=False)
 
 
 class Attachment:

@@ -831,7 +831,7 @@ class Lock(Generic[M]):
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no response came. The lock ends with its lease: nobody has its token.
+            OutcomeUnknown: no response came. The lock is given up, as nobody has a token for it.
             ConfigurationError: this object does not hold the lock, or holds a range or a table, or this thread or task
                 has acquired the lock more than once.
 

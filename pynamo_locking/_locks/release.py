@@ -85,11 +85,16 @@ def remove_entry(
         raise
 
 
-def remove_entry_later(row: LockRow, entry_id: str) -> None:
-    """Let a thread remove an entry. Without a thread it stays until the process or its lease ends."""
-    _unfinished[entry_id] = row
+def remove_entry_later(row: LockRow, *entry_ids: str) -> None:
+    """Let a thread remove an entry, or several one by one. Without a thread they stay until the process ends."""
+    _unfinished.update(dict.fromkeys(entry_ids, row))
     with contextlib.suppress(RuntimeError):
-        runtime.current.spawn(partial(_finish, row, entry_id), name="pynamo-locking-leaving")
+        runtime.current.spawn(partial(_finish_all, row, entry_ids), name="pynamo-locking-leaving")
+
+
+def _finish_all(row: LockRow, entry_ids: tuple[str, ...]) -> None:
+    for entry_id in entry_ids:
+        _finish(row, entry_id)
 
 
 def _finish(row: LockRow, entry_id: str) -> None:

@@ -103,12 +103,20 @@ def queue_of(image: Image | None) -> LockState:
 
 
 def handed_over(before: LockState, after: LockState) -> dict[str, QueueEntry]:
-    """Return by id the entries that took the place of another one, with its next ticket, and that other entry."""
+    """Return by id the entries that took the place of another one, and that other entry.
+
+    An entry that was handed over has the next ticket, and one that was detached or attached has the same.
+    """
     left = {entry.id for entry in after.entries}
     places = {entry.ticket + 1: entry for entry in before.entries if entry.id not in left and entry.members > 1}
     old = {entry.id for entry in before.entries}
+    moved = {entry.ticket: entry for entry in before.entries if entry.id not in left}
     return {
         entry.id: places[entry.ticket]
         for entry in after.entries
         if entry.id not in old and entry.ticket in places and entry.members == places[entry.ticket].members - 1
+    } | {
+        entry.id: moved[entry.ticket]
+        for entry in after.entries
+        if entry.id not in old and entry.ticket in moved and entry.token_id
     }

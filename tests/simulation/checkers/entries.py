@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from pynamo_locking.exceptions import LockLost
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 #: The lock's own request that removes entries of others; see `Request.step`.
 _EVICT: Final = "evict"
+
+#: Those that let the entry of another process go.
+_TAKES_AWAY: Final = {_EVICT, "move"}
 
 #: Several of these leave a release without an answer.
 _UNANSWERED: Final = TIMEOUTS | {Fault.NO_CONNECTION, Fault.THROTTLED, Fault.FAILED_BEFORE, Fault.FAILED_AFTER}
@@ -91,7 +95,8 @@ class KeptPlace(Checker):
     def _require_place(self, request: Request, change: Change, entry: QueueEntry) -> None:
         """Require that who waits is not removed by others, unless there is a reason."""
         run = self.run
-        is_waiter = change.after is not None and entry.id not in {grant.entry_id for grant in run.history.grants}
+        is_granted = entry.token_id or entry.id in {grant.entry_id for grant in run.history.grants}
+        is_waiter = change.after is not None and not is_granted
         is_broken = (change.place, entry.ticket) in run.history.broken
         is_own = request.actor is not None and _acts_for(request.actor, entry)
         self.require(
@@ -148,13 +153,13 @@ class ToldLoss(Checker):
 class TrueLoss(Checker):
     """A lock counts as lost only if others have taken its entry away; and who is told so by a write has it noted.
 
-    Others evict the entry, or delete the item that carries it.
+    Others evict the entry, attach its token, or delete the item that carries it.
     """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._taken_away: set[tuple[Place, int]] = set()
-        self._owns: dict[tuple[Place, int], HeldEntry] = {}
+        self._owns: dict[tuple[Place, int], list[HeldEntry]] = defaultdict(list)  # several: they attached one token
         self._looked_at = 0
         self._open: list[Operation] = []
         self._begun = 0
@@ -163,8 +168,8 @@ class TrueLoss(Checker):
         done: Operation | None = request.purpose
         for change in changes:
             is_deleted = queue_of(change.after).since != queue_of(change.before).since
-            for entry in _gone(change) if is_deleted or request.step == _EVICT else ():
-                if request.step == _EVICT or done is None or done.ticket != entry.ticket:
+            for entry in _gone(change) if is_deleted or request.step in _TAKES_AWAY else ():
+                if request.step in _TAKES_AWAY or done is None or done.ticket != entry.ticket:
                     self._taken_away.add((change.place, entry.ticket))
 
     def on_step(self) -> None:
@@ -172,7 +177,7 @@ class TrueLoss(Checker):
         history = self.run.history
         for grant in history.grants[self._looked_at :]:
             if grant.lock._handle.entry is not None and grant.lock._handle.entry.entry.ticket == grant.ticket:
-                self._owns[grant.place, grant.ticket] = grant.lock._handle.entry
+                self._owns[grant.place, grant.ticket].append(grant.lock._handle.entry)
         self._looked_at = len(history.grants)
         self._open += history.operations[self._begun :]
         self._begun = len(history.operations)
@@ -185,15 +190,15 @@ class TrueLoss(Checker):
     def _require_note(self, done: Operation) -> None:
         for place in done.places:
             row = self.run.workload.row_of(place)
-            own = None if row is None or done.ticket is None else self._owns.get((row, done.ticket))
+            owns = [] if row is None or done.ticket is None else self._owns[row, done.ticket]
             self.require(
-                own is None or not own.possession.is_held,
+                not owns or not all(own.possession.is_held for own in owns),
                 f"{done} was told that ticket {done.ticket} is lost, and its lock does not know",
             )
 
     def at_end(self) -> None:
         """Compare what the locks believe with what has become of their entries."""
-        for (place, ticket), own in self._owns.items():
+        for (place, ticket), own in [(where, own) for where, owns in self._owns.items() for own in owns]:
             self.require(
                 own.possession.may_stand or own.possession.reason == "forked" or (place, ticket) in self._taken_away,
                 f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and no request took it away",

@@ -50,8 +50,9 @@ class NoEarlyEviction(Checker):
         for change in changes:
             if change.after is None:
                 continue
-            left = {entry.id for entry in queue_of(change.after).entries}
-            removed = {entry.id for entry in queue_of(change.before).entries} - left
+            before, after = queue_of(change.before), queue_of(change.after)
+            left = {entry.id for entry in after.entries} | {each.id for each in handed_over(before, after).values()}
+            removed = {entry.id for entry in before.entries} - left
             for grant in self.run.history.grants if removed else ():
                 if grant.entry_id not in removed or _is_own(request, grant) or self.may_be_robbed(grant):
                     continue

@@ -35,10 +35,13 @@ class Growing(Checker):
             if row is None or ticket is None or may_be_range or content_of(change.before) == content_of(change.after):
                 continue
             state = queue_of(change.before if row == change.place else self.run.network.image(row))
-            writer = next((entry.id for entry in state.entries if entry.ticket == ticket), "")
+            own = next((entry for entry in state.entries if entry.ticket == ticket), None)
+            writer = "" if own is None else own.token_id or own.id  # whoever attaches a token goes on with its ticket
             since, last, before = self._last.get(row, (state.since, 0, ""))
             self.require(
-                since != state.since or ticket > last or (ticket == last and (writer == before or not writer)),
+                since != state.since
+                or ticket > last
+                or (ticket == last and (writer == before or own is None or own.token_id != "")),
                 f"{done} wrote with ticket {ticket} after one of {last}",
             )
             self._last[row] = state.since, ticket, writer or before
