@@ -310,7 +310,8 @@ class PlacedMixin(_Base):
             row = cls._lock_row(key, attribute, settings, label)
             read = lambda: super(PlacedMixin, cls).get(hash_key, range_key, consistent_read=True)  # noqa: E731
             return LockTarget(cls, row, (cls, hash_key, range_key), read, key)
-        return cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, range_key))
+        target = cls._target_elsewhere(key, settings, lambda: cls._read_committed(hash_key, range_key))
+        return replace(target, key=key)
 
     @classmethod
     def _range_target(cls, hash_key: Any, settings: LockSettings) -> LockTarget[Self]:
@@ -365,8 +366,7 @@ class PlacedMixin(_Base):
         cls, key: dict[str, Any], settings: LockSettings, read: Callable[[], Self]
     ) -> LockTarget[Self]:
         longest = own_keys_of(cls._lock_table()).longest_name
-        named = cls._target_named(keys.name_of(cls, key, longest), settings, read)
-        return replace(named, key=key)
+        return cls._target_named(keys.name_of(cls, key, longest), settings, read)
 
     @classmethod
     def _target_named(cls, name: str, settings: LockSettings, read: Callable[[], Self]) -> LockTarget[Self]:

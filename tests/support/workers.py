@@ -359,6 +359,19 @@ class Actions:
         self._held[key] = _Held(stack, lock, lock.lost, reasons, called)
         return Taken(lock.ticket, at)
 
+    def attach(self, model: Any, key: str, token: str) -> Taken:
+        """Go into ``with model.attach(token)``."""
+        stack = contextlib.ExitStack()
+        lock = stack.enter_context(model.attach(token))
+        self._held[key] = _Held(stack, lock, lock.lost)
+        return Taken(lock.ticket, time.monotonic())
+
+    def detach(self, key: str) -> str:
+        """Detach the lock, and leave the block; return the token."""
+        token: str = self._held[key].lock.detach()
+        self.leave(key)
+        return token
+
     def enter_counting(self, model: Any, key: str, **options: Any) -> tuple[Taken, list[tuple[str, Any]]]:
         """`enter`, with the requests that it took."""
         with count_requests() as counted:

@@ -1,0 +1,284 @@
+"""Locks that are detached in one process, and attached in another."""
+
+from __future__ import annotations
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pynamo_locking import LockSettings
+from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemLocked, LockLost, OutcomeUnknown
+from pynamo_locking.testing import VirtualClock
+from tests.integration.locks.conftest import bind
+from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, crew, until, until_queued
+
+#: All attempts of one request.
+ALL = 16
+FAST = LockSettings(lease=100, wait=100, poll_interval=0.01, request_timeout=5)
+
+
+@pytest.fixture(params=[Plain, Versioned, Beside, Locks])
+def model(request, dynoxide):
+    bind(dynoxide, request.param, *(() if request.param is Locks else "a"))
+    return request.param
+
+
+@pytest.fixture
+def plain(dynoxide):
+    bind(dynoxide, Plain, "a")
+    return Plain
+
+
+def in_thread(work: Any) -> Any:
+    """Do something outside of the context, and of the locks, of this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def fence_of(lock: Any) -> bool:
+    """Try to write under a lock; tell whether that was refused."""
+    try:
+        lock.renew()
+    except LockLost:
+        return True
+    return False
+
+
+def test_a_lock_goes_through_three_processes(real_engine):
+    """Acquired in one, passed on through JSON, released in the third; the ticket and the place stay."""
+    real_engine.bind(Plain)
+    Plain("a").save()
+    with crew(real_engine, 4, Plain) as (first, second, third, waiter):
+        ticket = first.call("enter", Plain, "a").ticket
+        first.call("add", "a", 1)
+        waiter.start("edit", Plain, ["a"])
+        until_queued(Plain, "a", 2)
+        state = json.dumps({"order": "a", "token": first.call("detach", "a")})
+        assert [entry.is_detached for entry in Plain.lock_state("a").entries] == [True, False]
+        first.kill()
+
+        assert second.call("attach", Plain, "a", json.loads(state)["token"]).ticket == ticket
+        assert second.call("add", "a", 10) == 11
+        assert not Plain.lock_state("a").entries[0].is_detached
+        token = second.call("detach", "a")
+        assert third.call("attach", Plain, "a", token).ticket == ticket
+        assert third.call("add", "a", 100) == 111
+        third.call("leave", "a")
+        assert waiter.result()[0].value == 112
+    assert Plain.lock_state("a").entries == ()
+
+
+def test_a_twin_that_goes_on_is_refused(real_engine):
+    """A step that runs twice attaches its token twice. The second run fences the first: its writes and its release."""
+    real_engine.bind(Plain)
+    Plain("a").save()
+    with crew(real_engine, 3, Plain) as (first, twin, late):
+        first.call("enter", Plain, "a")
+        token = first.call("detach", "a")
+        late.call("attach", Plain, "a", token)
+        late.call("add", "a", 1)
+        twin.call("attach", Plain, "a", token)
+        assert twin.call("add", "a", 10) == 11
+        late.start("add", "a", 100)
+        assert isinstance(late.failure(), LockLost)
+        late.start("leave", "a")
+        assert isinstance(late.failure(), LockLost)
+        assert twin.call("add", "a", 1000) == 1011
+        newest = twin.call("detach", "a")
+        late.start("attach", Plain, "a", token)
+        assert "detached again" in str(late.failure())
+        late.call("attach", Plain, "a", newest)
+        late.call("leave", "a")
+
+
+def test_what_it_costs(model):
+    """One write to detach, one to attach; a second attach is refused once before."""
+    with model.locked("a") as lock, count_requests() as counted:
+        token = lock.detach()
+    assert counted.by_operation == {"UpdateItem": 1}
+    with count_requests() as counted:
+        attached = model.attach(token).acquire()
+    assert counted.by_operation == {"UpdateItem": 1}
+    assert attached.ticket == lock.ticket
+    with count_requests() as counted:
+        again = in_thread(model.attach(token).acquire)
+    assert counted.by_operation == {"UpdateItem": 2}
+    assert fence_of(attached)
+    with pytest.raises(LockLost):
+        attached.release()
+    again.release()
+    assert model.lock_state("a").entries == ()
+
+
+@pytest.mark.parametrize("times", [1, ALL])
+@pytest.mark.parametrize("fault", [lost_requests, lost_responses])
+def test_no_answer_to_detach(plain, fault, times):
+    """A lost answer is found in the queue. Without any answer the lock is given up, and no entry is left."""
+    lock = plain.locked("a", settings=FAST).acquire()
+    with fault("UpdateItem", times=times):
+        if times == ALL:
+            with pytest.raises(OutcomeUnknown, match="given up"):
+                lock.detach()
+        else:
+            token = lock.detach()
+    lock.release()
+    if times == ALL:
+        until(lambda: not plain.lock_state("a").entries, "the removal of the entry")
+    else:
+        in_thread(lambda: plain.attach(token).acquire().release())
+
+
+@pytest.mark.parametrize("times", [1, ALL])
+@pytest.mark.parametrize("fault", [lost_requests, lost_responses])
+def test_no_answer_to_attach(plain, fault, times):
+    """A lost answer is found in the queue; without any answer the same token is attached again."""
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+    with fault("UpdateItem", times=times):
+        attached = plain.attach(token, settings=FAST)
+        if times == ALL:
+            with pytest.raises(OutcomeUnknown, match="Attach the same token again"):
+                attached.acquire()
+        else:
+            attached.acquire()
+    if times == ALL:
+        attached.acquire()
+    attached.item.update([plain.value.add(1)])
+    attached.release()
+    assert plain.get("a").value == 1
+
+
+def test_a_late_copy_of_a_write_is_refused(plain):
+    """Of one that was sent before the lock was detached."""
+    from tests.support.faults import delayed
+
+    lock = plain.locked("a", settings=FAST).acquire()
+    with delayed("UpdateItem") as late, pytest.raises(OutcomeUnknown):
+        lock.item.update([plain.value.add(1)])
+    token = lock.detach()
+    for arrive in late:
+        arrive()
+    lock.release()
+    with plain.attach(token) as attached:
+        assert attached.item.value == 0
+
+
+async def test_in_tasks(plain):
+    async with plain.locked("a") as lock:
+        with pytest.raises(ConfigurationError, match="adetach"):
+            lock.detach()
+        token = await lock.adetach(lease=50)
+    [entry] = plain.lock_state("a").entries
+    assert (entry.is_detached, entry.lease) == (True, 50)
+    async with plain.attach(token) as attached:
+        assert attached.ticket == lock.ticket
+        item = await attached.aitem()
+        item.value = 7
+        await item.asave()
+    assert plain.get("a").value == 7
+
+
+def test_the_lease_of_a_detached_lock_ends(memory):
+    """The next waiter has the lock then, and the token is refused."""
+    bind(memory, Plain, "a")
+    with VirtualClock() as clock:
+        with Plain.locked("a", settings=FAST) as lock:
+            token = lock.detach(lease=300)
+        clock.sleep(200)
+        with pytest.raises(ItemLocked):
+            Plain("a", value=1).save()
+        with Plain.locked("a", wait=1000) as later:
+            assert later.ticket > lock.ticket
+            with pytest.raises(LockLost, match="no longer in the queue"):
+                in_thread(Plain.attach(token).acquire)
+
+
+def test_shared_locks_and_permits(dynoxide, plain):
+    """They are attached in their mode."""
+    dynoxide.bind(Locks)
+    readers = [in_thread(plain.locked("a", shared=True).acquire) for _ in range(2)]
+    token = readers[0].detach()
+    with plain.attach(token) as attached:
+        assert [entry.mode for entry in plain.lock_state("a").holders] == ["shared", "shared"]
+        with pytest.raises(ConfigurationError, match="held shared here"):
+            attached.item.save()
+    for reader in readers:
+        reader.release()
+    one = in_thread(Locks.locked("pool", permits=2).acquire)
+    two = in_thread(Locks.locked("pool", permits=2).acquire)
+    three = in_thread(Locks.attach(one.detach()).acquire)
+    assert {three.ticket, two.ticket} == {entry.ticket for entry in Locks.lock_state("pool").holders}
+    for lock in (one, two, three):
+        lock.release()
+
+
+def test_callers_behind_a_lock_that_is_detached(plain):
+    """They enter the queue, and wait for whoever attaches it."""
+    with ThreadPoolExecutor(3) as pool, plain.locked("a", settings=FAST) as lock:
+        works = [pool.submit(lambda: plain.locked("a", settings=FAST).acquire().release()) for _ in range(3)]
+        until_queued(plain, "a", 1)
+        token = lock.detach()
+        until(lambda: len(plain.lock_state("a").entries) == 2, "an entry for them")
+        assert not any(work.done() for work in works)
+        in_thread(lambda: plain.attach(token).acquire().release())
+        for work in works:
+            work.result()
+
+
+def test_what_is_refused(plain):
+    lock = plain.locked("a")
+    with pytest.raises(ConfigurationError, match="acquire it first"):
+        lock.detach()
+    with lock:
+        with lock, pytest.raises(ConfigurationError, match="acquired 2 times"):
+            lock.detach()
+        with pytest.raises(ConfigurationError, match="too short"):
+            lock.detach(lease=0.0001)
+        assert lock.is_held
+        token = lock.detach()
+        assert not lock.is_held
+        with pytest.raises(ConfigurationError, match="attach it with the model"):
+            Versioned.attach(token)
+        body = json.loads(base64.urlsafe_b64decode(token.removeprefix("lock1.") + "=="))
+        for wrong in ("", "lock1.", "lock1.bm9uZQ", "lock1.W10", None, 5, token[:-9], "x" + token):
+            with pytest.raises(InvalidInput, match="no token of a lock"):
+                Plain.attach(wrong)
+        body[2] = "forged"
+        forged = "lock1." + base64.urlsafe_b64encode(json.dumps(body).encode()).decode()
+        with pytest.raises(LockLost):
+            in_thread(Plain.attach(forged).acquire)
+    in_thread(lambda: Plain.attach(token).acquire().release())
+
+
+def test_a_waiter_cannot_be_taken_for_a_detached_lock(plain):
+    """A token that names the entry of a waiter changes nothing."""
+    with plain.locked("a", settings=FAST) as lock, ThreadPoolExecutor(1) as pool:
+        token = lock.detach()
+        waiter = pool.submit(lambda: plain.locked("a", settings=FAST).acquire().release())
+        until_queued(plain, "a", 2)
+        entry = plain.lock_state("a").entries[1]
+        body = json.loads(base64.urlsafe_b64decode(token.removeprefix("lock1.") + "=="))
+        body[2:4] = [entry.id, entry.ticket]
+        forged = "lock1." + base64.urlsafe_b64encode(json.dumps(body).encode()).decode()
+        with pytest.raises(LockLost):
+            in_thread(plain.attach(forged).acquire)
+        assert plain.lock_state("a").entries[1].id == entry.id
+        in_thread(lambda: plain.attach(token).acquire().release())
+        waiter.result()
+
+
+def test_ranges_cannot_be_detached(dynoxide):
+    dynoxide.bind(Locks, Enforced)
+    for lock in (Enforced.locked_range("k", 1, 5), Enforced.locked_range("k", None, None)):
+        with lock, pytest.raises(ConfigurationError, match="only a lock of one item"):
+            lock.detach()
+    item = Enforced("k", 3)
+    item.save()
+    with Enforced.locked("k", 3) as lock:
+        token = lock.detach()
+    with Enforced.attach(token) as attached:
+        assert attached.item.at == 3
