@@ -182,7 +182,9 @@ def test_every_public_method_is_documented(function, name):
 
 #: Public methods of models and locks that have no awaited form, and why.
 NOT_AWAITED = {
-    **dict.fromkeys(("locked", "locked_range", "locked_table", "locked_first", "try_locked"), "for `async with`"),
+    **dict.fromkeys(
+        ("locked", "locked_range", "locked_table", "locked_first", "try_locked", "attach"), "for `async with`"
+    ),
     **dict.fromkeys(("edit", "once", "lead", "call"), "for `async with`"),
     **dict.fromkeys(("guarded_batch", "batch_write"), "a block in PynamoDB's form, for `asyncio.to_thread`"),
     **dict.fromkeys(("lock_settings", "progress", "held_condition", "add_check_to", "before_save"), "no request"),

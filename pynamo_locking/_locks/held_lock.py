@@ -133,8 +133,8 @@ _LOST: Final = {
         "lock when the lease has ended"
     ),
     "evicted": (
-        "is no longer in the queue: no renewal of it arrived for a whole lease (a pause, an outage), or an operator "
-        "broke it; another owner may hold the lock by now"
+        "is no longer in the queue: no renewal of it arrived for a whole lease (a pause, an outage), an operator broke "
+        "it, or another process has attached its token; another owner may hold the lock by now"
     ),
     "deleted": "is no longer in the queue: the item that carries it is gone",
     "restored": (

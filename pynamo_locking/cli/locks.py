@@ -321,12 +321,17 @@ def _cells(entry: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         terminal.duration(inspection.lasted(entry)),
         entry["ticket"],
-        entry["owner"] if entry["callers"] == 1 else f"{entry['owner']} and {entry['callers'] - 1} more",
+        _who(entry),
         inspection.shown_lock_mode(entry),
         terminal.ago(entry["since_renewal_s"]),
         terminal.duration(entry["lease_s"]),
         Text(terminal.until(left), "" if left >= 0 else "bold red"),
     )
+
+
+def _who(entry: Mapping[str, Any]) -> str:
+    more = "" if entry["callers"] == 1 else f" and {entry['callers'] - 1} more"
+    return f"{entry['owner']}{more}{' (detached)' if entry['is_detached'] else ''}"
 
 
 def _keys(model: type[LockableMixin], key: str, range_key: str | None) -> tuple[Any, Any]:

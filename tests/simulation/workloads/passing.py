@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import runtime
+from pynamo_locking._locks.tokens import Token
+from tests.simulation.checkers.base import Violation
 from tests.simulation.models import Account
 from tests.simulation.workloads.base import Workload, place
 
@@ -34,9 +36,12 @@ class Passing(Workload):
         pick = self.history.scheduler._choices.pick
         for _ in range(2):
             choice = pick(len(self._tokens) + 1, "token")
+            newer = {Token.of(token).ticket for token in self._tokens[len(self._tokens) - choice + 1 :]}
             lock: Lock[Any] = Account.attach(self._tokens[-choice]) if choice else Account.locked("a", wait=15)
             if not self.taken(lock):
                 continue
+            if choice and lock.ticket in newer:
+                self.history.scheduler.fail(Violation(f"Passing: an old token of {lock} was attached"))
             try:
                 self.save_locked(lock, _PAUSE_S)
                 self.save_locked(lock, _PAUSE_S)
