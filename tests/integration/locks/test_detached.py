@@ -13,7 +13,7 @@ from pynamo_locking import LockSettings
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemLocked, LockLost, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
-from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, crew, until, until_queued
 
 #: All attempts of one request.
@@ -154,8 +154,6 @@ def test_no_answer_to_attach(plain, fault, times):
 
 def test_a_late_copy_of_a_write_is_refused(plain):
     """Of one that was sent before the lock was detached."""
-    from tests.support.faults import delayed
-
     lock = plain.locked("a", settings=FAST).acquire()
     with delayed("UpdateItem") as late, pytest.raises(OutcomeUnknown):
         lock.item.update([plain.value.add(1)])
