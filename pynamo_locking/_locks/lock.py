@@ -812,8 +812,8 @@ class Lock(Generic[M]):
 
         Example::
 
-            with Order.locked("o-1") as lock:
-                lock.item.update([Order.state.set("waiting")])
+            with Account.locked("a-1") as lock:
+                lock.item.update([Account.balance.add(10)])
                 token = lock.detach(lease=3600)  # and send it to the next step
 
         The lease begins anew, and nothing renews it until the lock is attached. If that does not come in time, the next

@@ -471,8 +471,11 @@ class LockableMixin(VersionedMixin):
 
         Example::
 
-            with Order.attach(token) as lock:  # later, in another process
-                lock.item.update([Order.state.set("paid")])
+            with Account.locked("a-1") as lock:
+                token = lock.detach(lease=3600)
+
+            with Account.attach(token) as lock:  # later, in another process
+                lock.item.update([Account.balance.add(10)])
 
         From the beginning of the block it is an ordinary `Lock`, with the same ticket, also in ``async with`` and with
         `acquire`. A token can be attached several times, since a step may run twice: each attach fences the process

@@ -567,6 +567,7 @@ def test_a_lease_that_is_over_stands_out() -> None:
     entry = {
         "ticket": 1,
         "callers": 1,
+        "is_detached": False,
         "owner": "o",
         "mode": "exclusive",
         "permits": 1,
