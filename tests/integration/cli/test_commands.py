@@ -88,6 +88,7 @@ def test_the_document_of_a_lock(memory, shell, clock, table):
                     {
                         "ticket": lock.ticket,
                         "callers": 1,
+                        "is_detached": False,
                         "owner": "me",
                         "mode": "exclusive",
                         "permits": 1,

@@ -149,6 +149,7 @@ def test_a_lock_that_is_free(clock: VirtualClock, heard: Heard) -> None:
         "renewals": 0,
         "writes": 0,
         "is_confirmed": True,
+        "is_detached": False,
         "consumed_units": 1,
     }
     assert released.entry_id == acquired.entry_id
