@@ -268,8 +268,10 @@ def test_workers_that_take_locks_and_die(real_engine: Engine, tmp_path: Path) ->
         again.get(timeout=PATIENCE)
         assert [line.what for line in shop.lines("r")] == ["begin", "end"]
 
-        # The soft time limit releases the lock.
-        stopped = shop.unique.apply_async(("s", True), soft_time_limit=0.5)
+        # The soft time limit, of which Celery tells by a signal, releases the lock.
+        stopped = shop.unique.delay("s", True)
+        [line] = shop.until_noted("s", "begin")
+        os.kill(line.pid, signal.SIGUSR1)
         with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
             stopped.get(timeout=PATIENCE)
         until(lambda: shop.Claims.lock_state(shop.unique._name_of(("s", True), {})).entries == ())
