@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.support.transaction_models import Process
 
-pytestmark = pytest.mark.alone
-
 SIZES = (101, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 1000)))
 
 
