@@ -52,7 +52,7 @@ def save_actions(item: Model, values: Image, kept: Collection[str], part: Versio
         if stored and values.get(name) == stored.get(name):
             continue
         path = Place(name)
-        actions.append(path.set(Stored(values[name])) if name in values else path.remove())
+        actions.append(SetAction(path, Stored(values[name])) if name in values else RemoveAction(path))
     actions += part.actions()
     # DynamoDB accepts an update without any action, but moto does not.
     return actions or [nothing()]

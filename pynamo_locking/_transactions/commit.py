@@ -84,7 +84,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from pynamodb.connection import Connection
 
@@ -690,16 +690,17 @@ class CommitRun:
         member.writer.send(member.final())
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(next(self._connections()), self._options.id, resolver=self._resolver())
         for i, member in enumerate(self._members):
             assemble(self._assembly, i, member)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
-    def _connections(self) -> list[Connection]:
-        """Return the connections of the items, then that of the records: it alone if only the key is written."""
-        connections = [connection_of(member.item).connection for member in self._members]
-        record_table = self._options.record_table
-        return connections if record_table is None else [*connections, record_table.connection]
+    def _connections(self) -> Iterator[Connection]:
+        """Yield the connections of the items, then that of the records: it alone if only the key is written."""
+        for member in self._members:
+            yield connection_of(member.item).connection
+        if self._options.record_table is not None:
+            yield self._options.record_table.connection
 
     def _write_long(self, plan: CommitPlan) -> None:
         self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))

@@ -73,6 +73,8 @@ def _declared(item: Model) -> set[str]:
 
 def undeclared(item: Model, image: Image) -> Image:
     """Return the attributes of an image that are neither declared nor the write id."""
+    if not image:
+        return {}
     ours = {*_declared(item), versions.shape_of(type(item)).write_id_name}
     return {name: value for name, value in image.items() if name not in ours}
 
