@@ -13,9 +13,9 @@ from pynamo_locking._locks.locked_all import locked_all
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking._models.batch_writes import TransactWrite
 from pynamo_locking._models.mixins import ExpiringMixin, LockableMixin, LockableModel, VersionedMixin
-from pynamo_locking._recipes.named_lock import NamedLock
 
 if _typing.TYPE_CHECKING:
+    from pynamo_locking._recipes.named_lock import NamedLock
     from pynamo_locking._transactions.async_transaction import atransaction, atransactional
     from pynamo_locking._transactions.begin import transaction, transactional
     from pynamo_locking._transactions.transaction_table import TransactionTable
@@ -40,8 +40,9 @@ __all__ = [
     "transactional",
 ]
 
-#: Loaded when they are first asked for: many programs have no transactions of several items.
+#: Loaded when they are first asked for: many programs have no named locks, or no transactions of several items.
 _LATER = {
+    "NamedLock": "_recipes.named_lock",
     "TransactionTable": "_transactions.transaction_table",
     **dict.fromkeys(("transaction", "transactional"), "_transactions.begin"),
     **dict.fromkeys(("atransaction", "atransactional"), "_transactions.async_transaction"),

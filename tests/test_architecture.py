@@ -32,8 +32,8 @@ PROTOCOL = "_io.protocol"
 ADAPTER = "_pynamodb"
 #: What the package asks of a model of its own.
 DOORS = "_io.model_doors"
-#: It loads a module when it is first needed: transactions evaluate expressions.
-LAZY = {"__init__": 1}
+#: What loads modules when they are first needed, and how many: they would be a third of the package's import.
+LATE = {"__init__": 1, "_io.event_stream": 1, "_models.isolation": 1, "_models.mixins": 2, "_recipes.once": 1}
 
 
 def functions() -> dict[str, int]:
@@ -50,14 +50,14 @@ def functions() -> dict[str, int]:
 
 def test_no_import_is_hidden() -> None:
     """Neither in a function, nor in `importlib` or `__import__`, but where a module is loaded late on purpose."""
-    in_functions = [
-        f"{module}:{node.lineno}"
+    in_functions = Counter(
+        module
         for module, tree in trees().items()
         for function in ast.walk(tree)
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for node in ast.walk(function)
         if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
+    )
     by_name = Counter(
         module
         for module, tree in trees().items()
@@ -66,8 +66,7 @@ def test_no_import_is_hidden() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
     )
 
-    assert in_functions == []
-    assert by_name == LAZY
+    assert in_functions + by_name == LATE
 
 
 def test_imports_are_absolute() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from typing_extensions import assert_never
 
@@ -44,8 +44,7 @@ def is_as_strong(mode: Mode, other: Mode) -> bool:
 Bound = tuple[str, Any]
 
 
-@dataclass(frozen=True)
-class LockMode:
+class LockMode(NamedTuple):
     """What an entry asks of its lock.
 
     Attributes:

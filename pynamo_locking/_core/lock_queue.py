@@ -237,8 +237,7 @@ def eviction_traces(entries: Sequence[QueueEntry], known: Mapping[int, int]) -> 
     return {ticket % EVICTION_SLOTS: ticket for ticket in holders if ticket > known.get(ticket % EVICTION_SLOTS, 0)}
 
 
-@dataclass(frozen=True)
-class HeartbeatObservation:
+class HeartbeatObservation(NamedTuple):
     """The newest heartbeat of an entry that was seen, and when it was first seen (our monotonic clock)."""
 
     heartbeats: int
@@ -286,8 +285,7 @@ def dead_among(
 _LATE_BY: Final = 16
 
 
-@dataclass(frozen=True)
-class QueueProgress:
+class QueueProgress(NamedTuple):
     """How fast a queue moves, as a waiter sees it. Times are of our monotonic clock.
 
     Attributes:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
@@ -130,8 +129,7 @@ def text_of_ms(epoch_ms: int) -> str | None:
 _LONGEST_PREFIX: Final = 512
 
 
-@dataclass(frozen=True)
-class OwnKeys:
+class OwnKeys(NamedTuple):
     """How a row of ours is named.
 
     Attributes:

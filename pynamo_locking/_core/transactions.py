@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from typing_extensions import assert_never
 
@@ -69,8 +69,7 @@ class TransactionStatus(str, enum.Enum):
         return self in (TransactionStatus.COMMITTED, TransactionStatus.FINISHED)
 
 
-@dataclass(frozen=True)
-class RetentionTimes:
+class RetentionTimes(NamedTuple):
     """After how many seconds DynamoDB's TTL may remove rows; each can be set longer in `Meta`, and not shorter.
 
     Attributes:
@@ -90,8 +89,8 @@ class RetentionTimes:
         Raises:
             ConfigurationError: one is no whole number, or shorter than the usual time.
         """
-        usual = asdict(cls())
-        given = {name: getattr(meta, name, least) for name, least in usual.items()}
+        usual = cls()._asdict()
+        given: dict[str, Any] = {name: getattr(meta, name, least) for name, least in usual.items()}
         for name, value in given.items():
             if not is_count(value) or value < usual[name]:
                 raise ConfigurationError(
@@ -104,8 +103,7 @@ class RetentionTimes:
 KEEP: Final = RetentionTimes()
 
 
-@dataclass(frozen=True)
-class TransactionRecord:
+class TransactionRecord(NamedTuple):
     """The row that decides a transaction, as stored.
 
     Attributes:
@@ -185,8 +183,7 @@ def shows_committed(record: TransactionRecord | None) -> bool:
     return record.state is TransactionStatus.PENDING and not record.is_validated_early
 
 
-@dataclass(frozen=True)
-class PendingObservation:
+class PendingObservation(NamedTuple):
     """What a process has seen that waits for a pending transaction: when it first saw it, and the last heartbeat."""
 
     first: float
@@ -285,8 +282,7 @@ class CommitPath(str, enum.Enum):
     LONG = "long"  # record, intents, one native transaction that decides, finish
 
 
-@dataclass(frozen=True)
-class MemberFacts:
+class MemberFacts(NamedTuple):
     """What the choice of the path, and its costs, have to know of one item. Sizes are in bytes.
 
     Attributes:
@@ -308,8 +304,7 @@ class MemberFacts:
     intent: IntentFacts | None = None
 
 
-@dataclass(frozen=True)
-class IntentFacts:
+class IntentFacts(NamedTuple):
     """What the number of requests for an intent depends on.
 
     Attributes:

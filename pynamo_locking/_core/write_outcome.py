@@ -199,8 +199,7 @@ class Why(Enum):
         return f"{self.value} {'would' if self is Why.COMMITTED else 'could'} take that change back"
 
 
-@dataclass(frozen=True)
-class Freshness:
+class Freshness(NamedTuple):
     """What is known of the age of a copy.
 
     Attributes:

@@ -45,7 +45,7 @@ from pynamo_locking._intervals.queries import overlapping
 from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attribute_of, own_keys_of
-from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._items import conditions, effects, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
 from pynamo_locking._locks.locked_all import Block, in_order, locked_all
@@ -175,7 +175,7 @@ def _touched(stored: Mapping[str, Any], hash_key: Image) -> list[Touched]:
 def note_touched(guard: ConflictRow, touched: Sequence[Touched]) -> None:
     """Make a guard name these rows; `ConfigurationError` if there are too many."""
     guard.touched = [{"L": list(each.ends)} for each in touched] or None
-    if guard.touched and conditions.size_of({"touched": {LIST: guard.touched}}) > _MOST_BYTES:
+    if guard.touched and effects.size_of({"touched": {LIST: guard.touched}}) > _MOST_BYTES:
         raise ConfigurationError(
             f"{len(touched):,} rows of one hash key are more than one call can write: its guard could not name them. "
             f"Use several calls."

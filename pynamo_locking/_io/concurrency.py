@@ -17,9 +17,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent import futures
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from pynamo_locking._io import runtime
 
@@ -56,8 +55,7 @@ class WakeupSource(Protocol):
         """Return the image that was left, waiting up to `timeout` seconds for it."""
 
 
-@dataclass(frozen=True)
-class Pause:
+class Pause(NamedTuple):
     """A time in which there is nothing to do.
 
     Attributes:

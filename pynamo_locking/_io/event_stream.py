@@ -2,6 +2,8 @@
 
 The emitting code first checks `listeners`; without listeners no event is made. Listeners are called in the emitting
 thread, while no mutex of this package is held. Events that are emitted under a mutex wait in the `Scope`.
+
+The classes of events are loaded by the first subscriber: making them would be a fifth of the package's import.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import ParamSpec
 
-from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import public_reason
 from pynamo_locking._io import runtime
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pynamo_locking._core import events as events  # noqa: PLC0414, TC004 - subscribe() loads it
     from pynamo_locking._core.events import Event
     from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._core.transactions import TransactionRecord
@@ -117,6 +119,9 @@ def subscribe(
 
     Cost: no request.
     """
+    global events  # noqa: PLW0603 - loaded once for the process
+    from pynamo_locking._core import events  # noqa: PLC0415 - most programs need none
+
     base = events.Event
     classes: tuple[Any, ...] = of if isinstance(of, tuple) else (base if of is None else of,)
     if inspect.iscoroutinefunction(subscriber) or not callable(subscriber):

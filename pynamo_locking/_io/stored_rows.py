@@ -97,7 +97,7 @@ class Place(Path):
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
         segments = []
-        for segment in self.path:
+        for segment in self.values[0]:
             name, bracket, index = segment.partition("[")
             segments.append(placeholder_names.setdefault(name, f"#{len(placeholder_names)}") + bracket + index)
         return ".".join(segments)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pynamo_locking._core.errors import InvalidInput, LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S
@@ -61,8 +60,7 @@ _ADVICE: Final = (
 )
 
 
-@dataclass(frozen=True)
-class RecordTable:
+class RecordTable(NamedTuple):
     connection: Connection
     table: str
     keep: RetentionTimes = KEEP
@@ -469,7 +467,7 @@ def declared_record_table(row: LockRow, intent: WriteIntent) -> RecordTable:
             f"{row.attribute!r}."
         )
     model: Any = row.model
-    return replace(record_table_of(model.Meta.transaction_table), connection=row.connection)
+    return record_table_of(model.Meta.transaction_table)._replace(connection=row.connection)
 
 
 def owner_of_changes(name: str) -> str | None:

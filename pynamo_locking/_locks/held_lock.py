@@ -291,7 +291,7 @@ class HeldEntry:
         """
         with self.writing(is_last=True) as number:
             # Before the request, which may be applied whatever its answer.
-            self.entry = replace(self.entry, lock_mode=replace(self.entry.lock_mode, mode=SHARED))
+            self.entry = replace(self.entry, lock_mode=self.entry.lock_mode._replace(mode=SHARED))
             self.may_be_alone = True
             image: Image | None
             try:
@@ -799,7 +799,7 @@ def downgrade(held: HeldEntry, lock_mode: LockMode) -> None:
         raise ConfigurationError(f"{held.row.label} is a semaphore, which has no readers.")
     if lock_mode.mode == SHARED or (have.mode == SHARED and not held.may_be_alone):
         return
-    if not replace(lock_mode, mode=have.mode).covers(have):
+    if not lock_mode._replace(mode=have.mode).covers(have):
         raise ConfigurationError(
             f"{held.row.label} is held {have} here, and {lock_mode} is only a part of that: all of it would be shared. "
             f"Downgrade the lock that has all of it, or acquire them one by one."

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import warnings
 from collections.abc import AsyncIterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -198,7 +197,7 @@ class LockHandle(Generic[M]):
             raise
 
     def _options_for(self, wait: Duration | None) -> LockOptions:
-        return self.options if wait is None else replace(self.options, wait=seconds(wait, "wait"))
+        return self.options if wait is None else self.options._replace(wait=seconds(wait, "wait"))
 
     def _begin(self) -> None:
         if not self._acquiring.acquire(blocking=False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pynamo_locking._core import events
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.event_stream import about_lock, emit, harmless
 from pynamo_locking.exceptions import LockTimeout
@@ -68,7 +67,7 @@ def waiting(
         return
     scope.is_waiting = True
     emit(
-        events.Waiting(
+        event_stream.events.Waiting(
             **about_lock(row, options.owner, entry_id, None if mine is None else mine.ticket),
             queue_depth=len(state.entries),
             ahead=ahead,
@@ -99,7 +98,7 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
 @harmless
 def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
     emit(
-        events.TimedOut(
+        event_stream.events.TimedOut(
             **about_lock(row, options.owner, "", None),
             **_attempt(scope, error.queue),
             **_first_of(error.queue),
@@ -115,7 +114,11 @@ def acquired(held: HeldInfo) -> None:
     if attempt is None:  # no listener when we began
         return
     facts = _attempt(attempt, held.row.state(held.image))
-    emit(events.Acquired(**_about(held), **facts, lease_ms=held.entry.lease_ms, mode=held.entry.lock_mode.mode))
+    emit(
+        event_stream.events.Acquired(
+            **_about(held), **facts, lease_ms=held.entry.lease_ms, mode=held.entry.lock_mode.mode
+        )
+    )
 
 
 def _held_ms(held: HeldInfo) -> float | None:
@@ -131,7 +134,7 @@ def _units() -> float | None:
 def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float | None) -> None:
     """Report a renewal of a lease that would have ended at `deadline_s`; after a failure, for how long it failed."""
     emit(
-        events.Renewed(
+        event_stream.events.Renewed(
             **_about(held),
             lease_ms=held.entry.lease_ms,
             took_ms=ms_since(began_s),
@@ -146,7 +149,7 @@ def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float |
 def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, should_log: bool) -> None:
     cause = getattr(error, "cause", None) or error
     emit(
-        events.RenewalFailed(
+        event_stream.events.RenewalFailed(
             **_about(held),
             lease_ms=held.entry.lease_ms,
             remaining_ms=held.remaining * 1000,
@@ -159,13 +162,13 @@ def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, sh
 
 @harmless
 def lost(held: HeldInfo) -> None:
-    emit(events.Lost(**_about(held), reason=held.possession.reason, held_ms=_held_ms(held)))
+    emit(event_stream.events.Lost(**_about(held), reason=held.possession.reason, held_ms=_held_ms(held)))
 
 
 @harmless
 def released(held: HeldInfo, *, is_confirmed: bool, is_detached: bool) -> None:
     emit(
-        events.Released(
+        event_stream.events.Released(
             **_about(held),
             held_ms=_held_ms(held),
             renewals=held.heartbeats,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pynamo_locking._core.errors import ConfigurationError
@@ -142,8 +141,7 @@ def in_order(locks: Iterable[Lock[Any]]) -> Iterator[Lock[Any]]:
         wanted = [handle_of(lock).options for lock in together if not _is_taken_already(lock)]
         if len(wanted) > 1 and any(each.lock_mode.is_ranged for each in wanted):
             longest = max(wanted, key=lambda each: each.lease)
-            spanned = replace(
-                longest,
+            spanned = longest._replace(
                 lock_mode=spanning([each.lock_mode for each in wanted]),
                 heartbeat=max((each.heartbeat for each in wanted), key=(False, True, "progress").index),
                 max_hold=min(each.max_hold for each in wanted),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict
 
 from pynamodb.models import Model
 from typing_extensions import TypeVar
@@ -86,8 +86,7 @@ class LockKeywords(RangeKeywords, total=False):
     permits: int
 
 
-@dataclass(frozen=True)
-class LockOptions:
+class LockOptions(NamedTuple):
     """How a lock is to be taken; durations in seconds.
 
     `peek` is called with each image of the row that the attempt sees, and raises to end the attempt. With it the

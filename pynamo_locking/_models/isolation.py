@@ -375,10 +375,12 @@ class _Shown(Pages):
         return lock is not None and lock_record.TX in stored.get(lock.attr_name, {}).get("M", {})
 
     def _is_wanted(self, key: Image, image: Image) -> bool:
+        from pynamo_locking._items import effects  # noqa: PLC0415 - for few items, and much to load
+
         values = [next(iter(value.values())) for value in key.values()]
         range_key = values[1] if len(values) > 1 else None
         asked = connection_of(self._model).get_operation_kwargs(values[0], range_key, condition=self._wanted)
-        return conditions.holds(image, asked)
+        return effects.holds(image, asked)
 
 
 def batch_of(model: type[_M], items: Iterable[Any], reader: IsolatedReader, *, include_expired: bool) -> Iterator[_M]:

@@ -20,7 +20,6 @@ from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.locked_all import first_of
 from pynamo_locking._locks.options import check_plain, make_lock_mode, make_options
 from pynamo_locking._locks.tokens import Token
-from pynamo_locking._models import unique_audit
 from pynamo_locking._models.awaited import awaited_read, awaited_write
 from pynamo_locking._models.batch_writes import GuardedBatch
 from pynamo_locking._models.edit import Edit, QueuedChange, acombined, combined
@@ -317,6 +316,8 @@ class VersionedMixin(GuardedMixin):
 
         Cost: a scan of the model's table and of that of the rows; 1 transactional read for each suspect.
         """
+        from pynamo_locking._models import unique_audit  # noqa: PLC0415 - a tool for people
+
         return unique_audit.check(cls, repairs=False)
 
     @classmethod
@@ -335,6 +336,8 @@ class VersionedMixin(GuardedMixin):
 
         Cost: that of `check_unique`, and 1 transaction for each problem, of the row and a check of each item.
         """
+        from pynamo_locking._models import unique_audit  # noqa: PLC0415 - a tool for people
+
         return unique_audit.check(cls, repairs=True)
 
     @awaited_read(check_unique)

@@ -166,10 +166,10 @@ class IdempotencyTable(NamedLock):
             left = lambda_context.get_remaining_time_in_millis() / 1000
             least = 3 * options.settings.worst_request
             lasts = min(max(left, least), options.settings.max_lease)
-            options = replace(options, lease=lasts, heartbeat=False, wait=min(options.wait, max(0.0, left / 2)))
+            options = options._replace(lease=lasts, heartbeat=False, wait=min(options.wait, max(0.0, left / 2)))
         target = cls._lock_target(key, None, options.settings)
         target = replace(target, row=replace(target.row, kept_s=IDLE_TTL_S + math.ceil(kept)))
-        lock = Lock(target, replace(options, peek=cls._peek), None)
+        lock = Lock(target, options._replace(peek=cls._peek), None)
         return IdempotentCall(cls(key), lock, _Terms(key, _hash_of(payload), kept, store_errors, serializer))
 
     @classmethod

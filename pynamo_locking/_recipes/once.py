@@ -6,11 +6,10 @@ import contextlib
 import functools
 import logging
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from typing_extensions import ParamSpec
 
@@ -49,8 +48,7 @@ _HOUR_S: Final = 3600
 _LONGEST_S: Final = 366 * _DAY_S
 
 
-@dataclass(frozen=True)
-class Period:
+class Period(NamedTuple):
     """How often a job is to succeed.
 
     Attributes:
@@ -137,6 +135,8 @@ def _zone(zone: object) -> tzinfo:
     if zone == "UTC":
         return timezone.utc  # needs no database
     if isinstance(zone, str):
+        from zoneinfo import ZoneInfo  # noqa: PLC0415 - half of this module's import
+
         try:
             return ZoneInfo(zone)
         except (OSError, ValueError):  # an unknown name is an OSError, as is one that names a directory
@@ -399,5 +399,5 @@ def as_lock_of_a_job(lock: Lock[M]) -> Lock[M]:
     options = handle.options
     if not options.lock_mode.may_write:
         raise ConfigurationError("once() is for one run at a time: leave out shared and permits.")
-    handle.options = replace(options, settings=replace(options.settings, max_callers_per_entry=1))
+    handle.options = options._replace(settings=replace(options.settings, max_callers_per_entry=1))
     return lock

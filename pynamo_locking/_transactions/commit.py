@@ -22,7 +22,6 @@ all items before the decision, which wait for each other.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,7 +54,7 @@ from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
-from pynamo_locking._items import conditions
+from pynamo_locking._items import effects
 from pynamo_locking._models import isolation
 from pynamo_locking._pynamodb import connection_of
 from pynamo_locking._transactions.item import Unread, check_key
@@ -85,7 +84,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from pynamodb.connection import Connection
 
@@ -252,7 +251,7 @@ class MultiRequestCommit:
         self._intent_writes = self._plan_intents()
         participants = [participant(one.row, one.intent.changes_row) for one in self._intent_writes]
         rows = keys_in_rows([key_size(stored) for stored in participants])
-        self._record = replace(self._record, items=len(self._intent_writes), rows=len(rows))
+        self._record = self._record._replace(items=len(self._intent_writes), rows=len(rows))
         self._renewed = runtime.current.monotonic()
         interrupt: BaseException | None = None
         try:
@@ -584,9 +583,9 @@ class CommitRun:
         member, table, id_ = self._members[i], self._options.record_table, self._options.id
         assert table is not None  # noqa: S101 - `_choose` checks it
         if needs_read(member):
-            return replace(facts, intent=facts_if_read(member))
+            return facts._replace(intent=facts_if_read(member))
         one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
-        return replace(facts, intent=facts_of(table, one))
+        return facts._replace(intent=facts_of(table, one))
 
     def _choose(self) -> CommitPlan:
         try:
@@ -691,16 +690,17 @@ class CommitRun:
         member.writer.send(member.final())
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(next(self._connections()), self._options.id, resolver=self._resolver())
         for i, member in enumerate(self._members):
             assemble(self._assembly, i, member)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
-    def _connections(self) -> list[Connection]:
-        """Return the connections of the items, then that of the records: it alone if only the key is written."""
-        connections = [connection_of(member.item).connection for member in self._members]
-        record_table = self._options.record_table
-        return connections if record_table is None else [*connections, record_table.connection]
+    def _connections(self) -> Iterator[Connection]:
+        """Yield the connections of the items, then that of the records: it alone if only the key is written."""
+        for member in self._members:
+            yield connection_of(member.item).connection
+        if self._options.record_table is not None:
+            yield self._options.record_table.connection
 
     def _write_long(self, plan: CommitPlan) -> None:
         self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))
@@ -722,7 +722,7 @@ def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> Memb
     write = member.write
     if is_long:  # else `final` checks it before anything is sent
         check_key(member.item, member.key)
-    measure = conditions.size_of if is_long else conditions.rough_size_of
+    measure = effects.size_of if is_long else effects.rough_size_of
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
     is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
@@ -734,8 +734,7 @@ def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> Memb
     )
     if not is_long or write is None:  # only writes get an intent
         return facts
-    return replace(
-        facts,
+    return facts._replace(
         can_have_intent=can_have_intent(member, table),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )

@@ -15,7 +15,7 @@ from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import responses
 from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key, writer_of
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, check_actions, error_of_refusal
@@ -50,7 +50,7 @@ UNREAD: Final = Unread()
 def check_key(item: GuardedMixin, key: Image) -> None:
     """Refuse an instance whose key was changed: the operation would apply to another item."""
     now = key_of(type(item), *key_values_of(item))
-    if now != key and conditions.difference(key, now) != ({}, []):
+    if now != key and effects.difference(key, now) != ({}, []):
         raise ConfigurationError(
             f"the key of this {type(item).__name__} was changed after it was given to the transaction, which would "
             f"write another item: use an instance for each item. Nothing was written."
@@ -73,6 +73,8 @@ def _declared(item: Model) -> set[str]:
 
 def undeclared(item: Model, image: Image) -> Image:
     """Return the attributes of an image that are neither declared nor the write id."""
+    if not image:
+        return {}
     ours = {*_declared(item), versions.shape_of(type(item)).write_id_name}
     return {name: value for name, value in image.items() if name not in ours}
 
@@ -85,7 +87,7 @@ def are_undeclared(item: Model, actions: Sequence[Action]) -> bool:
 
 def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
     """Return the actions that turn one image into another; an action that changes nothing if they are equal."""
-    set_, removed = conditions.difference(before, after, keys=keys)
+    set_, removed = effects.difference(before, after, keys=keys)
     actions: list[Action] = [Place(name).set(Stored(value)) for name, value in set_.items()]
     actions += [Place(name).remove() for name in removed]
     return actions or [conditions.nothing()]
@@ -385,7 +387,7 @@ class TransactionItem:
 
     def shows(self, condition: Condition | None) -> bool:
         """Tell whether a condition is true of the item as the transaction sees it."""
-        return condition is None or conditions.holds(self.shown_image(), self._request(condition=condition))
+        return condition is None or effects.holds(self.shown_image(), self._request(condition=condition))
 
     def _request(self, **what: Any) -> dict[str, Any]:
         keys = serialized_key_of(self.item)
@@ -396,7 +398,7 @@ class TransactionItem:
         """Apply actions to the instance and to `after`."""
         current = self.shown_image()
         try:
-            after = conditions.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
+            after = effects.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
         except values_module.Refusal as refused:
             raise TransactWriteError(f"Failed to update item: {refused}", refused) from refused
         self._set(after=after)
@@ -645,7 +647,7 @@ class TransactionItem:
 
     def holds(self, image: Image | None) -> bool:
         """Tell whether an image is the item that was read, by the condition of its write."""
-        return conditions.holds(image, self.final().kwargs())
+        return effects.holds(image, self.final().kwargs())
 
     # Savepoints
 

@@ -26,7 +26,7 @@ from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
-from pynamo_locking._items.conditions import size_of
+from pynamo_locking._items.effects import size_of
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
 from pynamo_locking._locks.held_lock import holds_nothing

@@ -38,7 +38,7 @@ from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._io.responses import has_foreign
 from pynamo_locking._io.write_intents import Resolver
-from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._locks import fencing, release
 from pynamo_locking._pynamodb import ttl_attribute_of
 from pynamo_locking._transactions.item import Unread
@@ -196,10 +196,10 @@ def _intent_of(member: TransactionItem) -> tuple[str, Image, list[str]]:
     is_known = not isinstance(member.base, Unread)
     base = member.base if not isinstance(member.base, Unread) else _least_base(member)
     try:
-        after = conditions.updated(base, write.kwargs())
+        after = effects.updated(base, write.kwargs())
     except Invalid as refusal:
         raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
-    set_, removed = conditions.difference(base, after, keys=member.key)
+    set_, removed = effects.difference(base, after, keys=member.key)
     if not is_known:
         removed = [conditions.path_of(each)[0] for each in write.actions if isinstance(each, RemoveAction)]
     _check_storable(member, write, after, len(set_) + len(removed))
@@ -217,7 +217,7 @@ def _least_base(member: TransactionItem) -> Image | None:
 
 def _check_storable(member: TransactionItem, write: Write, after: Image, changes: int) -> None:
     """Refuse an item that DynamoDB would refuse only after the decision."""
-    found = problems(after, conditions.key_rules(member.model))
+    found = problems(after, effects.key_rules(member.model))
     if changes > _MOST_CHANGES:
         found = [*found, f"it changes {changes} attributes, and {_MOST_CHANGES} fit into an intent"]
     if found:

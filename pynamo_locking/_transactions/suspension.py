@@ -16,7 +16,7 @@ from pynamo_locking._io import runtime, stored_rows
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, writer_of
 from pynamo_locking._io.stored_rows import INTEGER, MAP, TEXT, TEXTS, Codec, Field, Place, Stored, number
 from pynamo_locking._io.transaction_record import CONTENT
-from pynamo_locking._items import conditions, versions
+from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._transactions import commit
@@ -118,7 +118,7 @@ def _entry(member: TransactionItem) -> Image:
 def _changes(member: TransactionItem, after: Image) -> SimpleNamespace:
     shape, lock = versions.shape_of(member.model), lock_attribute_of(member.model)
     ours = {each.attr_name for each in (shape.attribute, lock) if each is not None} | {shape.write_id_name}
-    set_, removed = conditions.difference(member.stored, after, keys=member.key)
+    set_, removed = effects.difference(member.stored, after, keys=member.key)
     kept = {name: value for name, value in set_.items() if name not in ours}
     return SimpleNamespace(set=kept, remove=[name for name in removed if name not in ours])
 

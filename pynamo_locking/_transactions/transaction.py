@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pynamodb.exceptions import PynamoDBException
 from typing_extensions import Self
 
-from pynamo_locking._core import events
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.row_keys import checked_owner
@@ -552,10 +551,10 @@ class Transaction:
             "path": "" if self._commit is None else self._commit.path,
         }
         if self._is_committed:
-            event_stream.emit(events.TransactionCommitted(**about, is_repeated=self.is_repeated))
+            event_stream.emit(event_stream.events.TransactionCommitted(**about, is_repeated=self.is_repeated))
         else:
             why = "" if error is None else type(error).__name__
-            event_stream.emit(events.TransactionRolledBack(**about, error=why))
+            event_stream.emit(event_stream.events.TransactionRolledBack(**about, error=why))
 
     def savepoint(self) -> Savepoint:
         """Return the present state, which `Savepoint.rollback` restores. Items read since are still checked."""

@@ -9,7 +9,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import chunks, shows_committed
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.batch_requests import TooLarge, transact_get
-from pynamo_locking._items import conditions
+from pynamo_locking._items import effects
 from pynamo_locking._pynamodb import connection_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def size_of_member(member: TransactionItem) -> int:
     if member.is_absent:
         return 0
     stored = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
-    return conditions.rough_size_of(stored)
+    return effects.rough_size_of(stored)
 
 
 def _record_table(members: Sequence[TransactionItem], intent: WriteIntent) -> RecordTable:

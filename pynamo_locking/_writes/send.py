@@ -123,9 +123,10 @@ class RowWrite:
 
     Attributes:
         is_dropped: whether the work continues without it.
+        has_time: whether a time is in its conditions, as far as is known.
     """
 
-    is_dropped = False
+    is_dropped, has_time = False, True
     _may_evict = _may_delete_expired = True
 
     def __init__(
@@ -152,6 +153,7 @@ class RowWrite:
             clause, given = self._filled or (None, None)
             kwargs = self.write.kwargs(clause, given)
             self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
+            self.has_time = self._second is not None
             return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
@@ -395,7 +397,8 @@ class Work:
         """Take what is to be sent: the caller's actions, in the caller's order, and other rows of this package."""
         self.actions, self.all = actions, [*actions, *guards]
         for row in self.all:  # once: copies with the same token must be equal
-            expiry.date_now(row.request)
+            if row.has_time:
+                expiry.date_now(row.request)
 
     @property
     def resolver(self) -> Resolver:

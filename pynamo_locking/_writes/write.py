@@ -13,13 +13,12 @@ from pynamodb.exceptions import DeleteError, GetError, PutError, PynamoDBExcepti
 from pynamodb.expressions.update import SetAction
 from typing_extensions import assert_never
 
-from pynamo_locking._core import events
 from pynamo_locking._core.dynamodb import Answer
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
-from pynamo_locking._io import client, concurrency, protocol, responses
+from pynamo_locking._io import client, concurrency, event_stream, protocol, responses
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
 from pynamo_locking._io.model_doors import writer_of
@@ -578,7 +577,7 @@ def _why_stale(expected: int | None, actual: int | None, image: Image | None) ->
 
 
 def _refusal(about: dict[str, Any], error: BaseException) -> None:
-    about = {**clocks(), **about, "error": type(error).__name__}
+    events, about = event_stream.events, {**clocks(), **about, "error": type(error).__name__}
     if isinstance(error, OutcomeUnknown):
         emit(events.WriteInDoubt(**about, write_id=error.write_id))
     elif isinstance(error, StaleVersion):

@@ -23,7 +23,7 @@ from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import problems
 from pynamo_locking._expressions.values import Refusal, canonical_item
-from pynamo_locking._items.conditions import difference, holds, updated
+from pynamo_locking._items.effects import difference, holds, updated
 from tests.contract.helpers import INVALID, REFUSED
 from tests.support import boundaries
 from tests.support.models import meta

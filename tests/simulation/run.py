@@ -16,7 +16,7 @@ from pynamo_locking._io import batch_requests, concurrency, runtime, transaction
 from pynamo_locking._locks import acquire, heartbeat, held_lock, local_queue, release
 from pynamo_locking._models import edit
 from pynamo_locking.testing.clock import ClockView
-from tests.simulation.checkers import CHECKERS, Lives, Violation
+from tests.simulation.checkers import CHECKERS, Lives, Violation, own_methods
 from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
 from tests.simulation.engine.faults import Fault, Faults
 from tests.simulation.engine.local_wakeups import LocalWakeups
@@ -31,7 +31,6 @@ from tests.simulation.workloads import WORKLOADS, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.checkers.base import Checker
     from tests.simulation.engine.network import Change, Request
     from tests.simulation.history import Operation
     from tests.simulation.plans import Plan
@@ -86,6 +85,9 @@ class Run:
         self.history = History(self.scheduler)
         self.workload = WORKLOADS[plan.workload](self.history)
         self.checkers = [checker(self) for checker in CHECKERS]
+        self._looks_at_step = own_methods(self.checkers, "on_step")
+        self._looks_at_changes = own_methods(self.checkers, "on_changes")
+        self._looks_at_end = own_methods(self.checkers, "at_end")
         self.trace: list[Step] = []
         self.lives = Lives()
         self.network.purpose_of = self.history.purpose_of
@@ -137,7 +139,7 @@ class Run:
         self.scheduler.let_land()
         self.faults.are_over = True
         self._take_every_lock_once()
-        self._look(lambda checker: checker.at_end(), "the end of the run")
+        self._look(self._looks_at_end, step=lambda: "the end of the run")
 
     def _start_parties(self) -> None:
         processes = [self._process(f"p{number}") for number in range(self.plan.processes)]
@@ -184,26 +186,28 @@ class Run:
     # Looking on
 
     def _on_step(self) -> None:
-        self._look(lambda checker: checker.on_step())
+        self._look(self._looks_at_step)
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
         self.lives.note(request, changes, self.scheduler.moment())
         try:
             self._look(
-                lambda checker: checker.on_changes(request, changes),
-                f"{request.actor or 'the beginning'}, by its {request}",
+                self._looks_at_changes,
+                request,
+                changes,
+                step=lambda: f"{request.actor or 'the beginning'}, by its {request}",
             )
         except Violation as violation:
             self.scheduler.fail(violation)  # the library or its client would take it for a time-out, and go on
             raise
 
-    def _look(self, look: Callable[[Checker], None], step: str = "") -> None:
-        """Let each checker look; a violation says which rule was broken, and by which step."""
-        for checker in self.checkers:
+    def _look(self, looks: list[Any], *at: Any, step: Callable[[], str] | None = None) -> None:
+        """Let checkers look; a violation says which rule was broken, and by which step."""
+        for look in looks:
             try:
-                look(checker)
+                look(*at)
             except Exception as error:
-                raise checker.violation(error, step or self._last_request()) from error
+                raise look.__self__.violation(error, (step or self._last_request)()) from error
 
     def _last_request(self) -> str:
         if not self.trace:

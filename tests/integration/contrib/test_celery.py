@@ -76,7 +76,7 @@ for model, meta in zip([Locks, Claims, Calls], json.loads(os.environ["META"]), s
 Locks.Meta.lock_settings = Claims.Meta.lock_settings = LockSettings(
     lease=2, request_timeout=0.3, poll_interval=0.02, max_clock_skew=0.5
 )
-import_prices.retry_kwargs = {"countdown": 0.2, "max_retries": None}
+import_prices.retry_kwargs["countdown"] = 0.2  # Celery has kept this dict
 nightly_report.default_retry_delay = 0.2
 
 @worker_init.connect
@@ -100,7 +100,11 @@ def first_run(key):
         return False
     return True
 
-@app.task(autoretry_for=(LockTimeout,), retry_kwargs={"countdown": 0.2, "max_retries": None})
+def hang(key):
+    while not (folder / f"{key}.over").exists():
+        time.sleep(0.02)
+
+@app.task(autoretry_for=(LockTimeout,), max_retries=None, retry_kwargs={"countdown": 0.2})
 def locked(key):
     with Locks.locked(key, wait=0) as lock:
         note("begin", key, lock.ticket)
@@ -108,10 +112,11 @@ def locked(key):
         note("end", key, lock.ticket)
 
 @app.task(base=UniqueTask, claims=Claims, bind=True, acks_late=True, reject_on_worker_lost=True, default_retry_delay=1)
-def unique(self, key, hangs=0.0):
+def unique(self, key, hangs=False):
     note("begin", key, self.lock.ticket)
     try:
-        time.sleep(hangs if first_run(key) else 0)
+        if hangs and first_run(key):
+            hang(key)
     except SoftTimeLimitExceeded:
         note("stopped", key, self.lock.ticket)
         raise
@@ -123,6 +128,7 @@ def retried(self, key):
     if first_run(key):
         note("begin", key, self.lock.ticket)
         raise self.retry(countdown=0.5)
+    hang(key)
     note("end", key, self.lock.ticket)
 """
 
@@ -140,8 +146,12 @@ class Shop:
     """The app in this process, and what its workers have noted."""
 
     def __init__(self, folder: Path, names: dict[str, Any]) -> None:
-        self._log = folder / "log"
+        self._folder, self._log = folder, folder / "log"
         self.__dict__.update(names)
+
+    def go_on(self, key: str) -> None:
+        """Let a task that hangs go on."""
+        (self._folder / f"{key}.over").touch()
 
     def lines(self, key: str) -> list[Line]:
         lines = self._log.read_text().splitlines() if self._log.exists() else []
@@ -180,6 +190,8 @@ def running(engine: Engine, folder: Path) -> Iterator[Shop]:
     ]
     for name in ("queue", "control", "results"):
         (folder / name).mkdir()
+    for exchange in ("celery", "celery.pidbox"):  # kombu makes these files, and locks them only then
+        (folder / "control" / f"{exchange}.exchange").write_text("[]")
     (folder / "shop.py").write_text(tasks_of_the_page() + MORE)
     environment = {**os.environ, "FOLDER": str(folder), "META": json.dumps(meta), "PYTHONPATH": f"{folder}:{ROOT}"}
     command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "--pool", "prefork", "--concurrency", "2"]
@@ -218,7 +230,7 @@ def test_workers_that_take_locks_and_die(real_engine: Engine, tmp_path: Path) ->
         # A lock around a task: runs follow each other, and each task runs in the end.
         results = [shop.locked.delay("a") for _ in range(6)]
         page = [shop.import_prices.delay("acme") for _ in range(2)]
-        killed = shop.unique.delay("killed", 3600.0)
+        killed = shop.unique.delay("killed", True)
         [line] = shop.until_noted("killed", "begin")
         os.kill(line.pid, signal.SIGKILL)
         for result in results:
@@ -240,10 +252,11 @@ def test_workers_that_take_locks_and_die(real_engine: Engine, tmp_path: Path) ->
         assert len(shop.lines("o-1")) == 2
 
         # Unique: calls while it is queued or runs send nothing; a call after that does.
-        first = shop.unique.delay("u", 0.5)
-        assert {shop.unique.delay("u", 0.5).id for _ in range(5)} == {first.id}
+        first = shop.unique.delay("u", True)
+        assert {shop.unique.delay("u", True).id for _ in range(5)} == {first.id}
+        shop.go_on("u")
         ticket = first.get(timeout=PATIENCE)
-        later = until(lambda: _other(shop.unique.delay("u", 0.5), first.id))
+        later = until(lambda: _other(shop.unique.delay("u", True), first.id))
         assert later.get(timeout=PATIENCE) > ticket
         assert [line.what for line in shop.lines("u")] == ["begin", "end"] * 2
 
@@ -251,14 +264,17 @@ def test_workers_that_take_locks_and_die(real_engine: Engine, tmp_path: Path) ->
         again = shop.retried.delay("r")
         shop.until_noted("r", "begin")
         assert shop.retried.delay("r").id == again.id
+        shop.go_on("r")
         again.get(timeout=PATIENCE)
         assert [line.what for line in shop.lines("r")] == ["begin", "end"]
 
-        # The soft time limit releases the lock.
-        stopped = shop.unique.apply_async(("s", 3600.0), soft_time_limit=0.5)
+        # The soft time limit, of which Celery tells by a signal, releases the lock.
+        stopped = shop.unique.delay("s", True)
+        [line] = shop.until_noted("s", "begin")
+        os.kill(line.pid, signal.SIGUSR1)
         with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
             stopped.get(timeout=PATIENCE)
-        until(lambda: shop.Claims.lock_state(shop.unique._name_of(("s", 3600.0), {})).entries == ())
+        until(lambda: shop.Claims.lock_state(shop.unique._name_of(("s", True), {})).entries == ())
 
         # A message that expires before it runs gives its claim up.
         expired = shop.unique.apply_async(("e",), expires=-1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import subprocess
 import sys
@@ -66,6 +67,11 @@ def _room_for_lost_frames():
     sys.setrecursionlimit(before + 50_000)
 
 
+@functools.cache
+def _is_ours(path: str) -> bool:
+    return path.startswith(ROOT) and not path.startswith(DATABASE)
+
+
 class Injected:
     """Raises `KeyboardInterrupt` at one place of a block, if it has so many.
 
@@ -82,17 +88,16 @@ class Injected:
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
+        if not _is_ours(code.co_filename):
+            return
         is_place = event == "c_return" or (event == "call" and code.co_name not in self._let_be)
         is_answer = event == "return" and code is self._dispatch
-        if (is_place or is_answer) and self._is_ours(code.co_filename):
+        if is_place or is_answer:
             self._left -= 1
             if not self._left:
                 sys.setprofile(None)
                 self.where = f"{event} in {code.co_filename}:{frame.f_lineno} {code.co_name}"
                 raise KeyboardInterrupt
-
-    def _is_ours(self, path: str) -> bool:
-        return path.startswith(ROOT) and not path.startswith(DATABASE)
 
     @property
     def was_raised(self) -> bool:

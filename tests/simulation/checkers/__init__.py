@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.checkers.base import Checker, Violation
+from tests.simulation.checkers.base import Checker, Violation, own_methods
 from tests.simulation.checkers.calls import OneResult
 from tests.simulation.checkers.entries import KeptPlace, Silence, ToldLoss, TrueLoss
 from tests.simulation.checkers.intervals import Disjoint, Limited
@@ -18,7 +18,7 @@ from tests.simulation.checkers.turns import Growing, Turns
 from tests.simulation.checkers.unique import OneRowEach
 from tests.simulation.checkers.values import Bank, Linearizable, OneOrder
 
-__all__ = ["CHECKERS", "Checker", "Lives", "Violation"]
+__all__ = ["CHECKERS", "Checker", "Lives", "Violation", "own_methods"]
 
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     OneHolder,

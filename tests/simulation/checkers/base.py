@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._io import lock_record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from pynamo_locking._core.lock_queue import LockState, QueueEntry
     from tests.simulation.engine.network import Change, Image, Request
     from tests.simulation.history import Grant
@@ -64,6 +66,12 @@ class Checker:
             return False
         with self.run.world.seen_by(process):
             return grant.is_held
+
+
+def own_methods(checkers: Iterable[Checker], name: str) -> list[Callable[..., None]]:
+    """Return this method of each checker that has its own: most look at one of the three moments only."""
+    inherited = getattr(Checker, name)
+    return [getattr(checker, name) for checker in checkers if getattr(type(checker), name) is not inherited]
 
 
 def log_of(image: Image | None) -> list[int]:

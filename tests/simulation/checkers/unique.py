@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._items import conditions
+from pynamo_locking._items import effects
 from tests.simulation.checkers.base import queue_of
 from tests.simulation.checkers.intervals import _Committed
 from tests.simulation.engine.scheduler import START_S
@@ -30,7 +30,7 @@ class OneRowEach(_Committed):
         for place, action in zip(request.places, request.kwargs["TransactItems"], strict=True):
             [(kind, kwargs)] = action.items()
             if kind == "Update" and place.table in self.tables:
-                self._items[place] = conditions.updated(self._items.get(place), kwargs)
+                self._items[place] = effects.updated(self._items.get(place), kwargs)
         super().on_decided(request)
         self._look()
 

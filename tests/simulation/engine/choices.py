@@ -23,8 +23,8 @@ class NotTheSame(Exception):  # noqa: N818 - what it is
 class Choices(Protocol):
     """Gives a number below `n`, for a purpose."""
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
-        """Return one of n options, which may have names."""
+    def pick(self, n: int, purpose: str, named: Sequence[object] = ()) -> int:
+        """Return one of n options, which may be known by name."""
         ...
 
 
@@ -35,10 +35,10 @@ class Recorded:
         self._choices = choices
         self.taken: list[int] = []
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
+    def pick(self, n: int, purpose: str, named: Sequence[object] = ()) -> int:
         if n < 2:
             return 0
-        self.taken.append(self._choices.pick(n, purpose, names))
+        self.taken.append(self._choices.pick(n, purpose, named))
         return self.taken[-1]
 
 
@@ -56,9 +56,9 @@ class Seeded:
         self._strategy = strategy
         self._rates = rates
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
-        if names:
-            return self._strategy.choose(names)
+    def pick(self, n: int, purpose: str, named: Sequence[object] = ()) -> int:
+        if named:
+            return self._strategy.choose(named)
         rate = self._rates.get(purpose)
         if rate is None:
             return self.random.randrange(n)
@@ -72,7 +72,7 @@ class Listed:
         self._choices = list(choices)
         self._at = 0
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
+    def pick(self, n: int, purpose: str, named: Sequence[object] = ()) -> int:
         """Return the next number of the list."""
         if self._at >= len(self._choices):
             return 0
@@ -90,7 +90,7 @@ class _Branch:
         self.path = path
         self._at = 0
 
-    def pick(self, n: int, purpose: str, names: Sequence[str] = ()) -> int:
+    def pick(self, n: int, purpose: str, named: Sequence[object] = ()) -> int:
         if self._at == len(self.path):
             self.path.append((0, n))
         choice, options = self.path[self._at]

@@ -237,8 +237,11 @@ class Scheduler:
         successor = self._choose_next()
         assert successor is not None  # one is left: me
         if successor is not me:
-            with _no_running_loop():
+            if asyncio._get_running_loop() is None:
                 self._go_to(successor)
+            else:
+                with _no_running_loop():
+                    self._go_to(successor)
         self._check_alive(me)
 
     def _go_to(self, actor: Actor) -> None:
@@ -281,7 +284,7 @@ class Scheduler:
             options.append(wakes_at)
         if not options:
             raise Stuck(f"no actor can run: {', '.join(f'{actor} {actor.doing}' for actor in self.actors)}")
-        chosen = options[self._choices.pick(len(options), "next", [str(option) for option in options])]
+        chosen = options[self._choices.pick(len(options), "next", options)]
         return self._do(chosen, ready)
 
     def _do(self, chosen: Any, ready: list[Actor]) -> Actor | None:

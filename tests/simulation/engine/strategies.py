@@ -21,7 +21,7 @@ _STEPS: Final = 60
 class Strategy(Protocol):
     """Chooses among those who can run."""
 
-    def choose(self, names: Sequence[str]) -> int:
+    def choose(self, options: Sequence[object]) -> int:
         """Return the index of who runs next."""
         ...
 
@@ -32,9 +32,9 @@ class Uniform:
     def __init__(self, random: random.Random) -> None:
         self._random = random
 
-    def choose(self, names: Sequence[str]) -> int:
+    def choose(self, options: Sequence[object]) -> int:
         """Return the index of who runs next."""
-        return self._random.randrange(len(names))
+        return self._random.randrange(len(options))
 
 
 class Pct:
@@ -46,8 +46,9 @@ class Pct:
         self._changes = {random.randrange(_STEPS) for _ in range(_CHANGES)}
         self._step = 0
 
-    def choose(self, names: Sequence[str]) -> int:
+    def choose(self, options: Sequence[object]) -> int:
         """Return the index of who runs next."""
+        names = [str(option) for option in options]
         for name in names:
             self._priorities.setdefault(name, 1 + self._random.random())
         self._step += 1
@@ -65,8 +66,9 @@ class Pos:
         self._random = random
         self._priorities: dict[str, float] = {}
 
-    def choose(self, names: Sequence[str]) -> int:
+    def choose(self, options: Sequence[object]) -> int:
         """Return the index of who runs next."""
+        names = [str(option) for option in options]
         for name in names:
             self._priorities.setdefault(name, self._random.random())
         best = max(names, key=self._priorities.__getitem__)

@@ -184,7 +184,7 @@ def snapshots_with_headers_of_another_moment(read: Any, members: Any, intents: A
 def snapshots_look_past_early_checks(header_in: Any, image: Any, table: Any = None) -> Any:
     """A snapshot looks past the mark of a transaction that has checked its reads, and is over what it has read."""
     record = header_in(image, table)
-    return None if record is None else replace(record, is_validated_early=False)
+    return None if record is None else record._replace(is_validated_early=False)
 
 
 @plants(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,16 +152,16 @@ def test_costs_of_placeholders_and_of_batches() -> None:
     mark = IntentFacts(size=1500, key_size=50, place="here")
     plan = planned(writes(250, is_absent=True, intent=mark))
     assert plan.requests == 1 + 1 + 2 + 1 + 7 + 1
-    alone = replace(mark, is_placed_together=False, is_finished_together=False)
+    alone = mark._replace(is_placed_together=False, is_finished_together=False)
     plan = planned([*writes(110, intent=mark), *writes(1, intent=alone)])
     assert plan.requests == 1 + 1 + (1 + 1) + 1 + (1 + 1) + 1
-    read_first = replace(mark, is_read_first=True)
+    read_first = mark._replace(is_read_first=True)
     assert planned(writes(110, intent=read_first)).requests == planned(writes(110, intent=mark)).requests + 11
 
 
 def test_costs_of_rows_of_changes() -> None:
     """What does not fit into a mark is written into a row and deleted there."""
-    small, large = writes(110), writes(110, intent=replace(MARK, changes_row_size=300_000))
+    small, large = writes(110), writes(110, intent=MARK._replace(changes_row_size=300_000))
     assert planned(large).requests == planned(small).requests + 2 * 11
 
 

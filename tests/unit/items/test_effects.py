@@ -24,7 +24,7 @@ from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import KeyRule
 from pynamo_locking._expressions.values import Refusal, canonical_item
-from pynamo_locking._items.conditions import difference, holds, key_rules, size_of, updated
+from pynamo_locking._items.effects import difference, holds, key_rules, size_of, updated
 from tests.support.models import declare, meta
 from tests.unit.helpers import steady
 
