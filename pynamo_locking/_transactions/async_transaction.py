@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.writes import Placed
     from pynamo_locking._transactions.items import Locking
     from pynamo_locking._transactions.options import TransactionKeywords
@@ -138,11 +139,15 @@ class AsyncTransaction:
         members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_open()
-            for lock in () if wanted is None else members.locks_for(model, values, wanted):
-                with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                    await handle_of(lock).abegin_block(members.left())
-                    members.locks.append(lock)
+            await self._hold_all(() if wanted is None else members.locks_for(model, values, wanted))
             return await self._in_thread(read, is_urgent=False)
+
+    async def _hold_all(self, locks: Iterable[Lock[Any]]) -> None:
+        members = self._transaction._members
+        for lock in locks:
+            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+                await handle_of(lock).abegin_block(members.left())
+                members.locks.append(lock)
 
     @_step(Transaction.query, is_urgent=False)
     def query(self) -> None:
@@ -413,7 +418,9 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
     while True:
         try:
             async with _run_in(attempt.begun) as awaited:
-                return await function(awaited)
+                with suppress(*attempt.excused):
+                    await awaited._hold_all(attempt.locks())
+                return attempt.checked(await function(awaited))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
             if pause is None:
