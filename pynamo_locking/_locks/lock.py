@@ -173,7 +173,6 @@ class LockHandle(Generic[M]):
 
     async def aacquire(self, wait: Duration | None) -> None:
         """As `acquire`, but make requests in threads."""
-        await concurrency.begin_in_turn()
         options, before = self._options_for(wait), None
         try:
             self._begin()
@@ -236,6 +235,7 @@ class LockHandle(Generic[M]):
             return self._hold(attempt.run())
 
     async def _atake(self, options: LockOptions) -> HeldEntry:
+        await concurrency.begin_in_turn()
         party = runtime.current.party()
         attempt = self._attempt = Acquisition(self.target.row, options)
         with self._reported(options):
@@ -561,6 +561,8 @@ class Lock(Generic[M]):
 
     async def aacquire(self, wait: Duration | None = None) -> Self:
         """Acquire the lock as `acquire` does, while other tasks run.
+
+        Tasks begin one by one, in the order in which they came; `wait` counts from then on.
 
         Args:
             wait: as for `acquire`.

@@ -549,15 +549,18 @@ class TransactionItems:
         same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
         return any(each.options.lock_mode.covers(wanted.options.lock_mode) for each in same)
 
-    def hold_all(self, locks: Iterable[Lock[Any]]) -> None:
-        """Acquire the locks of some items, and hold them until the end of the transaction."""
+    def hold_all(self, locks: Iterable[Lock[Any]], *, share: float = 1.0) -> None:
+        """Acquire the locks of some items, and hold them until the end of the transaction.
+
+        Wait for each of them for that share of what is left of `wait`.
+        """
         for lock in locks:
             with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                self.hold(lock)
+                self.hold(lock, share=share)
 
-    def hold(self, lock: Lock[Any]) -> None:
+    def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
         """Acquire a lock, and hold it until the end of the transaction."""
-        handle_of(lock).begin_block(self.left())
+        handle_of(lock).begin_block(share * self.left())
         self.locks.append(lock)
 
     def give_back(self) -> None:

@@ -468,9 +468,11 @@ async def test_a_task_that_retries_a_long_transaction_waits_in_the_queue_too(che
 def test_a_long_transaction_that_saw_a_lock_only_reads(cheap: Engine, few: None) -> None:
     """Its commit would be in vain. What is only read may be locked."""
     purses(7)
+    requests: list[dict[str, int]] = []
 
-    @transactional(attempts=1)
+    @transactional(attempts=2, wait=0)
     def add_to_all(tx: Transaction, *keys: str) -> None:
+        requests.append(dict(counted.by_operation))
         for key in keys:
             tx.get(Purse, key)
         for i in range(6):
@@ -478,10 +480,25 @@ def test_a_long_transaction_that_saw_a_lock_only_reads(cheap: Engine, few: None)
 
     with Purse.locked("p0"), count_requests() as counted, pytest.raises(ItemLocked):
         in_thread(add_to_all)
-    assert counted.by_operation == {"GetItem": 6}
+    assert requests == [{}, {"GetItem": 6, "UpdateItem": 1}]  # the latter asks for the lock
     with Purse.locked("p6"):
         in_thread(lambda: add_to_all("p6"))
     assert stored(Purse, "p5")["balance"]["N"] == "1100"
+
+
+def test_the_last_attempt_of_a_long_transaction_tries_to_commit(cheap: Engine, few: None) -> None:
+    """Although it has seen a lock, which may be free by then."""
+    purses(6)
+    lock = Purse.locked("p0").acquire()
+
+    @transactional(attempts=1)
+    def add_to_all(tx: Transaction) -> None:
+        for i in range(6):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
+        lock.release()
+
+    in_thread(add_to_all)
+    assert stored(Purse, "p0")["balance"]["N"] == "1100"
 
 
 def test_a_retry_goes_without_a_lock_that_is_not_free_in_time(clock: VirtualClock, few: None) -> None:
