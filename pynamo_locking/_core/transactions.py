@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -291,6 +292,8 @@ class MemberFacts(NamedTuple):
         can_be_marked: whether its model has a lock attribute.
         wants_direct: whether the deciding transaction should write it itself.
         needs_token: whether a second copy of its write, sent alone, would also be applied, with another result.
+        is_locked: whether this transaction holds its lock.
+        needs_read: whether the item would be read right before it gets an intent.
         size: of the item as it will be stored.
         intent: what the number of requests depends on, if it gets a write intent.
     """
@@ -300,6 +303,8 @@ class MemberFacts(NamedTuple):
     can_have_intent: bool = True
     wants_direct: bool = False
     needs_token: bool = False
+    is_locked: bool = False
+    needs_read: bool = False
     size: int = 0
     intent: IntentFacts | None = None
 
@@ -314,7 +319,7 @@ class IntentFacts(NamedTuple):
         place: whose intents are sent together with it; "" if it is sent alone.
         is_placed_together: whether the intent can be sent together with others.
         is_finished_together: whether its finish can be.
-        is_read_first: whether the item is read before it gets its intent.
+        read_with: the model whose items are read together with it before their intents; None if it is not read.
     """
 
     size: int = 0
@@ -323,7 +328,7 @@ class IntentFacts(NamedTuple):
     place: Hashable = ""
     is_placed_together: bool = True
     is_finished_together: bool = True
-    is_read_first: bool = False
+    read_with: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -428,10 +433,12 @@ def _why_stuck(members: Sequence[MemberFacts], writes: Sequence[int], reads: int
 def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, most_bytes: int) -> list[int]:
     """Choose the items that the decision writes itself: those that cannot have an intent first."""
 
-    def rank(i: int) -> tuple[bool, bool, bool, int]:
-        member = members[i]
-        # The intent of an absent item would be a placeholder, and costs twice.
-        return (member.can_have_intent, not member.wants_direct, not member.is_absent, -member.size)
+    def rank(i: int) -> tuple[int, ...]:
+        one = members[i]
+        # The intent of an absent item would be a placeholder, and costs twice. One that is locked, or was read, may be
+        # wanted by others, who would wait for its intent.
+        is_new = one.is_absent and not one.needs_read
+        return (one.can_have_intent, not one.wants_direct, not one.is_locked, not is_new, one.needs_read, -one.size)
 
     chosen, total = list[int](), 0
     for i in sorted(writes, key=rank):
@@ -444,12 +451,13 @@ def _direct(members: Sequence[MemberFacts], writes: Sequence[int], room: int, mo
 def _with_requests_of_intents(plan: CommitPlan, members: Sequence[MemberFacts]) -> CommitPlan:
     intents = {i: members[i].intent or IntentFacts() for i in plan.with_intents}
     rows = keys_in_rows([intent.key_size for intent in intents.values()])
-    new = {i for i, intent in intents.items() if members[i].is_absent and not intent.is_read_first}
+    new = {i for i, intent in intents.items() if members[i].is_absent and intent.read_with is None}
     ghosts = placeholders([intent.size for i, intent in intents.items() if i in new])
     placing = _batches([(intents[i].place, intents[i].is_placed_together) for i in intents if i not in new])
     finishing = _batches([(intents[i].place, intents[i].is_finished_together) for i in plan.staged])
     changes_rows = sum(intent.changes_row_size > 0 for intent in intents.values())
-    read = sum(intent.is_read_first for intent in intents.values())
+    reads = Counter(intent.read_with for intent in intents.values() if intent.read_with is not None)
+    read = sum(-(-count // dynamodb.MOST_KEYS) for count in reads.values())
     last = 1 if plan.staged else 0
     requests = plan.requests + 2 + read + len(rows) + 2 * changes_rows + len(ghosts) + placing + finishing + last
     return replace(plan, requests=requests, rows=len(rows))

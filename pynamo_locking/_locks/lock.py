@@ -174,7 +174,6 @@ class LockHandle(Generic[M]):
 
     async def aacquire(self, wait: Duration | None) -> None:
         """As `acquire`, but make requests in threads."""
-        await concurrency.begin_in_turn()
         options, before = self._options_for(wait), None
         try:
             self._begin()
@@ -241,6 +240,7 @@ class LockHandle(Generic[M]):
             return self._hold(attempt.run())
 
     async def _atake(self, options: LockOptions) -> HeldEntry:
+        await concurrency.begin_in_turn()
         party = runtime.current.party()
         attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
@@ -571,6 +571,8 @@ class Lock(Generic[M]):
 
     async def aacquire(self, wait: Duration | None = None) -> Self:
         """Acquire the lock as `acquire` does, while other tasks run.
+
+        Tasks begin one by one, in the order in which they came; `wait` counts from then on.
 
         Args:
             wait: as for `acquire`.

@@ -20,7 +20,14 @@ from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._models.awaited import in_place_of
 from pynamo_locking._models.writes import GuardedMixin, inserted, moved
-from pynamo_locking._transactions.begin import RetryLoop, as_current, check_join, current_transaction, is_kept_out
+from pynamo_locking._transactions.begin import (
+    SHARE_OF_WAIT,
+    RetryLoop,
+    as_current,
+    check_join,
+    current_transaction,
+    is_kept_out,
+)
 from pynamo_locking._transactions.items import locking
 from pynamo_locking._transactions.options import values_of_key
 from pynamo_locking._transactions.transaction import Transaction
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pynamo_locking._locks.held_lock import HeldEntry
+    from pynamo_locking._locks.lock import Lock
     from pynamo_locking._models.writes import Placed
     from pynamo_locking._transactions.items import Locking
     from pynamo_locking._transactions.options import TransactionKeywords
@@ -138,11 +146,15 @@ class AsyncTransaction:
         members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_open()
-            for lock in () if wanted is None else members.locks_for(model, values, wanted):
-                with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                    await handle_of(lock).abegin_block(members.left())
-                    members.locks.append(lock)
+            await self._hold_all(() if wanted is None else members.locks_for(model, values, wanted))
             return await self._in_thread(read, is_urgent=False)
+
+    async def _hold_all(self, locks: Iterable[Lock[Any]], *, share: float = 1.0) -> None:
+        members = self._transaction._members
+        for lock in locks:
+            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+                await handle_of(lock).abegin_block(share * members.left())
+                members.locks.append(lock)
 
     @_step(Transaction.query, is_urgent=False)
     def query(self) -> None:
@@ -413,7 +425,9 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
     while True:
         try:
             async with _run_in(attempt.begun) as awaited:
-                return await function(awaited)
+                with attempt.locking():
+                    await awaited._hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                return attempt.checked(await function(awaited))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
             if pause is None:

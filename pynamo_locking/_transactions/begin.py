@@ -5,19 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Concatenate, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar
 
+from pynamodb.exceptions import TransactWriteError
 from typing_extensions import ParamSpec, Unpack, overload
 
+from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
+from pynamo_locking._locks.held_lock import holds_nothing
+from pynamo_locking._locks.locked_all import in_order
+from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here
+from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking._transactions.options import TransactionKeywords
 from pynamo_locking._transactions.transaction import Transaction, items_of
+from pynamo_locking._writes.write import locked_out
 from pynamo_locking.exceptions import (
     ItemLocked,
+    LockLost,
+    LockTimeout,
     OutcomeUnknown,
     StaleVersion,
     TransactionAborted,
@@ -30,6 +39,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.keys import ItemKey
+    from pynamo_locking._locks.lock import Lock
+    from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.transaction_table import TransactionTable
 
 
@@ -39,6 +50,9 @@ _current: ContextVar[Transaction | None] = ContextVar("pynamo_locking_transactio
 
 #: After these errors a new attempt may succeed.
 _WORTH_ANOTHER = (StaleVersion, ItemLocked, TransactionConflict, TransactionAborted)
+
+#: For so much of the time that is left a retry waits for each lock that only helps it; intents need the rest.
+SHARE_OF_WAIT: Final = 0.5
 
 
 @contextlib.contextmanager
@@ -145,6 +159,11 @@ def transactional(
     more than 100 actions that write one item, the older one wins. Age does not keep other writers from changing what an
     attempt has read. On a hot key each attempt may end in `StaleVersion`: read such an item with `for_update`.
 
+    After an attempt of more than 100 actions that is done for you, unless it used `for_update` or `for_share`, or the
+    caller held a lock. The next attempts first acquire, in one canonical order, the locks of the items that were to be
+    written, have a `LockAttribute`, and had been changed or were locked. An attempt that would write what others had
+    locked at its read has no commit, except the last one.
+
     Pass keys, not instances: the function must read what it changes. In a retry an instance from outside would be
     stale, or have the changes of the attempt that was rolled back, so every attempt would end in `StaleVersion`.
 
@@ -152,8 +171,8 @@ def transactional(
         function: the function, for ``@transactional`` without parentheses.
         attempts: the maximum number of attempts; 10 unless set. If the first one was a native transaction (2 to 100
             actions) and an item was stale, the second attempt begins at once, with the items that came with the refusal
-            in place of reads. Before others there is a pause of full jitter: up to 0.1 s, doubled each time, at most
-            2 s.
+            in place of reads; so does one that has more locks to acquire. Before others there is a pause of full
+            jitter: up to 0.1 s, doubled each time, at most 2 s.
         join: as in `transaction`: inside another transaction the function is a part of it, and runs once.
         **options: those of `transaction`. With an `idempotency_key` an unknown outcome is retried as well. `wait` is
             one deadline for all attempts; an attempt that begins after it does not wait.
@@ -203,7 +222,9 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
     while True:
         try:
             with as_current(attempt.begun), attempt.begun:
-                return function(attempt.begun)
+                with attempt.locking():
+                    items_of(attempt.begun).hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                return attempt.checked(function(attempt.begun))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
             if pause is None:
@@ -226,22 +247,72 @@ class RetryLoop:
         self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
         self._doubt: OutcomeUnknown | None = None
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
+        self._contended: dict[ItemKey, TransactionItem] = {}  # which the present attempt locks
+        self._locked = 0  # so many locks the present attempt has acquired for that
+        self._holds_nothing = holds_nothing()
         self.begun = Transaction(**options)
+
+    def locks(self) -> Iterator[Lock[Any]]:
+        """Yield the locks of the items that were contended in earlier attempts, in one canonical order."""
+        options = self.begun._options
+        return in_order(
+            type(member.item).locked(*key_values_of(member.item), lease=options.lease, owner=options.owner)
+            for member in self._contended.values()
+            if isinstance(member.item, LockableMixin)
+        )
+
+    @contextlib.contextmanager
+    def locking(self) -> Iterator[None]:
+        """Let an attempt begin without locks that it does not get: its commit checks all that it reads."""
+        with contextlib.suppress(LockTimeout, ConfigurationError):
+            yield
+        self._locked = len(items_of(self.begun).locks)
+
+    def checked(self, result: _T) -> _T:
+        """Return the result of the function; `ItemLocked` if a long commit would write what others had locked.
+
+        They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
+        """
+        is_last = self._number == self._most
+        for member in () if is_last or self.begun._is_over else self._newly_contended():
+            if member.row is not None:
+                raise locked_out(member.row, member.row.state(member.stored), TransactWriteError)
+        return result
+
+    def _newly_contended(self) -> list[TransactionItem]:
+        """Return what the next attempt has to lock as well; nothing if the caller locks items, in another order."""
+        commit, items = self.begun._commit, items_of(self.begun)
+        if not self._holds_nothing or len(items.locks) > self._locked:
+            self._contended.clear()
+            return []
+        found = [] if commit is None else commit.contended()
+        if commit is None and len(items.by_key) > dynamodb.MOST_ACTIONS:
+            found = [member for member in items.by_key.values() if member.is_locked_by_others]
+        lockable = [member for member in found if isinstance(member.item, LockableMixin)]
+        return [member for member in lockable if member.identity not in self._contended]
 
     def pause_after(self, error: Exception) -> float | None:
         """Return for how many seconds to pause before the next attempt; None if there is none."""
-        if isinstance(error, OutcomeUnknown) and self.begun._commit is not None:
+        commit, is_first = self.begun._commit, self._number == 1
+        if isinstance(error, OutcomeUnknown) and commit is not None:
             self._doubt = error
+        is_worth = isinstance(error, self._worth) or self._is_loss_of_ours(error)
         # An error that a callback or the function raises after the commit must not cause a retry.
-        if self.begun._is_committed or not isinstance(error, self._worth):
+        if self.begun._is_committed or not is_worth:
             return None
         if self._number == self._most:
             gave_up(error, "transactional()", self._most)
             return None
-        commit, is_first = self.begun._commit, self._number == 1
         self._number += 1
+        contended = {member.identity: member for member in self._newly_contended()}
+        self._contended |= contended
         self._refused = commit.refused_items() if is_first and commit is not None else {}
-        return 0.0 if self._refused else backoff(self._number - 1, runtime.current.jitter())
+        return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())
+
+    def _is_loss_of_ours(self, error: Exception) -> bool:
+        """Tell whether a lock was lost that only helps the retry."""
+        ours = items_of(self.begun).locks[: self._locked]
+        return isinstance(error, LockLost) and error.ticket in {lock.ticket for lock in ours}
 
     def doubt_with(self, error: Exception) -> OutcomeUnknown | None:
         """Return the error of an earlier attempt that may have been applied, although the last one was not."""

@@ -64,6 +64,7 @@ from pynamo_locking._transactions.prepare import (
     can_have_intent,
     needs_read,
     plan_intent,
+    read_together,
 )
 from pynamo_locking._transactions.transaction_table import TransactionTable
 from pynamo_locking._transactions.validation import size_of_member, validate
@@ -74,6 +75,7 @@ from pynamo_locking._writes.write import DELETE, OutcomeQuery
 from pynamo_locking.exceptions import (
     Conflict,
     CorruptRow,
+    ItemLocked,
     OutcomeUnknown,
     StaleVersion,
     TransactionAborted,
@@ -285,6 +287,7 @@ class MultiRequestCommit:
         """Work out all intents, and refuse what cannot be stored before anything is sent."""
         id_, staged, name = self._record.id, set(self._plan.staged), row_of_changes
         with isolation.for_commit():
+            read_together(self._members[i] for i in self._plan.with_intents)
             return [
                 plan_intent(self._members[i], id_, self._record_table, name(id_, i), is_staged=i in staged)
                 for i in self._plan.with_intents
@@ -451,6 +454,12 @@ class MultiRequestCommit:
         except Exception as error:  # noqa: BLE001 - the caller raises an error that says more
             logger.warning("intents of the aborted transaction %s are left: %s", self._record.id, error)
 
+    def contended(self) -> list[TransactionItem]:
+        """Return the items that have refused their intent, or the decision, since others had changed or locked them."""
+        why, kinds = self._assembly.explained, (StaleVersion, ItemLocked)
+        decided = [self._members[i] for i, row in self._assembly.by_key.items() if isinstance(why.get(id(row)), kinds)]
+        return [*(one.member for one in self._intent_writes if one.is_contended), *decided]
+
     # After the decision
 
     def _finish(self) -> None:
@@ -537,7 +546,7 @@ def facts_of(record_table: RecordTable, one: IntentWrite) -> IntentFacts:
 def facts_if_read(member: TransactionItem) -> IntentFacts:
     """Return the same for an item that is read right before it gets its intent, as far as it is known now."""
     assert member.row is not None  # noqa: S101 - checked when the path was chosen
-    return IntentFacts(key_size=key_size(participant(member.row, "")), place=_place(member), is_read_first=True)
+    return IntentFacts(key_size=key_size(participant(member.row, "")), place=_place(member), read_with=member.model)
 
 
 def _place(member: TransactionItem) -> Hashable:
@@ -669,6 +678,10 @@ class CommitRun:
                 found[member.identity] = member.stored
         return found
 
+    def contended(self) -> list[TransactionItem]:
+        """Return the written items that have refused a long commit, since others had changed or locked them."""
+        return [] if self._long is None else [each for each in self._long.contended() if each.write is not None]
+
     def _note_commit(self) -> None:
         """Update the instances: the key shows that the transaction was committed, although the response was lost."""
         if self._long is not None:
@@ -730,11 +743,13 @@ def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> Memb
         is_write=write is not None,
         is_absent=member.is_absent,
         needs_token=write is not None and write.is_sent_once and not is_counted,
+        is_locked=is_counted,
         size=measure(after) if write is not None else size_of_member(member),
     )
     if not is_long or write is None:  # only writes get an intent
         return facts
     return facts._replace(
         can_have_intent=can_have_intent(member, table),
+        needs_read=needs_read(member),
         wants_direct=facts.size > transactions.LARGE_BYTES,
     )

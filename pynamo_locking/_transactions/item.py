@@ -201,9 +201,11 @@ class TransactionItem:
         expected: the condition that an item which was not read has the unique values that its instance has noted.
         is_read: whether the transaction relies on the item beyond its own write.
         extents: where its writes take place, for locks of ranges; None if the instance shows it.
+        came: the stored item, if it was read together with others, for the one that asks for it next.
     """
 
     extents: Sequence[LockMode] | None = None
+    came: Image | Unread | None = UNREAD
 
     def __init__(
         self,
@@ -222,7 +224,7 @@ class TransactionItem:
         self.expected: Condition | None = None
         self.is_read: bool = False
         self._row: LockRow | None = None
-        self._reader = reader
+        self.reader = reader
         self._token = token
         self._first, self._given = item, self.before  # at the beginning
         self._version: int | None = self.before.version  # of the instance when the caller passed it
@@ -289,6 +291,12 @@ class TransactionItem:
     def is_deleted(self) -> bool:
         """Whether the transaction sees no such item."""
         return self.after is None
+
+    @property
+    def is_locked_by_others(self) -> bool:
+        """Whether it is written, and others were in the queue of its lock when it was read."""
+        is_outside = self.writer is not None and self.writer.own is None
+        return is_outside and self.row is not None and bool(self.row.state(self.stored).entries)
 
     @property
     def is_current(self) -> bool:
@@ -416,7 +424,10 @@ class TransactionItem:
                 self.before = seen  # a later operation that checks the version means this one
 
     def _read(self) -> Image | None:
-        return expiry.unexpired(self.model, self._reader.read(self.model, self.key))
+        image, self.came = self.came, UNREAD
+        if isinstance(image, Unread):
+            image = self.reader.read(self.model, self.key)
+        return expiry.unexpired(self.model, image)
 
     def refused(self, image: Image | None) -> Exception:
         """Return the error for an item that is not the one that was read."""

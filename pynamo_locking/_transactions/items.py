@@ -254,7 +254,7 @@ class TransactionItems:
         check_model(model)
         keys = [key_of(model, *each) for each in values]
         if locking is not None:
-            self._lock(model, values, locking)
+            self.hold_all(self.locks_for(model, values, locking))
         known = [self._known(model, key) for key in keys]
         for member in known if self.locks else ():
             if member is not None:
@@ -549,14 +549,18 @@ class TransactionItems:
         same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
         return any(each.options.lock_mode.covers(wanted.options.lock_mode) for each in same)
 
-    def _lock(self, model: type[GuardedMixin], values: Iterable[tuple[Any, Any]], locking: Locking) -> None:
-        for lock in self.locks_for(model, values, locking):
-            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                self.hold(lock)
+    def hold_all(self, locks: Iterable[Lock[Any]], *, share: float = 1.0) -> None:
+        """Acquire the locks of some items, and hold them until the end of the transaction.
 
-    def hold(self, lock: Lock[Any]) -> None:
+        Wait for each of them for that share of what is left of `wait`.
+        """
+        for lock in locks:
+            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+                self.hold(lock, share=share)
+
+    def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
         """Acquire a lock, and hold it until the end of the transaction."""
-        handle_of(lock).begin_block(self.left())
+        handle_of(lock).begin_block(share * self.left())
         self.locks.append(lock)
 
     def give_back(self) -> None:

@@ -48,7 +48,7 @@ from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, Operation
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from pynamo_locking._core.lease import Deadline
@@ -83,6 +83,7 @@ class IntentWrite:
         waits_until: when to stop waiting for the lock, by the monotonic clock; 0 before the first holder was found.
         underway: how many copies of the intent may still arrive after an abort; of a placeholder none can.
         may_stand: whether the item may carry the intent, so that an abort has to drop it.
+        is_contended: whether others have changed the item, or keep its lock.
     """
 
     member: TransactionItem
@@ -93,6 +94,7 @@ class IntentWrite:
     waits_until: float = 0.0
     underway: int = 0
     may_stand: bool = False
+    is_contended: bool = False
 
     @property
     def is_staged(self) -> bool:
@@ -178,6 +180,18 @@ def needs_read(member: TransactionItem) -> bool:
     assert member.write is not None  # noqa: S101 - only writes get an intent
     is_update, is_unread = member.write.operation is UPDATE, isinstance(member.base, Unread)
     return (is_unread and is_update) or not (member.is_checked or is_update)
+
+
+def read_together(members: Iterable[TransactionItem]) -> None:
+    """Read the stored items of those for which `plan_intent` would read them, a hundred of a model by each request."""
+    of_models: dict[type[GuardedMixin], list[TransactionItem]] = {}
+    for member in members:
+        if needs_read(member):
+            of_models.setdefault(member.model, []).append(member)
+    for model, unread in of_models.items():
+        images = unread[0].reader.read_all(model, [member.key for member in unread])
+        for member, image in zip(unread, images, strict=True):
+            member.came = image
 
 
 def _intent_of(member: TransactionItem) -> tuple[str, Image, list[str]]:
@@ -359,6 +373,7 @@ class IntentWriter:
         elif state.entries and one.held is None and member.holds(image):
             self._wait_for_lock(one, state)
         else:
+            one.is_contended = True
             cause = responses.condition_failed(
                 TransactWriteError, "the item is not the one that was read", member.table
             )
@@ -382,6 +397,7 @@ class IntentWriter:
         one.waits_until = one.waits_until or min(self._deadline.at, now + LOCK_GRACE_S)
         left = one.waits_until - now
         if left <= 0:
+            one.is_contended = True
             raise write.locked_out(one.row, state, TransactWriteError)
         self._pulse()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))

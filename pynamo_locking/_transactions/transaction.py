@@ -238,7 +238,8 @@ class Transaction:
             ConfigurationError: its model cannot take part; or the transaction has ended, or is read only.
             StaleVersion: the transaction has another copy of the item.
 
-        Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked.
+        Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked; one request
+        reads a hundred.
         """
         prepare_save(item, "tx.save()")
         member = self._member_of(item, replaces=True)

@@ -528,7 +528,7 @@ def refusing(operation: str, code: str) -> AbstractContextManager[None]:
     return intercepted(answer)
 
 
-@pytest.mark.parametrize("operation", ["GetItem", "TransactGetItems"])
+@pytest.mark.parametrize("operation", ["BatchGetItem", "TransactGetItems"])
 @pytest.mark.parametrize(
     ("code", "kind"),
     [("ProvisionedThroughputExceededException", TransactionConflict), ("AccessDeniedException", TransactWriteError)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import atransaction, transaction, transactional
+from pynamo_locking import atransaction, atransactional, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.transactions import Transaction
+from pynamo_locking.transactions import AsyncTransaction, Transaction
 from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import APART
 from tests.support.parties import abandoned, in_parallel, in_thread
@@ -369,10 +370,14 @@ def add_one() -> None:
         add_fillers(tx, "native")
 
 
-@pytest.mark.parametrize("for_update", [False, True])
-def test_a_long_transaction_against_a_storm(clock: VirtualClock, few: None, *, for_update: bool) -> None:
-    """Another party writes one of its items before each of its requests: age is no help before it has an intent."""
-    purses(6)
+@pytest.mark.parametrize("locked", ["nothing", "p0", "p1", "outside"])
+def test_a_long_transaction_against_a_storm(clock: VirtualClock, few: None, locked: str) -> None:
+    """Another party writes one of its items before each of its requests: the second attempt locks that item.
+
+    Not if the caller locks other items: the order could be another one.
+    """
+    purses(6, note="larger than p0, which gets an intent, unless it is locked")
+    Purse("p0", balance=100).save(add_version_condition=False)
     told, busy = list[str](), list[bool]()
 
     def answer(send: Send, _: str, __: Any) -> Any:
@@ -389,16 +394,126 @@ def test_a_long_transaction_against_a_storm(clock: VirtualClock, few: None, *, f
 
     @transactional(workers=1)
     def add_to_all(tx: Transaction) -> None:
-        hot = tx.get(Purse, "p0", for_update=for_update)
-        others = tx.get_all(Purse, [f"p{i}" for i in range(1, 6)])
-        for purse in (hot, *others):
+        for purse in [tx.get(Purse, f"p{i}", for_update=locked == f"p{i}") for i in range(6)]:
             tx.update(purse, [Purse.balance.add(1000)])
 
-    with intercepted(answer), nullcontext() if for_update else pytest.raises(StaleVersion, match="10"):
+    wins = locked in ("nothing", "p0")
+    outer, expected = nullcontext(), nullcontext() if wins else pytest.raises(StaleVersion, match="10")
+    if locked == "outside":
+        Seat("outside").save()
+        outer = Seat.locked("outside")
+    with outer, intercepted(answer), expected:
         add_to_all()
-    assert stored(Purse, "p0")["balance"]["N"] == str(100 + told.count("added") + 1000 * for_update)
-    assert stored(Purse, "p5")["balance"]["N"] == str(100 + 1000 * for_update)
-    assert for_update is ("locked" in told)
+    assert stored(Purse, "p0")["balance"]["N"] == str(100 + told.count("added") + 1000 * wins)
+    assert stored(Purse, "p5")["balance"]["N"] == str(100 + 1000 * wins)
+    assert wins is ("locked" in told)
+    assert Purse.lock_state("p0").entries == ()
+
+
+class Bumps:
+    """Adds 1000 to six purses; before the commit of its first attempt another party writes one of them."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def note(self) -> None:
+        """Note an attempt: the second one holds the lock, and loses it."""
+        self.runs += 1
+        holders = Purse.lock_state("p0").holders
+        assert [(each.lease, each.owner) for each in holders] == [(7.0, "mover")] * (self.runs > 1)
+        if self.runs == 2:
+            Purse.break_lock("p0", ticket=holders[0].ticket)
+        if self.runs < 3:
+            in_thread(add_one)
+
+    def check(self) -> None:
+        """Check that the third attempt was committed, and that nothing is locked."""
+        assert self.runs == 3
+        assert stored(Purse, "p0")["balance"]["N"] == "1102"
+        assert Purse.lock_state("p0").entries == ()
+
+
+def test_a_lock_that_only_helps_the_retry_may_be_lost(cheap: Engine, few: None) -> None:
+    """It has the lease and the owner of the transaction. If it is lost, there is another attempt."""
+    purses(6)
+    bumps = Bumps()
+
+    @transactional(lease=7, owner="mover")
+    def add_to_all(tx: Transaction) -> None:
+        for purse in tx.get_all(Purse, [f"p{i}" for i in range(6)]):
+            assert purse is not None
+            tx.update(purse, [Purse.balance.add(1000)])
+        bumps.note()
+
+    add_to_all()
+    bumps.check()
+
+
+async def test_a_task_that_retries_a_long_transaction_waits_in_the_queue_too(cheap: Engine, few: None) -> None:
+    """It awaits the locks."""
+    purses(6)
+    bumps = Bumps()
+
+    @atransactional(lease=7, owner="mover")
+    async def add_to_all(tx: AsyncTransaction) -> None:
+        for purse in await tx.get_all(Purse, [f"p{i}" for i in range(6)]):
+            assert purse is not None
+            await tx.update(purse, [Purse.balance.add(1000)])
+        await asyncio.to_thread(bumps.note)
+
+    await add_to_all()
+    bumps.check()
+
+
+def test_a_long_transaction_that_saw_a_lock_only_reads(cheap: Engine, few: None) -> None:
+    """Its commit would be in vain. What is only read may be locked."""
+    purses(7)
+    requests: list[dict[str, int]] = []
+
+    @transactional(attempts=2, wait=0)
+    def add_to_all(tx: Transaction, *keys: str) -> None:
+        requests.append(dict(counted.by_operation))
+        for key in keys:
+            tx.get(Purse, key)
+        for i in range(6):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
+
+    with Purse.locked("p0"), count_requests() as counted, pytest.raises(ItemLocked):
+        in_thread(add_to_all)
+    assert requests == [{}, {"GetItem": 6, "UpdateItem": 1}]  # the latter asks for the lock
+    with Purse.locked("p6"):
+        in_thread(lambda: add_to_all("p6"))
+    assert stored(Purse, "p5")["balance"]["N"] == "1100"
+
+
+def test_the_last_attempt_of_a_long_transaction_tries_to_commit(cheap: Engine, few: None) -> None:
+    """Although it has seen a lock, which may be free by then."""
+    purses(6)
+    lock = Purse.locked("p0").acquire()
+
+    @transactional(attempts=1)
+    def add_to_all(tx: Transaction) -> None:
+        for i in range(6):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
+        lock.release()
+
+    in_thread(add_to_all)
+    assert stored(Purse, "p0")["balance"]["N"] == "1100"
+
+
+def test_a_retry_goes_without_a_lock_that_is_not_free_in_time(clock: VirtualClock, few: None) -> None:
+    """The error is that of an attempt, and says who has the lock."""
+    purses(6)
+
+    @transactional(attempts=3, wait=5)
+    def add_to_all(tx: Transaction) -> None:
+        for i in range(6):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
+
+    with Purse.locked("p0", owner="someone"), pytest.raises(ItemLocked, match="3") as caught:
+        in_thread(add_to_all)
+    assert caught.value.holder == "someone"
+    assert [each.owner for each in Purse.lock_state("p0").entries] == []
 
 
 # Costs

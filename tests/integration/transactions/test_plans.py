@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
-KINDS = ["insert", "update", "save", "delete", "mixed"]
+KINDS = ["insert", "update", "save", "delete", "unread", "mixed"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,9 +29,12 @@ def test_a_plan_costs_what_it_says(
         purses(count, note="x" * 700)
     tx = Transaction()
     for i in range(count):
-        each = KINDS[i % 4] if kind == "mixed" else kind
+        each = KINDS[i % 5] if kind == "mixed" else kind
         if each == "insert":
             tx.save(Purse(f"n{i}", note="x" * 700))
+            continue
+        if each == "unread":
+            tx.update(Purse(f"p{i}"), [Purse.balance.set(1)], add_version_condition=False)
             continue
         item = tx.get(Purse, f"p{i}")
         if each == "update":

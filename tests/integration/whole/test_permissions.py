@@ -144,6 +144,13 @@ def read_together(_: pytest.MonkeyPatch) -> None:
         assert tx.get_all(Purse, ["none", "none either"]) == [None, None]
 
 
+def write_unread(_: pytest.MonkeyPatch) -> None:
+    """Many items over whatever is stored."""
+    with transaction() as tx:
+        for number in range(105):
+            tx.save(Purse(f"u-{number}"), add_version_condition=False)
+
+
 def recover_one(monkeypatch: pytest.MonkeyPatch, deed: str) -> str | None:
     """One whose process died when it did this, with a change that is too large to stand beside its item."""
     Purse("big", note="x" * 300_000).save(add_version_condition=False)
@@ -204,6 +211,7 @@ ROWS: Final = {
 ITEMS: Final = ("items", "locks, versions, expiry")
 TRANSACTIONS: Final = (("items", "transactions"), ("items", "transactions of more than 100 actions"))
 LEFT: Final = "many intents that another process has left: for its readers, `recover()`, `sweep()`"
+UNREAD: Final = ("items", "transactions of more than 100 actions that write items unread and unchecked")
 CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
 HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `repair()`")
@@ -222,6 +230,7 @@ HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `rep
             "purses devices",
             [ITEMS, *TRANSACTIONS, ("items", "`tx.get_all`")],
         ),
+        ((use_transactions, write_unread, use_locks), "purses devices", [ITEMS, *TRANSACTIONS, UNREAD]),
         ((use_transactions, die_in_transactions, use_locks), "purses devices", [ITEMS, *TRANSACTIONS, ("items", LEFT)]),
         ((use_locks,), "locks", [LOCKS]),
         ((check_locks, use_locks), "locks", [LOCKS, ("locks", "`lock.add_check_to()`")]),

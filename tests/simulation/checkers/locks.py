@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pynamo_locking._core.lock_queue import EVICTION_SLOTS
-from tests.simulation.checkers.base import Checker, content_of, handed_over, queue_of
+from tests.simulation.checkers.base import Checker, content_of, handed_over, log_of, queue_of
 from tests.simulation.claims import are_rivals, fits, is_turn, queued_in, rivals_ahead
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class Fence(Checker):
 
     If ranges are enforced, a write without a lock is accepted only if no entry is in the queue for that item.
 
+    What a transaction does by an intent is judged when it writes the intent: a crashed one may have lost its lock, and
+    be finished by the next holder.
+
     A transaction that goes step by step is judged by the row as it is when it is decided: the row may be written, and
     the next holder in it, before the item is.
     """
@@ -85,6 +88,15 @@ class Fence(Checker):
         super().__init__(run)
         self._decided: list[tuple[Request, dict[Place, Image | None]]] = []
         run.network.on_decided.append(self.on_decided)
+
+    def _operation_of(self, request: Request, change: Change) -> Operation | None:
+        """Return the operation that writes; of an intent that another thread writes the one that it shows."""
+        purpose: Operation | None = request.purpose
+        if purpose is not None:
+            return purpose.part_at(change.place)
+        intent = queue_of(change.after).intent
+        shown = [] if intent is None else log_of(dict(intent.set))
+        return self.run.history.operations[shown[-1] - 1] if shown else None
 
     def on_decided(self, request: Request) -> None:
         """Keep the rows of a transaction whose steps are still to come."""
@@ -95,11 +107,11 @@ class Fence(Checker):
         """Look at the queue as it was before each change of data."""
         for change in changes:
             row = self.run.workload.row_of(change.place)
-            if row is None or change.place.table == "names" or content_of(change.before) == content_of(change.after):
+            if row is None or change.place.table == "names" or not _is_judged(change):
                 continue
             before = self._row_before(request, row, changes)
             queue = queued_in(before)
-            done: Operation | None = request.purpose and request.purpose.part_at(change.place)
+            done = self._operation_of(request, change)
             ticket = None if done is None else done.ticket_for(row)
             if done is not None and ticket is not None:
                 own = next((queued for queued in queue if queued.ticket == ticket), None)
@@ -118,6 +130,12 @@ class Fence(Checker):
             if decided is request and row in images:
                 return images[row]
         return next((each.before for each in changes if each.place == row), self.run.network.image(row))
+
+
+def _is_judged(change: Change) -> bool:
+    """Tell whether an item gets other values, or an intent that says so."""
+    intents = queue_of(change.before).intent, queue_of(change.after).intent
+    return intents[0] is None and (intents[1] is not None or content_of(change.before) != content_of(change.after))
 
 
 def _may_write(done: Operation, own: Queued, place: Place) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pynamodb.exceptions import DoesNotExist, PynamoDBException
 
+from pynamo_locking import transactional
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking.transactions import Transaction
@@ -76,6 +77,33 @@ class LongTransactions(Transacting):
     def party(self, index: int, turn: int) -> None:
         self.repeatedly("", "abc" if index % 2 else "cba")
         self.look_at_all()
+
+
+class RetriedTransactions(Transacting):
+    """The same from `transactional`, which locks the coins that have refused an attempt before it makes the next."""
+
+    name = "long, retried"
+    halves_seeds = True
+    most_actions = 2
+
+    def party(self, index: int, turn: int) -> None:
+        self.retry("abc" if index % 2 else "cba")
+        self.look_at_all()
+
+    def retry(self, writes: str) -> None:
+        with self.history.operation("transaction", *(place(Coin, key) for key in writes)) as done:
+            done.seen = seen = {}
+
+            @transactional(attempts=3, lease=LEASE_S, workers=1, wait=100)
+            def append_to_all(tx: Transaction) -> None:
+                done.tickets = {self.row(lock): lock.ticket for lock in tx._members.locks}
+                for key in writes:
+                    coin = tx.get(Coin, key)
+                    seen[place(Coin, key)] = list(coin.log)
+                    self.append(coin, done.number)
+                    tx.save(coin)
+
+            append_to_all()
 
 
 class MixedTransactions(Transacting):

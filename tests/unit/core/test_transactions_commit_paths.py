@@ -129,6 +129,15 @@ def test_what_cannot_be_staged_is_refused(members: list[MemberFacts], why: str) 
         choose_path(members)
 
 
+def test_the_decision_writes_what_others_may_want() -> None:
+    """What is locked first, then new items, then what was read: others would wait for an intent of it."""
+    unread, read = writes(99, needs_read=True, is_absent=True), writes(1, size=10)
+    locked, new = writes(1, is_locked=True), writes(98, is_absent=True)
+    assert choose_path([*unread, *read]).path is CommitPath.NATIVE
+    assert 99 in choose_path([*unread, *read, *locked]).direct
+    assert choose_path([*read, *new, *writes(20), *locked]).direct == (*range(1, 99), 119)
+
+
 def test_reads_inside_or_outside() -> None:
     """Few reads are checked by the decision; many are validated before it, and then every written item is marked."""
     inside, outside = choose_path(writes(80) + reads(49)), choose_path(writes(80) + reads(50))
@@ -155,8 +164,11 @@ def test_costs_of_placeholders_and_of_batches() -> None:
     alone = mark._replace(is_placed_together=False, is_finished_together=False)
     plan = planned([*writes(110, intent=mark), *writes(1, intent=alone)])
     assert plan.requests == 1 + 1 + (1 + 1) + 1 + (1 + 1) + 1
-    read_first = mark._replace(is_read_first=True)
-    assert planned(writes(110, intent=read_first)).requests == planned(writes(110, intent=mark)).requests + 11
+    unread = [
+        *writes(110, intent=mark._replace(read_with="one")),
+        *writes(110, intent=mark._replace(read_with="other")),
+    ]
+    assert planned(unread).requests == planned(writes(220, intent=mark)).requests + 1 + 2  # of 121, 11 of the first
 
 
 def test_costs_of_rows_of_changes() -> None:
