@@ -207,7 +207,7 @@ class LockState:
 
         A holder's entry leaves the document by its own release, by an eviction, or with the whole document. Evictions
         leave a trace. So once a holder's entry is gone, False proves that the holder's own request has removed it,
-        whatever was its answer.
+        whatever was its answer. Not of an entry that was attached: another attach takes its place without a trace.
 
         Args:
             ticket: of a holder.
@@ -370,6 +370,8 @@ class EntryOwnership(NamedTuple):
         removals: how many copies of requests to remove it have no definite answer yet. While there is one, the absence
             of the entry proves no loss.
         may_delete: whether a transaction of ours may have deleted the item, and the entry with it.
+        is_attached: whether it has taken the place of a detached entry. Another process may take its place in the same
+            way, which leaves no trace in the document.
     """
 
     id: str
@@ -379,6 +381,7 @@ class EntryOwnership(NamedTuple):
     reason: str = ""
     removals: int = 0
     may_delete: bool = False
+    is_attached: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -435,6 +438,6 @@ class EntryOwnership(NamedTuple):
         evicted = state.was_evicted(self.ticket, self.since)
         if evicted or not (is_removal or in_doubt):
             return MissingEntry.LOST
-        if evicted is False:
+        if evicted is False and not self.is_attached:
             return MissingEntry.LEFT
         return MissingEntry.UNKNOWN if in_doubt else MissingEntry.LOST

@@ -122,9 +122,9 @@ GHOST = "ghost"
 #: the next one can be read, so a repair never lowers tickets.
 _MOST_TICKETS: Final = 10**30
 
-#: By so many bytes an entry grows at most: by renewals, the grant, 10^10 writes and renewals, a downgrade, and what the
-#: next caller of its process stores instead. The label of that caller comes on top.
-GROWTH: Final = 56
+#: By so many bytes an entry grows at most: by renewals, the grant, 10^10 writes and renewals, a downgrade, and what
+#: stands in its place if it is handed over, or detached and attached. The label of its owner comes on top.
+GROWTH: Final = 80
 
 #: The attribute of a lock row in which people read when the lease ends that was taken or renewed last.
 LEASE_ENDS: Final = "lease_ends"
@@ -187,8 +187,8 @@ _INTENT_CHANGE: Final[Codec[dict[str, Any]]] = Codec(
 
 
 def growth(entry: QueueEntry) -> int:
-    """Return by how many bytes an entry grows at most. An exclusive one of a whole lock can be handed over."""
-    return GROWTH + (LONGEST_OWNER - len(entry.owner.encode()) if entry.lock_mode == WHOLE else 0)
+    """Return by how many bytes an entry grows at most. It can be handed over, or detached, unless it is of a range."""
+    return GROWTH + (0 if entry.lock_mode.is_ranged else LONGEST_OWNER - len(entry.owner.encode()))
 
 
 def new_entry(  # noqa: PLR0913 - all that an entry has

@@ -20,7 +20,7 @@ from pynamo_locking._io import client, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.concurrency import TO_THREADS, run_steps
 from pynamo_locking._io.lock_requests import NewEntry
-from pynamo_locking._locks import release
+from pynamo_locking._locks import held_lock, release
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._locks.tokens import Token
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
@@ -50,43 +50,54 @@ def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
             f"{held.row.label} was acquired {held.depth} times here, and each time would have to end: detach it where "
             f"it was acquired first."
         )
-    name, entry = runtime.current.entry_id(), held.entry
-    with held.writing(is_last=True) as number, held.going():
-        beats = held.heartbeats + 1
-        new = NewEntry(name, entry.owner, lease_s, entry.lock_mode, heartbeats=beats, writes=number, token_id=name)
-        try:
-            client.patiently(lambda: lock_requests.move(held.row, entry.id, entry.ticket, new))
-        except Refused as refused:
-            state = held.row.state(refused.image)
-            if state.find(name) is None:  # else an earlier copy was applied
-                raise held.absent_from(state, is_removal=True) from refused
-        except Unavailable as error:
-            _give_up(held, name)
-            raise OutcomeUnknown(
-                f"no answer to the request that detaches {held}. The lock is given up, as nobody has a token for it.",
-                write_id=entry.id,
-                cause=error.cause,
-            ) from error
-        except LockingError:  # DynamoDB refuses such requests for good
-            raise
-        except BaseException:
-            _give_up(held, name)
-            raise
-    held.end(is_detached=True)
-    lock_mode = lock_record.stored_lock_mode(entry.lock_mode)
-    table = target.model.Meta.table_name
-    lease_ms = int(lease_s * 1000)
-    return str(Token(table, target.key, name, entry.ticket, new.heartbeats, new.writes, lease_ms, lock_mode))
+    if held.copies.edits:
+        raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
+    name = runtime.current.entry_id()
+    try:
+        with held.writing(is_last=True) as number, held.going():
+            new = _moved(held, name, number, lease_s)
+        held.end(is_detached=True)
+        lock_mode = lock_record.stored_lock_mode(new.lock_mode)
+        table, ticket = target.model.Meta.table_name, held.entry.ticket
+        return str(Token(table, target.key, name, ticket, new.heartbeats, new.writes, lock_mode))
+    except LockingError:
+        raise
+    except BaseException:  # an interrupt, perhaps after the answer
+        give_up(held, name)
+        raise
 
 
-def _give_up(held: HeldEntry, name: str) -> None:
+def _moved(held: HeldEntry, name: str, number: int, lease_s: float) -> NewEntry:
+    """Let an entry of that name take the place of ours, and return it."""
+    entry, heartbeats = held.entry, held.heartbeats + 1
+    new = NewEntry(name, entry.owner, lease_s, entry.lock_mode, heartbeats=heartbeats, writes=number, token_id=name)
+    try:
+        client.patiently(lambda: lock_requests.move(held.row, entry.id, entry.ticket, new))
+    except Refused as refused:
+        state = held.row.state(refused.image)
+        if state.find(name) is None:  # else an earlier copy was applied
+            raise held.absent_from(state, is_removal=True) from refused
+    except Unavailable as error:
+        give_up(held, name)
+        raise OutcomeUnknown(
+            f"no answer to the request that detaches {held}. The lock is given up, as nobody has a token for it.",
+            write_id=entry.id,
+            cause=error.cause,
+        ) from error
+    return new
+
+
+def give_up(held: HeldEntry, name: str) -> None:
     """Let a thread remove the entry: first under its old id, after which no late copy of the request is applied."""
     release.remove_entry_later(held.row, held.entry.id, name)
     held.end(is_confirmed=False)
 
 
 class Attachment:
-    """The attempt to hold a lock again that was detached, in the form of an `Acquisition`."""
+    """The attempt to hold a lock again that was detached, in the form of an `Acquisition`.
+
+    If its caller does not get it, because of an interrupt, the lock stays: the token can be attached again.
+    """
 
     def __init__(self, row: LockRow, options: LockOptions, token: Token) -> None:
         self._row = row
@@ -150,6 +161,9 @@ class Attachment:
         behind = [each for each in state.entries if each is not entry]
         held.behind = tuple(behind[i].id for i in front(each.lock_mode for each in behind))
         held.ends_at = runtime.current.monotonic() + self._options.max_hold
+        held.was_received = False
+        if not held.remaining:  # the requests have taken too long
+            held_lock.renew(held)
         return held
 
     def _loss(self, image: Image | None, *, is_detached_again: bool) -> LockLost:

@@ -160,6 +160,7 @@ class HeldEntry:
 
     held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
+    was_received = True  # by the caller; else a lock that was attached is left to whoever attaches it next
     ends_at = math.inf  # the end of `max_hold`, on our monotonic clock
     needs_progress = False  # the heartbeat waits for a sign of the work
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
@@ -173,7 +174,7 @@ class HeldEntry:
         self.row = row
         self.entry = entry
         self.image: Image | None = image
-        self.possession = EntryOwnership(entry.id, entry.ticket, since)
+        self.possession = EntryOwnership(entry.id, entry.ticket, since, is_attached=bool(entry.token_id))
         self.copies = SharedInstances()
         self.party = runtime.current.party()
         self.pid = runtime.pid()
@@ -396,7 +397,7 @@ class HeldEntry:
 
     def leave_behind(self) -> None:
         """Let a thread remove the entry, for a caller that was interrupted or is gone. Nothing renews it any more."""
-        if self.possession.may_stand:
+        if self.possession.may_stand and self.was_received:
             release.remove_entry_later(self.row, self.entry.id)
         self.end(is_confirmed=False)
         remove_from_context(self)

@@ -19,6 +19,7 @@ from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.detach import Attachment
 from pynamo_locking._locks.held_lock import held_by_this_context
 from pynamo_locking._locks.options import M
+from pynamo_locking._locks.tokens import Token
 from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
 
 if TYPE_CHECKING:
@@ -221,6 +222,12 @@ class LockHandle(Generic[M]):
         held = before[1]
         if held is None or (held.possession.is_copied and not self.depth):
             return None
+        token = self.options.token
+        if token is not None and held.entry.token_id != token.id:
+            raise ConfigurationError(
+                f"this thread or task holds {self.target.row.label} already, by another entry than that of the token: "
+                f"release it first, or attach the token in another thread or task."
+            )
         held.refuse_if_lost()  # an outer block has lost it; acquiring it again would hide that
         if not held.take_again():
             return None
@@ -278,6 +285,7 @@ class LockHandle(Generic[M]):
             self._given = None
         self.entry, self.is_awaited = held, is_awaited
         self.depth += 1
+        held.was_received = True
 
     def _undo(self, before: Before | None) -> None:
         """Restore the state before a failed acquisition, however far it came; a thread removes what was granted."""
@@ -441,6 +449,17 @@ class LockHandle(Generic[M]):
         lease_s = held.entry.lease if lease is None else seconds(lease, "lease")
         check_lease(lease_s, self.options.settings)
         return detach.detach(held, self.target, lease_s)
+
+    async def adetach(self, lease: Duration | None) -> str:
+        """As `detach`, in a thread. If the task is cancelled meanwhile, nobody gets the token: give the lock up."""
+        held, tokens = self.held_entry(), list[str]()
+        try:
+            await concurrency.to_the_end(lambda: tokens.append(self.detach(held, lease)))
+        except BaseException:
+            for token in tokens:
+                detach.give_up(held, Token.of(token).id)
+            raise
+        return tokens[0]
 
     def must_await(self, method: str, instead: str = "") -> ConfigurationError:
         return ConfigurationError(
@@ -817,12 +836,13 @@ class Lock(Generic[M]):
                 lock.item.update([Account.balance.add(10)])
                 token = lock.detach(lease=3600)  # and send it to the next step
 
-        The lease begins anew, and nothing renews it until the lock is attached. If that does not come in time, the next
-        waiter acquires the lock. From the answer on DynamoDB refuses all that was sent under the lock before: a late
-        copy of a write, of a renewal, of a release. `release`, or the end of the block, has nothing left to do.
+        The lease begins again, and nothing renews it until the lock is attached. If that does not come in time, the
+        next waiter acquires the lock. After the answer DynamoDB refuses late copies of a write, a renewal or a release
+        that was sent under the lock before. `release`, or the end of the block, has nothing left to do.
 
         Other callers of this process that wait for the lock enter the queue after those of other processes. A token
-        is text of some 200 characters. It proves nothing to DynamoDB, which asks for the permissions of the process.
+        is text of some 100 characters and four thirds of the key. DynamoDB asks for the permissions of the process that
+        attaches it, as for each write.
 
         Args:
             lease: how long the lock survives from now on, in seconds or as a timedelta. The lease of the lock.
@@ -832,9 +852,10 @@ class Lock(Generic[M]):
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no response came. The lock is given up, as nobody has a token for it.
-            ConfigurationError: this object does not hold the lock, or holds a range or a table, or this thread or task
-                has acquired the lock more than once.
+            OutcomeUnknown: no response came. The lock is given up, as nobody has a token for it. A task that is
+                cancelled meanwhile gives it up as well.
+            ConfigurationError: this object does not hold the lock, or holds a range or a table; this thread or task has
+                acquired the lock more than once; or it is inside of an `edit()`, which has not saved yet.
 
         Cost: 1 write.
         """
@@ -842,7 +863,7 @@ class Lock(Generic[M]):
 
     async def adetach(self, lease: Duration | None = None) -> str:
         """As `detach`, awaited, with the same argument `lease`."""
-        return await concurrency.to_the_end(partial(self._handle.detach, self._handle.held_entry(), lease))
+        return await self._handle.adetach(lease)
 
     # Guards for writes of your own
 

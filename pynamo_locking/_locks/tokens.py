@@ -6,6 +6,8 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynamodb.exceptions import AttributeDeserializationError
+
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import decoded, encoded
@@ -30,7 +32,6 @@ class Token(NamedTuple):
         ticket: of the entry.
         heartbeats: number of its last renewal.
         writes: number of the last write under it.
-        lease_ms: its lease.
         lock_mode: its mode, as it is stored.
     """
 
@@ -40,7 +41,6 @@ class Token(NamedTuple):
     ticket: int
     heartbeats: int
     writes: int
-    lease_ms: int
     lock_mode: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Token(NamedTuple):
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
             token = cls(*decoded(json.loads(content), content))
-            for number in (token.ticket, token.heartbeats, token.writes, token.lease_ms):
+            for number in (token.ticket, token.heartbeats, token.writes):
                 int.__index__(number)
             lock_record.lock_mode_of(token.lock_mode)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -71,10 +71,14 @@ class Token(NamedTuple):
 
         Raises:
             ConfigurationError: it is of another table.
+            InvalidInput: it has no key of that model.
         """
         if self.table != model.Meta.table_name:
             raise ConfigurationError(
                 f"the token is of a lock in the table {self.table!r}, and {model.__name__} is about "
                 f"{model.Meta.table_name!r}: attach it with the model that has detached it."
             )
-        return deserialized_key(model, self.key)
+        try:
+            return deserialized_key(model, self.key)
+        except (TypeError, KeyError, AttributeError, AttributeDeserializationError) as error:
+            raise InvalidInput(f"the token has no key of {model.__name__}: {self.key!r:.80}.") from error

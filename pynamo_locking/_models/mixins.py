@@ -487,7 +487,7 @@ class LockableMixin(VersionedMixin):
 
         Args:
             token: what `Lock.detach` has returned.
-            lease: seconds or a timedelta. The lease with which the lock was detached.
+            lease: as for `locked`. The lease with which the lock was detached ends here.
             heartbeat: as for `locked`.
             max_hold: as for `locked`, counted from now.
             owner: as for `locked`.
@@ -495,23 +495,24 @@ class LockableMixin(VersionedMixin):
             settings: as for `locked`.
 
         Returns:
-            The lock, not yet attached. Acquiring it makes the request, and raises:
-
-            LockLost: the lock was released, or its lease has ended and the next waiter has it, or it was detached again
-            since. `OutcomeUnknown`: no response came; attach the same token again.
+            The lock, not yet attached. Acquiring it makes the request; it waits for nobody. It raises `LockLost` if the
+            lock was released, its lease has ended and the next waiter has it, or it was detached again since;
+            `OutcomeUnknown` if no response came, after which the same token can be attached again; `ItemNotFound` if
+            the item has expired, and releases the lock then; `ConfigurationError` if this thread or task holds the lock
+            by another entry. A task that is cancelled meanwhile leaves the lock to the next `attach`.
 
         Raises:
             InvalidInput: it is no token.
-            ConfigurationError: it is of another table, or for arguments that cannot work. No request has been made.
+            ConfigurationError: it is of a table with another name, or for arguments that cannot work. No request has
+                been made.
 
         Cost: none here; 1 write to attach. If the token was attached before, 1 refused write more.
         """
         given = Token.of(token)
         hash_key, range_key = given.key_of(cls)
-        terms: dict[str, Any] = {"wait": 0, "lease": given.lease_ms / 1000 if lease is None else lease}
-        terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "owner": owner, "on_lost": on_lost}
-        lock_mode = lock_mode_of(given.lock_mode)
-        terms |= {"settings": settings, "lock_mode": lock_mode, "token": given}
+        terms: dict[str, Any] = {"wait": 0, "lease": lease, "owner": owner, "settings": settings}
+        terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
+        terms |= {"lock_mode": lock_mode_of(given.lock_mode), "token": given}
         return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), **terms)
 
     @classmethod

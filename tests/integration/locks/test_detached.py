@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,8 +15,11 @@ from pynamo_locking import LockSettings
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemLocked, LockLost, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
-from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
+from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses
 from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, crew, until, until_queued
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: All attempts of one request.
 ALL = 16
@@ -37,15 +42,6 @@ def in_thread(work: Any) -> Any:
     """Do something outside of the context, and of the locks, of this thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
-
-
-def fence_of(lock: Any) -> bool:
-    """Try to write under a lock; tell whether that was refused."""
-    try:
-        lock.renew()
-    except LockLost:
-        return True
-    return False
 
 
 def test_a_lock_goes_through_three_processes(real_engine):
@@ -107,7 +103,6 @@ def test_what_it_costs(model):
     with count_requests() as counted:
         again = in_thread(model.attach(token).acquire)
     assert counted.by_operation == {"UpdateItem": 2}
-    assert fence_of(attached)
     with pytest.raises(LockLost):
         attached.release()
     again.release()
@@ -225,6 +220,63 @@ def test_callers_behind_a_lock_that_is_detached(plain):
         in_thread(lambda: plain.attach(token).acquire().release())
         for work in works:
             work.result()
+
+
+async def test_a_task_that_is_cancelled(plain):
+    """In `adetach` it gives the lock up, as nobody gets the token. In `attach` it leaves it to the next one."""
+    lock = await plain.locked("a").aacquire()
+    with cancelling("UpdateItem"), pytest.raises(asyncio.CancelledError):
+        await lock.adetach(lease=1000)
+    await lock.arelease()
+    await asyncio.to_thread(until, lambda: not plain.lock_state("a").entries, "the removal of the entry")
+
+    async with plain.locked("a") as lock:
+        token = await lock.adetach()
+    with cancelling("UpdateItem"), pytest.raises(asyncio.CancelledError):
+        await plain.attach(token).aacquire()
+    async with plain.attach(token) as attached:
+        assert attached.ticket == lock.ticket
+
+
+@contextmanager
+def cancelling(operation: str) -> Iterator[None]:
+    """Cancel the task that enters this, when the next such request has been applied."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def answer(send: Any, name: str, kwargs: dict[str, Any]) -> Any:
+        done = send()
+        if name == operation:
+            loop.call_soon_threadsafe(task.cancel)
+        return done
+
+    with intercepted(answer):
+        yield
+
+
+def test_what_blocks_save_or_note_is_not_detached(plain):
+    """`edit` saves at its end, and `once` notes the success: of a lock that is detached they could not."""
+    with plain.edit("a") as item:
+        item.value = 5
+        with plain.locked("a") as lock, pytest.raises(ConfigurationError, match="acquired 2 times"):
+            lock.detach()
+    edit = plain.edit("a")
+    with edit as item:
+        item.value = 6
+        with pytest.raises(ConfigurationError, match="inside of `edit"):
+            edit.lock.detach()
+    assert plain.get("a").value == 6
+
+
+def test_an_entry_of_another_hold_is_not_taken_for_the_token(plain):
+    """A thread that holds the lock already attaches no token."""
+    with plain.locked("a", shared=True) as one:
+        token = in_thread(lambda: plain.locked("a", shared=True).acquire().detach())
+        with pytest.raises(ConfigurationError, match="by another entry than that of the token"):
+            plain.attach(token).acquire()
+        other = in_thread(plain.attach(token).acquire)
+        assert other.ticket > one.ticket
+        other.release()
 
 
 def test_what_is_refused(plain):
