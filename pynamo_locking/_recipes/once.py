@@ -383,8 +383,8 @@ class Once(Generic[M]):
         is_detached = held.possession.is_over and not held.possession.reason
         if held is not self._ours or not self._handle.is_outermost or is_detached:
             raise ConfigurationError(
-                f"{held.row.label} was acquired or detached in the block of once(), so no success is noted: leave it to "
-                f"once()."
+                f"{held.row.label} was acquired or detached in the block of once(), so no success is noted: leave it "
+                f"to once()."
             )
         now_ms = runtime.current.time_ms()
         success = RunRecord(held.entry.ticket, held.entry.owner, self._begin_ms, self._began_ms, now_ms)
