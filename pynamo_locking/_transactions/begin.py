@@ -15,7 +15,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
-from pynamo_locking._locks.held_lock import holds_nothing
+from pynamo_locking._locks.held_lock import holds_a_lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here
@@ -249,7 +249,7 @@ class RetryLoop:
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
         self._contended: dict[ItemKey, TransactionItem] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
-        self._holds_nothing = holds_nothing()
+        self._holds_lock = holds_a_lock()
         self.begun = Transaction(**options)
 
     def locks(self) -> Iterator[Lock[Any]]:
@@ -282,7 +282,7 @@ class RetryLoop:
     def _newly_contended(self) -> list[TransactionItem]:
         """Return what the next attempt has to lock as well; nothing if the caller locks items, in another order."""
         commit, items = self.begun._commit, items_of(self.begun)
-        if not self._holds_nothing or len(items.locks) > self._locked:
+        if self._holds_lock or len(items.locks) > self._locked:
             self._contended.clear()
             return []
         found = [] if commit is None else commit.contended()
