@@ -17,8 +17,8 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
-# `make test COVERAGE=1` measures what two cases of each test of its first part execute of the package (`conftest.py`
-# chooses them); COVERAGE=all also those of tests marked `interrupts` and `alone`.
+# `make test COVERAGE=1` measures what its first part executes of the package, without the tests that repeat another
+# engine; COVERAGE=all also the tests marked `interrupts` and `alone`.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
 MEASURED_TOO := $(if $(filter all,$(COVERAGE)),$(MEASURED))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
