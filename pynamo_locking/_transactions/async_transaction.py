@@ -425,8 +425,9 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
     while True:
         try:
             async with _run_in(attempt.begun) as awaited:
-                with attempt.locking():
+                with suppress(*attempt.excused):
                     await awaited._hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                attempt.note_locks()
                 return attempt.checked(await function(awaited))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)

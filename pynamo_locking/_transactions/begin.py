@@ -222,8 +222,9 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
     while True:
         try:
             with as_current(attempt.begun), attempt.begun:
-                with attempt.locking():
+                with contextlib.suppress(*attempt.excused):
                     items_of(attempt.begun).hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                attempt.note_locks()
                 return attempt.checked(function(attempt.begun))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
@@ -238,7 +239,12 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
 
 
 class RetryLoop:
-    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one."""
+    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one.
+
+    After an error that is `excused` an attempt begins without some of its `locks`: its commit checks all that it reads.
+    """
+
+    excused = (LockTimeout, ConfigurationError)
 
     def __init__(self, most: int, options: dict[str, Any]) -> None:
         self._most = most
@@ -252,20 +258,18 @@ class RetryLoop:
         self._holds_lock = holds_a_lock()
         self.begun = Transaction(**options)
 
-    def locks(self) -> Iterator[Lock[Any]]:
-        """Yield the locks of the items that were contended in earlier attempts, in one canonical order."""
+    def locks(self) -> list[Lock[Any]]:
+        """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
         options = self.begun._options
-        return in_order(
+        found = [
             type(member.item).locked(*key_values_of(member.item), lease=options.lease, owner=options.owner)
             for member in self._contended.values()
             if isinstance(member.item, LockableMixin)
-        )
+        ]
+        return [*in_order(found)]
 
-    @contextlib.contextmanager
-    def locking(self) -> Iterator[None]:
-        """Let an attempt begin without locks that it does not get: its commit checks all that it reads."""
-        with contextlib.suppress(LockTimeout, ConfigurationError):
-            yield
+    def note_locks(self) -> None:
+        """Note how many of its locks the attempt has acquired."""
         self._locked = len(items_of(self.begun).locks)
 
     def checked(self, result: _T) -> _T:
