@@ -223,7 +223,8 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
         try:
             with as_current(attempt.begun), attempt.begun:
                 with contextlib.suppress(*attempt.excused):
-                    items_of(attempt.begun).hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                    for lock in attempt.locks():
+                        items_of(attempt.begun).hold_if_there(lock, share=SHARE_OF_WAIT)
                 attempt.note_locks()
                 return attempt.checked(function(attempt.begun))
         except Exception as error:
