@@ -5,8 +5,7 @@ BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # Workers that share all cores: more than there are of these, as many tests wait for something.
 WORKERS := -n 4 --dist worksteal
-PAIRS := -n 2 --dist worksteal
-# What runs by itself: at most two at a time and nothing beside them, or in processes that run nothing else.
+# What runs by itself: each with nothing beside it, or in processes that run nothing else.
 APART := alone or interrupts
 # Only the files that name a mark are collected: all of them take ten seconds.
 files_with = $(shell grep -rlw "mark\.$(1)" tests --include="test_*.py")
@@ -17,8 +16,8 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
-# `make test COVERAGE=1` measures what two cases of each test of its first part execute of the package (`conftest.py`
-# chooses them); COVERAGE=all also those of tests marked `interrupts` and `alone`.
+# `make test COVERAGE=1` measures what its first part executes of the package, without the tests that repeat another
+# engine; COVERAGE=all also the tests marked `interrupts` and `alone`.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
 MEASURED_TOO := $(if $(filter all,$(COVERAGE)),$(MEASURED))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -38,22 +37,22 @@ demo: $(VENV)/.demo ## eight processes move money, without and with locks; one o
 check: quick-lint check-tests ## less than a minute, before a commit: linters, types, and tests that notice a mistake in a rule
 
 check-tests: $(VENV)/.test engines
-	$(PYTEST) -q $(PAIRS) -m "core and not (slow or waits or other_engine)" $(ARGS)
+	$(PYTEST) -q -n 2 --dist worksteal -m "core and not (slow or waits or other_engine)" $(ARGS)
 
 test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in some twenty minutes
 	$(if $(COVERAGE),$(BIN)/coverage erase)
 	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
-	$(PYTEST) $(PAIRS) $(SIMULATOR) -m "not slow"
-	$(PYTEST) $(MEASURED_TOO) $(PAIRS) -m "interrupts and not slow" $(call files_with,interrupts)
-	$(PYTEST) $(MEASURED_TOO) $(PAIRS) -m "alone and not slow" $(call files_with,alone)
+	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"
+	$(PYTEST) $(MEASURED_TOO) -n 2 -m "interrupts and not slow" $(call files_with,interrupts)
+	$(PYTEST) $(MEASURED_TOO) -m "alone and not slow" $(call files_with,alone)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(if $(COVERAGE),$(BIN)/coverage report)
 
 test-all: $(VENV)/.test engines ## what `make test` leaves out: moto and DynamoDB Local, and the long forms of tests
 	LONG=1 $(PYTEST) $(WORKERS) $(OTHERS) -m "(slow or long) and not ($(APART))"
-	$(PYTEST) $(PAIRS) $(SIMULATOR) -m slow
-	LONG=1 $(PYTEST) $(PAIRS) -m "(slow or long) and interrupts" $(call files_with,interrupts)
-	LONG=1 $(PYTEST) $(PAIRS) -m "(slow or long) and alone" $(call files_with,alone)
+	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m slow
+	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts" $(call files_with,interrupts)
+	LONG=1 $(PYTEST) -m "(slow or long) and alone" $(call files_with,alone)
 
 coverage: ## `make test`, and what it executes of the package
 	$(MAKE) test COVERAGE=all

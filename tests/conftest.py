@@ -18,7 +18,6 @@ import re
 import signal
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,11 +55,6 @@ def first_and_others(engines: list[str]) -> list[Any]:
     ]
 
 
-#: How many cases of a test are measured, none of which repeats another engine: what the others execute is the same.
-MEASURED_CASES: Final = 2
-IS_MEASURED: Final = pytest.StashKey[bool]()
-
-
 #: What programs print, and where they look, depends on these; tests that are about one of them set it.
 PERSONAL: Final = re.compile(
     r"(AWS|PYNAMODB|XDG|LC|DJANGO|FLASK|CELERY|GUNICORN|POWERTOOLS|OTEL|JUPYTER|TTY|CLICOLOR)_\w+"
@@ -95,25 +89,17 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Choose what is measured, and leave what is there by now out of garbage collections: they would visit it."""
-    cases = defaultdict[str, list[pytest.Item]](list)
-    for item in session.items:
-        if item.get_closest_marker("other_engine") is None:
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for of_one in cases.values():
-        of_one.sort(key=lambda item: item.nodeid)
-        for item in of_one[:: -(-len(of_one) // MEASURED_CASES)]:
-            item.stash[IS_MEASURED] = True
+def pytest_collection_finish() -> None:
+    """Leave what is there by now out of collections: modules and thousands of tests, which every one would visit."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure the coverage of a part of the cases: to trace takes two to three times as long as the test."""
+    """Do not measure the coverage of what repeats another engine: to trace takes as long as the test."""
     measuring = Coverage.current()
-    if measuring is None or item.stash.get(IS_MEASURED, False):
+    if measuring is None or item.get_closest_marker("other_engine") is None:
         return (yield)
     measuring.stop()
     try:

@@ -586,7 +586,13 @@ def held_in_context(row: LockRow, *extents: LockMode) -> HeldEntry | None:
 
 
 def holds_nothing() -> bool:
+    """Tell whether this context knows of no entry. It may know some that have ended: see `holds_a_lock`."""
     return not held_by_context.get()
+
+
+def holds_a_lock() -> bool:
+    """Tell whether this context holds a lock that it has neither released nor lost."""
+    return any(held.possession.is_held for part in held_by_context.get().values() for held in part)
 
 
 # Which locks this context holds, and under which entry an item is written.

@@ -146,15 +146,15 @@ class AsyncTransaction:
         members = self._transaction._members
         async with self._line.turn():
             self._transaction._check_open()
-            await self._hold_all(() if wanted is None else members.locks_for(model, values, wanted))
+            for lock in () if wanted is None else members.locks_for(model, values, wanted):
+                await self._hold_if_there(lock)
             return await self._in_thread(read, is_urgent=False)
 
-    async def _hold_all(self, locks: Iterable[Lock[Any]], *, share: float = 1.0) -> None:
+    async def _hold_if_there(self, lock: Lock[Any], *, share: float = 1.0) -> None:
         members = self._transaction._members
-        for lock in locks:
-            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                await handle_of(lock).abegin_block(share * members.left())
-                members.locks.append(lock)
+        with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
+            await handle_of(lock).abegin_block(share * members.left())
+            members.locks.append(lock)
 
     @_step(Transaction.query, is_urgent=False)
     def query(self) -> None:
@@ -425,8 +425,10 @@ async def _run(function: Callable[[AsyncTransaction], Awaitable[_T]], attempts: 
     while True:
         try:
             async with _run_in(attempt.begun) as awaited:
-                with attempt.locking():
-                    await awaited._hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                with suppress(*attempt.excused):
+                    for lock in attempt.locks():
+                        await awaited._hold_if_there(lock, share=SHARE_OF_WAIT)
+                attempt.note_locks()
                 return attempt.checked(await function(awaited))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)

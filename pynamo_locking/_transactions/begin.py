@@ -15,7 +15,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import is_lazy
-from pynamo_locking._locks.held_lock import holds_nothing
+from pynamo_locking._locks.held_lock import holds_a_lock
 from pynamo_locking._locks.locked_all import in_order
 from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here
@@ -222,8 +222,10 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
     while True:
         try:
             with as_current(attempt.begun), attempt.begun:
-                with attempt.locking():
-                    items_of(attempt.begun).hold_all(attempt.locks(), share=SHARE_OF_WAIT)
+                with contextlib.suppress(*attempt.excused):
+                    for lock in attempt.locks():
+                        items_of(attempt.begun).hold_if_there(lock, share=SHARE_OF_WAIT)
+                attempt.note_locks()
                 return attempt.checked(function(attempt.begun))
         except Exception as error:
             pause, doubt = attempt.pause_after(error), attempt.doubt_with(error)
@@ -238,7 +240,12 @@ def _run(function: Callable[[Transaction], _T], attempts: int, options: dict[str
 
 
 class RetryLoop:
-    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one."""
+    """The attempts of a function that is retried after a conflict; `begun` is the transaction of the present one.
+
+    After an error that is `excused` an attempt begins without some of its `locks`: its commit checks all that it reads.
+    """
+
+    excused = (LockTimeout, ConfigurationError)
 
     def __init__(self, most: int, options: dict[str, Any]) -> None:
         self._most = most
@@ -249,23 +256,21 @@ class RetryLoop:
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
         self._contended: dict[ItemKey, TransactionItem] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
-        self._holds_nothing = holds_nothing()
+        self._holds_lock = holds_a_lock()
         self.begun = Transaction(**options)
 
-    def locks(self) -> Iterator[Lock[Any]]:
-        """Yield the locks of the items that were contended in earlier attempts, in one canonical order."""
+    def locks(self) -> list[Lock[Any]]:
+        """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
         options = self.begun._options
-        return in_order(
+        found = [
             type(member.item).locked(*key_values_of(member.item), lease=options.lease, owner=options.owner)
             for member in self._contended.values()
             if isinstance(member.item, LockableMixin)
-        )
+        ]
+        return [*in_order(found)]
 
-    @contextlib.contextmanager
-    def locking(self) -> Iterator[None]:
-        """Let an attempt begin without locks that it does not get: its commit checks all that it reads."""
-        with contextlib.suppress(LockTimeout, ConfigurationError):
-            yield
+    def note_locks(self) -> None:
+        """Note how many of its locks the attempt has acquired."""
         self._locked = len(items_of(self.begun).locks)
 
     def checked(self, result: _T) -> _T:
@@ -282,7 +287,7 @@ class RetryLoop:
     def _newly_contended(self) -> list[TransactionItem]:
         """Return what the next attempt has to lock as well; nothing if the caller locks items, in another order."""
         commit, items = self.begun._commit, items_of(self.begun)
-        if not self._holds_nothing or len(items.locks) > self._locked:
+        if self._holds_lock or len(items.locks) > self._locked:
             self._contended.clear()
             return []
         found = [] if commit is None else commit.contended()

@@ -86,7 +86,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from pynamodb.connection import Connection
 
@@ -703,17 +703,16 @@ class CommitRun:
         member.writer.send(member.final())
 
     def _write_together(self) -> None:
-        self._assembly = TransactionActions(next(self._connections()), self._options.id, resolver=self._resolver())
+        self._assembly = TransactionActions(self._connections()[0], self._options.id, resolver=self._resolver())
         for i, member in enumerate(self._members):
             assemble(self._assembly, i, member)
         self._assembly.commit([*key_action(self._options), *record_action(self._options)])
 
-    def _connections(self) -> Iterator[Connection]:
-        """Yield the connections of the items, then that of the records: it alone if only the key is written."""
-        for member in self._members:
-            yield connection_of(member.item).connection
-        if self._options.record_table is not None:
-            yield self._options.record_table.connection
+    def _connections(self) -> list[Connection]:
+        """Return the connections of the items, then that of the records: it alone if only the key is written."""
+        records = self._options.record_table
+        of_items = [connection_of(member.item).connection for member in self._members]
+        return of_items if records is None else [*of_items, records.connection]
 
     def _write_long(self, plan: CommitPlan) -> None:
         self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))

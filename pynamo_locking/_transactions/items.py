@@ -254,7 +254,8 @@ class TransactionItems:
         check_model(model)
         keys = [key_of(model, *each) for each in values]
         if locking is not None:
-            self.hold_all(self.locks_for(model, values, locking))
+            for lock in self.locks_for(model, values, locking):
+                self.hold_if_there(lock)
         known = [self._known(model, key) for key in keys]
         for member in known if self.locks else ():
             if member is not None:
@@ -549,17 +550,16 @@ class TransactionItems:
         same = [each for each in handles if each.target.row.identity == wanted.target.row.identity]
         return any(each.options.lock_mode.covers(wanted.options.lock_mode) for each in same)
 
-    def hold_all(self, locks: Iterable[Lock[Any]], *, share: float = 1.0) -> None:
-        """Acquire the locks of some items, and hold them until the end of the transaction.
-
-        Wait for each of them for that share of what is left of `wait`.
-        """
-        for lock in locks:
-            with suppress(ItemNotFound):  # the read finds it absent, and the commit checks that
-                self.hold(lock, share=share)
+    def hold_if_there(self, lock: Lock[Any], *, share: float = 1.0) -> None:
+        """Hold the lock of an item. If there is none, the read finds it absent, and the commit checks that."""
+        with suppress(ItemNotFound):
+            self.hold(lock, share=share)
 
     def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
-        """Acquire a lock, and hold it until the end of the transaction."""
+        """Acquire a lock, and hold it until the end of the transaction. Wait for that share of what is left of `wait`.
+
+        Not for several: an interrupt would leave a generator of locks to the garbage collector.
+        """
         handle_of(lock).begin_block(share * self.left())
         self.locks.append(lock)
 

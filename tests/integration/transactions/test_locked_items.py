@@ -437,6 +437,8 @@ def test_a_lock_that_only_helps_the_retry_may_be_lost(cheap: Engine, few: None) 
     """It has the lease and the owner of the transaction. If it is lost, there is another attempt."""
     purses(6)
     bumps = Bumps()
+    released = Purse.locked("p5").acquire()
+    in_thread(released.release)  # this context has not noticed it
 
     @transactional(lease=7, owner="mover")
     def add_to_all(tx: Transaction) -> None:

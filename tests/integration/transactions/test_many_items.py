@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.support.transaction_models import Process
 
+pytestmark = pytest.mark.alone
+
 SIZES = (101, *(pytest.param(count, marks=pytest.mark.slow) for count in (250, 1000)))
 
 
@@ -192,7 +194,7 @@ def test_names_fill_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [9_000, 20_000])
 def test_thousands(memory: Engine, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     """All or none of them; in requests, time and memory an item as a thousand."""
