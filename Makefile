@@ -52,7 +52,7 @@ test-all: $(VENV)/.test engines ## what `make test` leaves out: moto and DynamoD
 	LONG=1 $(PYTEST) $(WORKERS) $(OTHERS) -m "(slow or long) and not ($(APART))"
 	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m slow
 	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts" $(call files_with,interrupts)
-	LONG=1 $(PYTEST) -m "(slow or long) and alone" $(call files_with,alone)
+	LONG=1 $(PYTEST) -n 2 --dist worksteal -m "(slow or long) and alone" $(call files_with,alone)
 
 coverage: ## `make test`, and what it executes of the package
 	$(MAKE) test COVERAGE=all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,7 @@ from pynamodb.attributes import BinaryAttribute, UTCDateTimeAttribute
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.row_keys import canonical_number, cut, row_name
+from pynamo_locking._io.stored_rows import encoded
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def key_to_text(attribute: Attribute[Any], stored: Any) -> str:
 
 def text_of(value: Any) -> str:
     """Return a value as text: bytes in base 64."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    return encoded(value) if isinstance(value, bytes) else str(value)
 
 
 def is_base_64(attribute: Attribute[Any]) -> bool:

@@ -710,9 +710,9 @@ class CommitRun:
 
     def _connections(self) -> list[Connection]:
         """Return the connections of the items, then that of the records: it alone if only the key is written."""
-        records = self._options.record_table
-        of_items = [connection_of(member.item).connection for member in self._members]
-        return of_items if records is None else [*of_items, records.connection]
+        connections = [connection_of(member.item).connection for member in self._members]
+        record_table = self._options.record_table
+        return connections if record_table is None else [*connections, record_table.connection]
 
     def _write_long(self, plan: CommitPlan) -> None:
         self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))

@@ -556,10 +556,7 @@ class TransactionItems:
             self.hold(lock, share=share)
 
     def hold(self, lock: Lock[Any], *, share: float = 1.0) -> None:
-        """Acquire a lock, and hold it until the end of the transaction. Wait for that share of what is left of `wait`.
-
-        Not for several: an interrupt would leave a generator of locks to the garbage collector.
-        """
+        """Acquire a lock, waiting for a share of what is left of `wait`; hold it until the end of the transaction."""
         handle_of(lock).begin_block(share * self.left())
         self.locks.append(lock)
 

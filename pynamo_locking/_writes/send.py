@@ -126,7 +126,8 @@ class RowWrite:
         has_time: whether a time is in its conditions, as far as is known.
     """
 
-    is_dropped, has_time = False, True
+    is_dropped = False
+    has_time = True
     _may_evict = _may_delete_expired = True
 
     def __init__(

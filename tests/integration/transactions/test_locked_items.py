@@ -503,18 +503,40 @@ def test_the_last_attempt_of_a_long_transaction_tries_to_commit(cheap: Engine, f
     assert stored(Purse, "p0")["balance"]["N"] == "1100"
 
 
-def test_a_retry_goes_without_a_lock_that_is_not_free_in_time(clock: VirtualClock, few: None) -> None:
-    """The error is that of an attempt, and says who has the lock."""
+def test_a_loss_of_another_lock_ends_the_retries(cheap: Engine, few: None) -> None:
+    """Only a lock that helps the retry may be lost."""
     purses(6)
+    runs: list[bool] = []  # and whether the lock of the contended item was held
+
+    @transactional(attempts=5)
+    def add_to_all(tx: Transaction) -> None:
+        for i in range(6):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
+        runs.append(Purse.lock_state("p0").holders != ())
+        if len(runs) == 2:
+            raise LockLost("of the function", reason="evicted", ticket=1)
+        in_thread(add_one)
+
+    with pytest.raises(LockLost, match="of the function"):
+        add_to_all()
+    assert runs == [False, True]
+
+
+def test_a_retry_goes_without_a_lock_that_is_not_free_in_time(clock: VirtualClock, few: None) -> None:
+    """It leaves half of the time to the attempt, whose error says who has the lock."""
+    purses(6)
+    began: list[float] = []
 
     @transactional(attempts=3, wait=5)
     def add_to_all(tx: Transaction) -> None:
+        began.append(clock.elapsed)
         for i in range(6):
             tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1000)])
 
     with Purse.locked("p0", owner="someone"), pytest.raises(ItemLocked, match="3") as caught:
         in_thread(add_to_all)
     assert caught.value.holder == "someone"
+    assert 2 < began[1] - began[0] < 4
     assert [each.owner for each in Purse.lock_state("p0").entries] == []
 
 
