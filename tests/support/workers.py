@@ -38,7 +38,7 @@ from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import LockLost
 from tests.engines import descriptions
 from tests.support import nursery
-from tests.support.faults import count_requests
+from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import declare, meta
 
 if TYPE_CHECKING:
@@ -344,6 +344,7 @@ class Actions:
         self._terms: list[LeaderTerm] = []
         self._reasons: list[str] = []
         self._hangs = threading.Event()
+        self._stack = contextlib.ExitStack()
 
     def enter(self, model: Any, key: str, **options: Any) -> Taken:
         """Go into ``with model.locked(key)``."""
@@ -366,11 +367,24 @@ class Actions:
         self._held[key] = _Held(stack, lock, lock.lost)
         return Taken(lock.ticket, time.monotonic())
 
-    def detach(self, key: str) -> str:
+    def detach(self, key: str, lease: float | None = None) -> str:
         """Detach the lock, and leave the block; return the token."""
-        token: str = self._held[key].lock.detach()
+        token: str = self._held[key].lock.detach(lease)
         self.leave(key)
         return token
+
+    def die_at(self, number: int, *, is_sent: bool) -> None:
+        """Be killed at that update from now on, counted from 1: before it is sent, or when it was answered."""
+        updates = itertools.count(1)
+
+        def answer(send: Send, operation: str, _kwargs: dict[str, Any]) -> Any:
+            is_last = operation == "UpdateItem" and next(updates) == number
+            answered = send() if is_sent or not is_last else None
+            if is_last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answered
+
+        self._stack.enter_context(intercepted(answer))
 
     def enter_counting(self, model: Any, key: str, **options: Any) -> tuple[Taken, list[tuple[str, Any]]]:
         """`enter`, with the requests that it took."""

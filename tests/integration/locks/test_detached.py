@@ -16,7 +16,7 @@ from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemLock
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
 from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses
-from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, crew, until, until_queued
+from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, Worker, crew, until, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +89,40 @@ def test_a_twin_that_goes_on_is_refused(real_engine):
         assert "detached again" in str(late.failure())
         late.call("attach", Plain, "a", newest)
         late.call("leave", "a")
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("is_sent", [False, True])
+@pytest.mark.parametrize("number", [1, 2, 3], ids=["attach", "add", "detach"])
+def test_a_step_is_killed_at_each_request(real_engine, number, is_sent):
+    """Its retry goes on with the same token. If that was detached again, the lock ends with its lease."""
+    is_without_token = is_sent and number == 3
+    real_engine.bind(Plain)
+    Plain("a").save()
+    with crew(real_engine, 3, Plain) as (first, killed, retry):
+        ticket = first.call("enter", Plain, "a").ticket
+        token = first.call("detach", "a", 300)
+        killed.call("die_at", number, is_sent=is_sent)
+        with pytest.raises(AssertionError, match="died"):
+            take_step(killed, token, 2 if is_without_token else 300)
+        if is_without_token:
+            retry.start("attach", Plain, "a", token)
+            assert "detached again" in str(retry.failure())
+        else:
+            added = 1 if number == 3 or (number == 2 and is_sent) else 0
+            with Plain.attach(take_step(retry, token, 300)) as lock:
+                assert (lock.ticket, lock.item.value) == (ticket, added + 1)
+        with Plain.locked("a", wait=60) as following:
+            assert following.ticket > ticket
+    assert Plain.lock_state("a").entries == ()
+
+
+def take_step(worker: Worker, token: str, lease: float) -> str:
+    """Attach the lock, write under it, and detach it again; return the next token."""
+    worker.call("attach", Plain, "a", token)
+    worker.call("add", "a", 1)
+    newest: str = worker.call("detach", "a", lease)
+    return newest
 
 
 def test_what_it_costs(model):
