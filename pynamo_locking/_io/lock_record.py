@@ -191,7 +191,7 @@ def growth(entry: QueueEntry) -> int:
     return GROWTH + (0 if entry.lock_mode.is_ranged else LONGEST_OWNER - len(entry.owner.encode()))
 
 
-def new_entry(  # noqa: PLR0913 - all that an entry has
+def new_entry(
     owner: str,
     lock_mode: LockMode,
     lease: float,
@@ -199,19 +199,17 @@ def new_entry(  # noqa: PLR0913 - all that an entry has
     members: int = 1,
     ticket: int | None = None,
     *,
-    heartbeats: int = 0,
-    writes: int = 0,
     token_id: str = "",
 ) -> dict[str, Any]:
     """Return a new entry as it is stored; without its ticket for `list_append`, which puts the next one before it."""
     facts = SimpleNamespace(
         owner=owner,
         lease_ms=int(lease * 1000),
-        heartbeats=heartbeats,
+        heartbeats=0,
         entered_ms=now_ms,
         renewed_ms=0,
         granted_ms=None,
-        writes=writes,
+        writes=0,
         members=members,
         token_id=token_id,
     )

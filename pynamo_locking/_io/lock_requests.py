@@ -31,8 +31,6 @@ class NewEntry(NamedTuple):
     lease: float
     lock_mode: LockMode = WHOLE
     members: int = 1
-    heartbeats: int = 0
-    writes: int = 0
     token_id: str = ""
 
     def standing_for(self, members: int) -> NewEntry:
@@ -40,17 +38,8 @@ class NewEntry(NamedTuple):
         return self if members == self.members else self._replace(members=members)
 
     def stored(self, now_ms: int, ticket: int | None = None) -> dict[str, Any]:
-        return lock_record.new_entry(
-            self.owner,
-            self.lock_mode,
-            self.lease,
-            now_ms,
-            self.members,
-            ticket,
-            heartbeats=self.heartbeats,
-            writes=self.writes,
-            token_id=self.token_id,
-        )
+        entry = (self.owner, self.lock_mode, self.lease, now_ms, self.members, ticket)
+        return lock_record.new_entry(*entry, token_id=self.token_id)
 
 
 def enter(row: LockRow, entry: NewEntry, capacity: int) -> Image:

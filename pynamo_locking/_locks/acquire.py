@@ -620,7 +620,7 @@ class TaskAcquisition:
             if held is None:
                 return
             try:
-                held.release() if held.was_received else held.leave_behind()
+                held.drop()
             except Exception as error:  # noqa: BLE001 - the cancellation is the error to raise
                 logger.warning("%s (after its task was cancelled)", error)
 

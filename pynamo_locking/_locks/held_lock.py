@@ -160,6 +160,7 @@ class HeldEntry:
 
     held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
+    is_detached = False
     was_received = True  # by the caller; else a lock that was attached is left to whoever attaches it next
     ends_at = math.inf  # the end of `max_hold`, on our monotonic clock
     needs_progress = False  # the heartbeat waits for a sign of the work
@@ -252,6 +253,8 @@ class HeldEntry:
         """
         if not self.is_allowed() and self.possession.reason:
             raise self.loss()
+        if self.is_detached:
+            raise ConfigurationError(f"{self} was detached: go on with `attach` and its token.")
 
     def renew(self) -> None:
         """Renew the lease.
@@ -261,6 +264,7 @@ class HeldEntry:
             Unavailable: no response; the lease is what it was.
         """
         with event_stream.scope(), self._renewing:
+            self.refuse_if_lost()
             if not self.is_allowed():
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
@@ -395,6 +399,13 @@ class HeldEntry:
         finally:
             self.end(is_confirmed=False)  # whatever happened, nothing renews it any more
 
+    def drop(self) -> None:
+        """Release it, since its caller does not get it; one that was attached is left to whoever attaches it next."""
+        if self.was_received:
+            self.release()
+        else:
+            self.leave_behind()
+
     def leave_behind(self) -> None:
         """Let a thread remove the entry, for a caller that was interrupted or is gone. Nothing renews it any more."""
         if self.possession.may_stand and self.was_received:
@@ -418,7 +429,8 @@ class HeldEntry:
 
     def end(self, *, is_confirmed: bool = True, is_detached: bool = False) -> None:
         """Note that we have removed the entry, or will, or have detached it; nothing renews it any more."""
-        self._know(EntryOwnership.over, is_confirmed=is_confirmed, is_detached=is_detached)
+        self.is_detached = is_detached
+        self._know(EntryOwnership.over, is_confirmed=is_confirmed)
 
     def lose(self, reason: str) -> None:
         self._know(lambda known: known.lost(reason))
@@ -432,13 +444,7 @@ class HeldEntry:
         """See `EntryOwnership.deleting`."""
         self._know(lambda known: known.deleting(expected))
 
-    def _know(
-        self,
-        change: Callable[[EntryOwnership], EntryOwnership],
-        *,
-        is_confirmed: bool = True,
-        is_detached: bool = False,
-    ) -> None:
+    def _know(self, change: Callable[[EntryOwnership], EntryOwnership], *, is_confirmed: bool = True) -> None:
         """Note what is known from now on. The end is reported once, outside of the mutex."""
         with self._mutex:
             before, self.possession = self.possession, change(self.possession)
@@ -452,7 +458,7 @@ class HeldEntry:
         if before.is_held and now.reason:
             self._tell_of_loss()
         elif before.is_held and now.is_over and event_stream.listeners:
-            lock_events.released(self, is_confirmed=is_confirmed, is_detached=is_detached)
+            lock_events.released(self, is_confirmed=is_confirmed)
 
     def _tell_of_loss(self) -> None:
         reason = self.possession.reason

@@ -147,7 +147,7 @@ class LockHandle(Generic[M]):
         self.entry: HeldEntry | None = None
         self._given: M | None = None  # the instance that `item` has returned since
         self._acquiring = runtime.current.exclusive()
-        self._attempt: Acquisition | Attachment | None = None
+        self._attempt: Acquisition | None = None
 
     # Acquiring
 
@@ -235,7 +235,7 @@ class LockHandle(Generic[M]):
             held.on_lost.append(self.on_lost)
         return held
 
-    def _attempt_with(self, options: LockOptions) -> Acquisition | Attachment:
+    def _attempt_with(self, options: LockOptions) -> Acquisition:
         row, token = self.target.row, options.token
         return Acquisition(row, options) if token is None else Attachment(row, options, token)
 
@@ -269,7 +269,7 @@ class LockHandle(Generic[M]):
             self._begin_heartbeat(held)
             held_lock.add_to_context(held)
         except BaseException:
-            held.release()
+            held.drop()
             raise
         return held
 
@@ -451,12 +451,19 @@ class LockHandle(Generic[M]):
         return detach.detach(held, self.target, lease_s)
 
     async def adetach(self, lease: Duration | None) -> str:
-        """As `detach`, in a thread. If the task is cancelled meanwhile, nobody gets the token: give the lock up."""
-        held, tokens = self.held_entry(), list[str]()
+        """As `detach`, in a thread. If the task is gone before it has the token, nobody has it: give the lock up."""
+        held, tokens, is_abandoned = self.held_entry(), list[str](), False
+
+        def work() -> None:
+            tokens.append(self.detach(held, lease))
+            if is_abandoned:
+                detach.give_up(held, Token.of(tokens[0]).id)
+
         try:
-            await concurrency.to_the_end(lambda: tokens.append(self.detach(held, lease)))
+            await concurrency.to_the_end(work)
         except BaseException:
-            for token in tokens:
+            is_abandoned = True
+            for token in tokens:  # else the thread that is still at work gives it up
                 detach.give_up(held, Token.of(token).id)
             raise
         return tokens[0]
@@ -852,8 +859,8 @@ class Lock(Generic[M]):
 
         Raises:
             LockLost: our entry is gone.
-            OutcomeUnknown: no response came. The lock is given up, as nobody has a token for it. A task that is
-                cancelled meanwhile gives it up as well.
+            OutcomeUnknown: DynamoDB has not confirmed it. The lock is given up, as nobody has a token for it. It is
+                given up as well after an interrupt, or if the task is cancelled meanwhile.
             ConfigurationError: this object does not hold the lock, or holds a range or a table; this thread or task has
                 acquired the lock more than once; or it is inside of an `edit()`, which has not saved yet.
 

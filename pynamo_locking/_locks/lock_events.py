@@ -166,7 +166,7 @@ def lost(held: HeldInfo) -> None:
 
 
 @harmless
-def released(held: HeldInfo, *, is_confirmed: bool, is_detached: bool) -> None:
+def released(held: HeldInfo, *, is_confirmed: bool) -> None:
     emit(
         event_stream.events.Released(
             **_about(held),
@@ -174,7 +174,7 @@ def released(held: HeldInfo, *, is_confirmed: bool, is_detached: bool) -> None:
             renewals=held.heartbeats,
             writes=held.last_write,
             is_confirmed=is_confirmed,
-            is_detached=is_detached,
+            is_detached=held.is_detached,
             consumed_units=_units(),
         )
     )

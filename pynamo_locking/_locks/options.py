@@ -115,7 +115,8 @@ class LockOptions(NamedTuple):
     @property
     def may_share_an_entry(self) -> bool:
         """Whether other callers of this process may wait behind our entry, and we behind theirs."""
-        return self.lock_mode == WHOLE and self.wait > 0 and self.settings.max_callers_per_entry > 1
+        is_alone = self.token is not None or self.settings.max_callers_per_entry == 1
+        return self.lock_mode == WHOLE and self.wait > 0 and not is_alone
 
     def must_fit(self, first: QueueEntry, label: str) -> None:
         """Refuse to wait in a queue of another kind, by its first entry, if that is alive.

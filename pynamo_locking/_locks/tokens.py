@@ -30,8 +30,6 @@ class Token(NamedTuple):
         key: of the item, in DynamoDB's form.
         id: of the entry that was stored for it.
         ticket: of the entry.
-        heartbeats: number of its last renewal.
-        writes: number of the last write under it.
         lock_mode: its mode, as it is stored.
     """
 
@@ -39,8 +37,6 @@ class Token(NamedTuple):
     key: Mapping[str, Any]
     id: str
     ticket: int
-    heartbeats: int
-    writes: int
     lock_mode: Mapping[str, Any]
 
     def __str__(self) -> str:
@@ -57,8 +53,7 @@ class Token(NamedTuple):
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
             token = cls(*decoded(json.loads(content), content))
-            for number in (token.ticket, token.heartbeats, token.writes):
-                int.__index__(number)
+            int.__index__(token.ticket)
             lock_record.lock_mode_of(token.lock_mode)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(

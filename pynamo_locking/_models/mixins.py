@@ -463,6 +463,7 @@ class LockableMixin(VersionedMixin):
         cls,
         token: str,
         *,
+        wait: Duration | None = None,
         lease: Duration | None = None,
         heartbeat: Heartbeat | None = None,
         max_hold: Duration | None = None,
@@ -482,12 +483,14 @@ class LockableMixin(VersionedMixin):
 
         From the beginning of the block it is an ordinary `Lock`, with the same ticket, also in ``async with`` and with
         `acquire`. A token can be attached several times, since a step may run twice: each attach fences the process
-        that has attached it before, whose next write, renewal or release raises `LockLost`. `Lock.detach` makes a new
-        token, and after that DynamoDB refuses the earlier ones.
+        that has attached it before, whose next write, renewal or release raises `LockLost`. All of them have one ticket,
+        so a fencing token does not tell them apart. `Lock.detach` makes a new token, and after that DynamoDB refuses
+        the earlier ones.
 
         Args:
             token: what `Lock.detach` has returned.
-            lease: as for `locked`. The lease with which the lock was detached ends here.
+            wait: how long to wait for a transaction that has the item, or for an answer of DynamoDB, as for `locked`.
+            lease: as for `locked`. The lease with which the lock was detached ends here, also if the attach fails.
             heartbeat: as for `locked`.
             max_hold: as for `locked`, counted from now.
             owner: as for `locked`.
@@ -495,11 +498,10 @@ class LockableMixin(VersionedMixin):
             settings: as for `locked`.
 
         Returns:
-            The lock, not yet attached. Acquiring it makes the request; it waits for nobody. It raises `LockLost` if the
-            lock was released, its lease has ended and the next waiter has it, or it was detached again since;
-            `OutcomeUnknown` if no response came, after which the same token can be attached again; `ItemNotFound` if
-            the item has expired, and releases the lock then; `ConfigurationError` if this thread or task holds the lock
-            by another entry. A task that is cancelled meanwhile leaves the lock to the next `attach`.
+            The lock, not yet attached. Acquiring it makes the request, and raises `LockLost` if the lock was released,
+            the next waiter has it since its lease has ended, or it was detached again; `LockTimeout` and `ItemNotFound`
+            as for `locked`; `ConfigurationError` if this thread or task holds the lock by another entry. After all but
+            `LockLost`, and if a task is cancelled meanwhile, the lock is left to the next `attach` of the token.
 
         Raises:
             InvalidInput: it is no token.
@@ -510,7 +512,7 @@ class LockableMixin(VersionedMixin):
         """
         given = Token.of(token)
         hash_key, range_key = given.key_of(cls)
-        terms: dict[str, Any] = {"wait": 0, "lease": lease, "owner": owner, "settings": settings}
+        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
         terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
         terms |= {"lock_mode": lock_mode_of(given.lock_mode), "token": given}
         return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), **terms)

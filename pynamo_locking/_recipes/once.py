@@ -380,8 +380,7 @@ class Once(Generic[M]):
 
     def _succeed(self) -> None:
         held = self._handle.held_entry()
-        is_detached = held.possession.is_over and not held.possession.reason
-        if held is not self._ours or not self._handle.is_outermost or is_detached:
+        if held is not self._ours or not self._handle.is_outermost or held.is_detached:
             raise ConfigurationError(
                 f"{held.row.label} was acquired or detached in the block of once(), so no success is noted: leave it "
                 f"to once()."

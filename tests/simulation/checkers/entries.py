@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _EVICT: Final = "evict"
 
 #: Those that let the entry of another process go.
-_TAKES_AWAY: Final = {_EVICT, "move"}
+_MOVE: Final = "move"
+_TAKES_AWAY: Final = {_EVICT, _MOVE}
 
 #: Several of these leave a release without an answer.
 _UNANSWERED: Final = TIMEOUTS | {Fault.NO_CONNECTION, Fault.THROTTLED, Fault.FAILED_BEFORE, Fault.FAILED_AFTER}
@@ -98,7 +99,7 @@ class KeptPlace(Checker):
         is_granted = entry.token_id or entry.id in {grant.entry_id for grant in run.history.grants}
         is_waiter = change.after is not None and not is_granted
         is_broken = (change.place, entry.ticket) in run.history.broken
-        is_own = request.actor is not None and _acts_for(request.actor, entry)
+        is_own = request.actor is not None and acts_for(request.actor, entry)
         self.require(
             not is_waiter or is_own or run.faults.happened or run.plan.has_skew or is_broken,
             f"{request.actor} removed {entry.owner}, who waits for {change.place}, and nothing had gone wrong",
@@ -158,8 +159,8 @@ class TrueLoss(Checker):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._taken_away: set[tuple[Place, int]] = set()
-        self._owns: dict[tuple[Place, int], list[HeldEntry]] = defaultdict(list)  # several: they attached one token
+        self._taken_away: set[tuple[Place, str, int]] = set()
+        self._owns: dict[tuple[Place, int], list[tuple[Actor, HeldEntry]]] = defaultdict(list)  # who attached a token
         self._looked_at = 0
         self._open: list[Operation] = []
         self._begun = 0
@@ -169,15 +170,16 @@ class TrueLoss(Checker):
         for change in changes:
             is_deleted = queue_of(change.after).since != queue_of(change.before).since
             for entry in _gone(change) if is_deleted or request.step in _TAKES_AWAY else ():
-                if request.step in _TAKES_AWAY or done is None or done.ticket != entry.ticket:
-                    self._taken_away.add((change.place, entry.ticket))
+                is_detached = request.step == _MOVE and request.actor is not None and acts_for(request.actor, entry)
+                if not is_detached and (request.step in _TAKES_AWAY or done is None or done.ticket != entry.ticket):
+                    self._taken_away.add((change.place, entry.id, entry.ticket))
 
     def on_step(self) -> None:
         """Keep the entries that were granted, and look at the writes that have come back."""
         history = self.run.history
         for grant in history.grants[self._looked_at :]:
             if grant.lock._handle.entry is not None and grant.lock._handle.entry.entry.ticket == grant.ticket:
-                self._owns[grant.place, grant.ticket].append(grant.lock._handle.entry)
+                self._owns[grant.place, grant.ticket].append((grant.actor, grant.lock._handle.entry))
         self._looked_at = len(history.grants)
         self._open += history.operations[self._begun :]
         self._begun = len(history.operations)
@@ -191,21 +193,23 @@ class TrueLoss(Checker):
         for place in done.places:
             row = self.run.workload.row_of(place)
             owns = [] if row is None or done.ticket is None else self._owns[row, done.ticket]
+            latest = next((own for actor, own in reversed(owns) if actor == done.actor), None)
             self.require(
-                not owns or not all(own.possession.is_held for own in owns),
+                latest is None or not latest.possession.is_held,
                 f"{done} was told that ticket {done.ticket} is lost, and its lock does not know",
             )
 
     def at_end(self) -> None:
         """Compare what the locks believe with what has become of their entries."""
-        for (place, ticket), own in [(where, own) for where, owns in self._owns.items() for own in owns]:
+        for (place, ticket), own in [(where, own) for where, owns in self._owns.items() for _, own in owns]:
+            is_taken = (place, own.entry.id, ticket) in self._taken_away
             self.require(
-                own.possession.may_stand or own.possession.reason == "forked" or (place, ticket) in self._taken_away,
+                own.possession.may_stand or own.is_detached or own.possession.reason == "forked" or is_taken,
                 f"ticket {ticket} of {place} counts as lost ({own.possession.reason}), and no request took it away",
             )
 
 
-def _acts_for(actor: Actor, entry: QueueEntry) -> bool:
+def acts_for(actor: Actor, entry: QueueEntry) -> bool:
     """Tell whether an actor is the owner of an entry, or makes requests for the tasks of its process."""
     return entry.owner == str(actor) or (
         actor.name.startswith(("asyncio-", "leaving-", "campaign-"))

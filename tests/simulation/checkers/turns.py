@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.checkers.base import Checker, content_of, handed_over, queue_of
+from tests.simulation.checkers.entries import acts_for
 from tests.simulation.engine.faults import Fault
 from tests.simulation.models import WITHOUT_LOCK
 
@@ -36,12 +37,14 @@ class Growing(Checker):
                 continue
             state = queue_of(change.before if row == change.place else self.run.network.image(row))
             own = next((entry for entry in state.entries if entry.ticket == ticket), None)
-            writer = "" if own is None else own.token_id or own.id  # whoever attaches a token goes on with its ticket
+            # Whoever attaches a token goes on with its ticket, and nobody else.
+            goes_on = own is not None and own.token_id != "" and done is not None and acts_for(done.actor, own)
+            writer = "" if own is None else own.id
             since, last, before = self._last.get(row, (state.since, 0, ""))
             self.require(
                 since != state.since
                 or ticket > last
-                or (ticket == last and (writer == before or own is None or own.token_id != "")),
+                or (ticket == last and (writer == before or own is None or goes_on)),
                 f"{done} wrote with ticket {ticket} after one of {last}",
             )
             self._last[row] = state.since, ticket, writer or before

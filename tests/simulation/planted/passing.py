@@ -8,6 +8,7 @@ from pynamo_locking._io import lock_requests, protocol, runtime
 from pynamo_locking._io.client import Refused
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._locks.detach import Attachment
+from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 
@@ -33,13 +34,20 @@ def an_old_token_is_attached() -> Patches:
 
 
 @plants(_PASSING, "Growing", "Fence", "NothingLost", "Truth")
-@replaces(Attachment, "_attach")
-def two_processes_attach_one_entry(attach: Any, attempt: Any) -> Any:
+@replaces(Attachment, "_enter")
+def two_processes_attach_one_entry(enter: Any, attempt: Any) -> Any:
     """Who attaches a token goes on with the entry as it is, so nothing fences who has attached it before."""
     image = lock_requests.read(attempt._row, consistent=True)
     entries = attempt._row.state(image).entries
     entry = next((entry for entry in entries if entry.token_id == attempt._token.id), None)
     if image is None or entry is None:
-        return attach(attempt)
-    new = lock_requests.NewEntry(entry.id, entry.owner, entry.lease, heartbeats=entry.heartbeats)
-    return attempt._granted(image, new, runtime.current.monotonic())
+        return (yield from enter(attempt))
+    attempt._new, attempt._started = attempt._new._replace(id=entry.id), runtime.current.monotonic()
+    return image
+
+
+@plants(Plan("passing", parties=3, processes=3, rounds=2, faults={Fault.LATE: 1, Fault.LOST_RESPONSE: 1}), "Growing")
+@replaces(Attachment, "_leave_for_now")
+def an_id_is_moved_to_twice(_leave: Any, attempt: Any) -> None:
+    """An attach that was fenced before its answer came takes the place of the other one under its old id."""
+    attempt._entry, attempt._may_be_in = None, False
