@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.options import LockOptions, LockTarget
 
+
 def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
     """Give the entry of a held lock to whoever has the token that this returns.
 

@@ -32,6 +32,7 @@ class HeldInfo(Protocol):
     heartbeats: int
     last_write: int
     has_heartbeat: bool
+    is_detached: bool
 
     @property
     def remaining(self) -> float: ...

@@ -483,8 +483,8 @@ class LockableMixin(VersionedMixin):
 
         From the beginning of the block it is an ordinary `Lock`, with the same ticket, also in ``async with`` and with
         `acquire`. A token can be attached several times, since a step may run twice: each attach fences the process
-        that has attached it before, whose next write, renewal or release raises `LockLost`. All of them have one ticket,
-        so a fencing token does not tell them apart. `Lock.detach` makes a new token, and after that DynamoDB refuses
+        that has attached it before, whose next write, renewal or release raises `LockLost`. All have one ticket, so it
+        does not tell them apart as a fencing token. `Lock.detach` makes a new token, and after that DynamoDB refuses
         the earlier ones.
 
         Args:

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking import LockSettings
-from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemLocked, LockLost, OutcomeUnknown
+from pynamo_locking import LockSettings, events
+from pynamo_locking.exceptions import (
+    ConfigurationError,
+    InvalidInput,
+    ItemLocked,
+    LockLost,
+    LockTimeout,
+    OutcomeUnknown,
+)
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
 from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses
@@ -94,9 +101,10 @@ def test_a_twin_that_goes_on_is_refused(real_engine):
 @pytest.mark.waits
 @pytest.mark.parametrize("is_sent", [False, True])
 @pytest.mark.parametrize("number", [1, 2, 3], ids=["attach", "add", "detach"])
-def test_a_step_is_killed_at_each_request(real_engine, number, is_sent):
+def test_a_step_is_killed_at_each_request(real_engine, number, is_sent, monkeypatch):
     """Its retry goes on with the same token. If that was detached again, the lock ends with its lease."""
     is_without_token = is_sent and number == 3
+    monkeypatch.setattr(Plain.Meta, "lock_settings", LockSettings(request_timeout=0.4), raising=False)
     real_engine.bind(Plain)
     Plain("a").save()
     with crew(real_engine, 3, Plain) as (first, killed, retry):
@@ -104,7 +112,7 @@ def test_a_step_is_killed_at_each_request(real_engine, number, is_sent):
         token = first.call("detach", "a", 300)
         killed.call("die_at", number, is_sent=is_sent)
         with pytest.raises(AssertionError, match="died"):
-            take_step(killed, token, 2 if is_without_token else 300)
+            take_step(killed, token, 3 if is_without_token else 300)
         if is_without_token:
             retry.start("attach", Plain, "a", token)
             assert "detached again" in str(retry.failure())
@@ -170,8 +178,8 @@ def test_no_answer_to_attach(plain, fault, times):
     with fault("UpdateItem", times=times):
         attached = plain.attach(token, settings=FAST)
         if times == ALL:
-            with pytest.raises(OutcomeUnknown, match="Attach the same token again"):
-                attached.acquire()
+            with pytest.raises(LockTimeout, match="trying again is safe"):
+                attached.acquire(wait=0)
         else:
             attached.acquire()
     if times == ALL:
@@ -353,6 +361,51 @@ def test_a_waiter_cannot_be_taken_for_a_detached_lock(plain):
         assert plain.lock_state("a").entries[1].id == entry.id
         in_thread(lambda: plain.attach(token).acquire().release())
         waiter.result()
+
+
+def test_a_late_copy_of_an_attach_is_refused(plain):
+    """Of one that has been fenced meanwhile."""
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+    with delayed("UpdateItem") as late, pytest.raises(LockTimeout):
+        plain.attach(token, settings=FAST, wait=0).acquire()
+    twin = in_thread(plain.attach(token, settings=FAST).acquire)
+    for arrive in late:
+        arrive()
+    twin.item.update([plain.value.add(1)])
+    twin.release()
+
+
+def test_what_a_detached_lock_refuses_in_its_block(plain):
+    """It is not lost, and this process does not hold it any more."""
+    with plain.locked("a") as lock:
+        token = lock.detach()
+        for method in (lock.detach, lock.renew, lambda: lock.ensure_remaining(1)):
+            with pytest.raises(ConfigurationError, match="was detached"):
+                method()
+        assert lock.lost.reason is None
+    in_thread(lambda: plain.attach(token).acquire().release())
+
+
+def test_once_notes_no_success_without_its_lock(dynoxide):
+    dynoxide.bind(Locks)
+    with pytest.raises(ConfigurationError, match="acquired or detached"), Locks.once("job") as run:
+        run.lock.detach()
+    assert Locks.lock_state("job").entries[0].is_detached
+
+
+def test_what_is_told(plain):
+    """A release that leaves the lock to others says so."""
+    with events.subscribe((told := list[events.Event]()).append, of=(events.Released, events.Lost)):
+        with plain.locked("a") as lock:
+            token = lock.detach()
+        with plain.attach(token):
+            pass
+    first, second = told
+    assert isinstance(first, events.Released)
+    assert isinstance(second, events.Released)
+    assert (first.is_detached, second.is_detached) == (True, False)
+    assert first.ticket == second.ticket
 
 
 def test_ranges_cannot_be_detached(dynoxide):

@@ -15,6 +15,7 @@ from pynamo_locking import atransaction, atransactional, transaction, transactio
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
+from tests.support.deeds import dying_at
 from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import APART
 from tests.support.parties import abandoned, in_parallel, in_thread
@@ -26,9 +27,11 @@ from tests.support.transaction_models import (
     Seat,
     Visit,
     locks_of_names,
+    make_long_from,
     purses,
     rows_of,
     stored,
+    survive,
 )
 from tests.support.workers import until
 
@@ -567,3 +570,30 @@ def test_costs(model: type[Any], how: str, exists: bool, expected: tuple[int, in
         read()
     assert (counted.by_operation["UpdateItem"], counted.by_operation["GetItem"]) == expected
     assert counted.total == sum(expected)
+
+
+# Under a lock that was detached
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_an_attach_waits_for_the_commit_of_the_step_before(
+    cheap: Engine, monkeypatch: pytest.MonkeyPatch, is_decided: bool
+) -> None:
+    """A step dies in its commit. Whoever attaches its token reads what has come of that, and may write."""
+    make_long_from(monkeypatch)
+    Seat("a", users="nobody").save()
+    token = in_thread(lambda: Seat.locked("a").acquire().detach())
+    held = []
+
+    def step() -> None:
+        held.append(Seat.attach(token, heartbeat=False).acquire())
+        with transaction(lease=3) as tx:
+            tx.update(tx.get(Seat, "a"), [Seat.users.set("step")])
+            add_fillers(tx, "long")
+
+    with dying_at(monkeypatch, "decision", is_answer_lost=is_decided):
+        in_thread(lambda: survive(step))
+    with Seat.attach(token) as lock:
+        assert lock.item.users == ("step" if is_decided else "nobody")
+        lock.item.update([Seat.users.set("next")])
