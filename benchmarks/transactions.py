@@ -2,7 +2,7 @@
 
     python -m benchmarks.transactions counts                 # requests and units, on dynoxide
     python -m benchmarks.transactions kills --seconds 60     # 8 processes, killed again and again, on both engines
-    python -m benchmarks.transactions contention             # 16 workers over 10 hot accounts
+    python -m benchmarks.transactions contention             # 16 workers over 10 hot accounts, at 5 ms
     python -m benchmarks.transactions unblock                # waiting for a transaction whose process is dead
     python -m benchmarks.transactions times                  # 100 and 1,000 items beside unprotected loops, at 5 ms
     python -m benchmarks.transactions growth                 # what grows with what, up to 10,000 items
@@ -84,11 +84,12 @@ def _flat(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def contention(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let the contenders take turns."""
-    with running("dynoxide", servers) as engine:
+    """Let the contenders take turns, at a distance."""
+    with slowed(servers["dynoxide"].url, options.trip) as url, running("dynoxide", servers) as engine:
+        engine.host = url
         shape = (options.workers, options.transfers, options.rounds)
         races = list(transaction_contention.compare(engine, *shape))
-    show("Contention", transaction_contention.as_markdown(races))
+    show(f"Contention, at {options.trip:g} ms", transaction_contention.as_markdown(races))
     return [race.as_dict() for race in races]
 
 
@@ -154,7 +155,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=10, help="unblock: of each case")
     parser.add_argument("--only", action="append", choices=list(transaction_times.CONTENDERS), help="times: who")
     parser.add_argument("--sizes", type=int, nargs="+", default=transaction_times.SIZES, help="times: how many items")
-    parser.add_argument("--trip", type=float, default=5.0, help="times: the round trip in ms")
+    parser.add_argument("--trip", type=float, default=5.0, help="contention, times: the round trip in ms")
     parser.add_argument("--publish", action="store_true", help="times, growth: into benchmarks/results/transactions.md")
     return parser.parse_args()
 

@@ -254,7 +254,7 @@ class RetryLoop:
         self._worth = (*_WORTH_ANOTHER, OutcomeUnknown) if options.get("idempotency_key") else _WORTH_ANOTHER
         self._doubt: OutcomeUnknown | None = None
         self._refused: dict[ItemKey, Image] = {}  # with which the present attempt goes on at once
-        self._contended: dict[ItemKey, TransactionItem] = {}  # which the present attempt locks
+        self._contended: dict[ItemKey, LockableMixin] = {}  # which the present attempt locks
         self._locked = 0  # so many locks the present attempt has acquired for that
         self._holds_lock = holds_a_lock()
         self.begun = Transaction(**options)
@@ -263,9 +263,8 @@ class RetryLoop:
         """Return the locks of the items that were contended in earlier attempts, in one canonical order."""
         options = self.begun._options
         found = [
-            type(member.item).locked(*key_values_of(member.item), lease=options.lease, owner=options.owner)
-            for member in self._contended.values()
-            if isinstance(member.item, LockableMixin)
+            type(item).locked(*key_values_of(item), lease=options.lease, owner=options.owner)
+            for item in self._contended.values()
         ]
         return [*in_order(found)]
 
@@ -279,22 +278,25 @@ class RetryLoop:
         They will most likely change it, so the commit would be in vain. The last attempt tries it nevertheless.
         """
         is_last = self._number == self._most
-        for member in () if is_last or self.begun._is_over else self._newly_contended():
+        for member, _ in () if is_last or self.begun._is_over else self._newly_contended():
             if member.row is not None:
                 raise locked_out(member.row, member.row.state(member.stored), TransactWriteError)
         return result
 
-    def _newly_contended(self) -> list[TransactionItem]:
-        """Return what the next attempt has to lock as well; nothing if the caller locks items, in another order."""
+    def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
+        """Return what the next attempt has to lock as well."""
         commit, items = self.begun._commit, items_of(self.begun)
-        if self._holds_lock or len(items.locks) > self._locked:
-            self._contended.clear()
+        if self._caller_locks():
             return []
         found = [] if commit is None else commit.contended()
         if commit is None and len(items.by_key) > dynamodb.MOST_ACTIONS:
             found = [member for member in items.by_key.values() if member.is_locked_by_others]
-        lockable = [member for member in found if isinstance(member.item, LockableMixin)]
-        return [member for member in lockable if member.identity not in self._contended]
+        new = [member for member in found if member.identity not in self._contended]
+        return [(member, member.item) for member in new if isinstance(member.item, LockableMixin)]
+
+    def _caller_locks(self) -> bool:
+        """Tell whether the caller locks items: in another order, so that a retry must not."""
+        return self._holds_lock or len(items_of(self.begun).locks) > self._locked
 
     def pause_after(self, error: Exception) -> float | None:
         """Return for how many seconds to pause before the next attempt; None if there is none."""
@@ -309,7 +311,9 @@ class RetryLoop:
             gave_up(error, "transactional()", self._most)
             return None
         self._number += 1
-        contended = {member.identity: member for member in self._newly_contended()}
+        if self._caller_locks():
+            self._contended.clear()
+        contended = {member.identity: item for member, item in self._newly_contended()}
         self._contended |= contended
         self._refused = commit.refused_items() if is_first and commit is not None else {}
         return 0.0 if contended or self._refused else backoff(self._number - 1, runtime.current.jitter())
