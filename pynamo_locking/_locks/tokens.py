@@ -11,7 +11,7 @@ from pynamodb.exceptions import AttributeDeserializationError
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._io import lock_record
 from pynamo_locking._io.stored_rows import decoded, encoded
-from pynamo_locking._items.keys import deserialized_key
+from pynamo_locking._items.keys import deserialized_key, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,12 @@ class Token(NamedTuple):
                 f"{model.Meta.table_name!r}: attach it with the model that has detached it."
             )
         try:
-            return deserialized_key(model, self.key)
+            values = deserialized_key(model, self.key)
         except (TypeError, KeyError, AttributeError, AttributeDeserializationError) as error:
             raise InvalidInput(f"the token has no key of {model.__name__}: {self.key!r:.80}.") from error
+        if key_of(model, *values) != self.key:
+            raise ConfigurationError(
+                f"the key attributes of {model.__name__} do not store again what they have read, so a token cannot name "
+                f"its items."
+            )
+        return values
