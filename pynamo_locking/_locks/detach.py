@@ -44,6 +44,7 @@ def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
         OutcomeUnknown: no response came.
         ConfigurationError: it has no token.
     """
+    held.refuse_if_lost()
     if target.key is None or held.entry.lock_mode.is_ranged:
         raise ConfigurationError(f"{held.row.label} cannot be detached: only a lock of one item, or of a name, can.")
     if held.depth > 1:

@@ -429,7 +429,7 @@ class HeldEntry:
 
     def end(self, *, is_confirmed: bool = True, is_detached: bool = False) -> None:
         """Note that we have removed the entry, or will, or have detached it; nothing renews it any more."""
-        self.is_detached = is_detached
+        self.is_detached = self.is_detached or is_detached
         self._know(EntryOwnership.over, is_confirmed=is_confirmed)
 
     def lose(self, reason: str) -> None:
