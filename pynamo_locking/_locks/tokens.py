@@ -79,7 +79,7 @@ class Token(NamedTuple):
             raise InvalidInput(f"the token has no key of {model.__name__}: {self.key!r:.80}.") from error
         if key_of(model, *values) != self.key:
             raise ConfigurationError(
-                f"the key attributes of {model.__name__} do not store again what they have read, so no token can name one "
-                f"of its items."
+                f"the key attributes of {model.__name__} do not store again what they have read, so no token can "
+                f"name one of its items."
             )
         return values
