@@ -419,7 +419,7 @@ def test_a_lock_from_before_lives_in_real_time(database):
                 return answer
 
             database.handle = see
-            assert renewed.wait(PATIENCE_S), (lock.lost.reason, [thread.name for thread in threading.enumerate()])
+            assert renewed.wait(PATIENCE_S), (lock.lost.is_set(), [thread.name for thread in threading.enumerate()])
         assert before <= lock._handle.entry.deadline < before + 60
         assert not lock.lost.is_set()
 
