@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # Workers that share all cores: more than there are of these, as many tests wait for something.
 WORKERS := -n 4 --dist worksteal
-# What runs by itself: each with nothing beside it, or in processes that run nothing else.
+# What runs by itself: with nothing beside it (in `make test-all`: one more), or in processes that run nothing else.
 APART := alone or interrupts
 # Only the files that name a mark are collected: all of them take ten seconds.
 files_with = $(shell grep -rlw "mark\.$(1)" tests --include="test_*.py")

@@ -7,6 +7,7 @@ thread is: in the package, in PynamoDB, in a socket, in the event loop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import signal
 import sys
@@ -177,6 +178,13 @@ def in_a_block_with_an_item() -> None:
 async def in_three_locks() -> None:
     async with locked_all(Locks.locked("a"), Locks.locked("b"), Plain.locked("a")):
         await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _collects_its_sockets():
+    """What the interrupts have left unclosed is collected here, where its warnings are let be; not in a later test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
