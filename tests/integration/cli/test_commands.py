@@ -119,6 +119,15 @@ def test_the_document_of_a_lock(memory, shell, clock, table):
     assert shown == {"table": name_of(Locks), **listed["locks"][0]}
 
 
+def test_a_detached_lock(shell, table):
+    """Nobody renews it, and it is held: the table says why."""
+    with Locks.locked("job", owner="me") as lock:
+        token = lock.detach()
+    assert "me (detached)" in shell.run("locks", "show", "job", *table)[1]
+    with Locks.attach(token, owner="me"):
+        assert "(detached)" not in shell.run("locks", "show", "job", *table)[1]
+
+
 def test_an_entry_of_several_callers(shell, monkeypatch, table):
     """The table and the question before a break say for how many callers of a process an entry stands."""
     monkeypatch.setattr(local_queue, "tickets_to_reserve", lambda _: 3)

@@ -23,11 +23,13 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
-from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses
+from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses, tapped
 from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, Worker, crew, until, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.faults import Answer, Forward
 
 #: All attempts of one request.
 ALL = 16
@@ -375,6 +377,60 @@ def test_a_late_copy_of_an_attach_is_refused(plain):
         arrive()
     twin.item.update([plain.value.add(1)])
     twin.release()
+
+
+def test_a_late_copy_of_an_attach_is_refused_after_another_one(plain):
+    """Two processes attach one token at once. A late copy of what the fenced one has sent does not bring it back."""
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+    one, two = (plain.attach(token, settings=FAST) for _ in range(2))
+    sent: list[Forward] = []
+
+    def keep(_endpoint: object, _request: object, _operation: str, forward: Forward) -> Answer:
+        sent.append(forward)
+        return forward()
+
+    def attach_meanwhile() -> None:
+        with tapped(keep):
+            in_thread(two.acquire)
+
+    with lost_responses("UpdateItem", meanwhile=attach_meanwhile):
+        one.acquire()
+    assert len(sent) == 2
+    sent[1]()
+    one.item.update([plain.value.add(1)])
+    with pytest.raises(LockLost):
+        two.item.update([plain.value.add(10)])
+    one.release()
+    assert plain.get("a").value == 1
+
+
+def test_the_settings_of_an_attached_lock_are_those_of_any_other(memory):
+    """Its heartbeat renews it, and tells of a loss; `max_hold` begins again; with `"progress"` it waits for the work."""
+    bind(memory, Plain, "a")
+    with VirtualClock() as clock:
+        with Plain.locked("a", settings=FAST, max_hold=150) as lock:
+            clock.sleep(100)
+            token = lock.detach(lease=50)
+        reasons: list[str] = []
+        attached = Plain.attach(token, lease=30, max_hold=150, on_lost=reasons.append).acquire()
+        clock.sleep(100)
+        attached.item.update([Plain.value.add(1)])
+        clock.sleep(100)
+        with pytest.raises(LockLost, match="max_hold"):
+            attached.item.update([Plain.value.add(1)])
+        assert reasons == ["max_hold"]
+        with pytest.raises(LockLost, match="max_hold"):
+            attached.release()
+        token = Plain.locked("a", settings=FAST).acquire().detach(lease=50)
+        working = Plain.attach(token, lease=30, heartbeat="progress", on_lost=reasons.append).acquire()
+        for _ in range(20):
+            clock.sleep(5)
+            working.progress()
+        assert working.is_held
+        clock.sleep(200)
+        with pytest.raises(LockLost, match="progress"):
+            working.release()
 
 
 def test_what_a_detached_lock_refuses_in_its_block(plain):

@@ -8,7 +8,6 @@ from pynamo_locking._io import lock_requests, protocol, runtime
 from pynamo_locking._io.client import Refused
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._locks.detach import Attachment
-from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 
@@ -44,10 +43,3 @@ def two_processes_attach_one_entry(enter: Any, attempt: Any) -> Any:
         return (yield from enter(attempt))
     attempt._new, attempt._started = attempt._new._replace(id=entry.id), runtime.current.monotonic()
     return image
-
-
-@plants(Plan("passing", parties=3, processes=3, rounds=2, faults={Fault.LATE: 1, Fault.LOST_RESPONSE: 1}), "Growing")
-@replaces(Attachment, "_leave_for_now")
-def an_id_is_moved_to_twice(_leave: Any, attempt: Any) -> None:
-    """An attach that was fenced before its answer came takes the place of the other one under its old id."""
-    attempt._entry, attempt._may_be_in = None, False
