@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._io import client, lock_record, lock_requests, runtime
+from pynamo_locking._core.lease import check_lease, seconds
+from pynamo_locking._io import client, concurrency, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import release
@@ -29,6 +30,7 @@ from pynamo_locking._locks.tokens import Token
 from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from pynamo_locking._core.lease import Duration, LockSettings
     from pynamo_locking._io.concurrency import Steps
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
@@ -36,14 +38,25 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.options import LockOptions, LockTarget
 
 
-def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
+def detach(
+    held: HeldEntry, target: LockTarget[Any], settings: LockSettings, lease: Duration | None, name: str = ""
+) -> str:
     """Give the entry of a held lock to whoever has the token that this returns.
+
+    Args:
+        held: the entry.
+        target: what is locked.
+        settings: what leases are checked by.
+        lease: from now on; None for the lease of the entry.
+        name: the id of the entry that takes its place.
 
     Raises:
         LockLost: the entry is gone.
         OutcomeUnknown: no response came.
-        ConfigurationError: it has no token.
+        ConfigurationError: it has no token, or the lease is too short.
     """
+    lease_s = held.entry.lease if lease is None else seconds(lease, "lease")
+    check_lease(lease_s, settings)
     held.refuse_if_lost()
     if target.key is None or held.entry.lock_mode.is_ranged:
         raise ConfigurationError(f"{held.row.label} cannot be detached: only a lock of one item, or of a name, can.")
@@ -54,8 +67,8 @@ def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
         )
     if held.copies.edits:
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
-    new = NewEntry(runtime.current.entry_id(), held.entry.owner, lease_s, held.entry.lock_mode)
-    new = new._replace(token_id=new.id)
+    name = name or runtime.current.entry_id()
+    new = NewEntry(name, held.entry.owner, lease_s, held.entry.lock_mode, token_id=name)
     try:
         with held.writing(is_last=True), held.going():
             _move(held, new)
@@ -65,7 +78,19 @@ def detach(held: HeldEntry, target: LockTarget[Any], lease_s: float) -> str:
     except LockLost:
         raise
     except BaseException:  # the request may have been applied, and nobody has its token
-        give_up(held, new.id)
+        _give_up(held, name)
+        raise
+
+
+async def adetach(held: HeldEntry, target: LockTarget[Any], settings: LockSettings, lease: Duration | None) -> str:
+    """As `detach`, in a thread. A task that is gone before it has the token gives the lock up."""
+    name = runtime.current.entry_id()
+    try:
+        return await concurrency.to_the_end(partial(detach, held, target, settings, lease, name))
+    except Exception:
+        raise
+    except BaseException:  # the thread may still be at work
+        _give_up(held, name)
         raise
 
 
@@ -86,10 +111,15 @@ def _move(held: HeldEntry, new: NewEntry) -> None:
         ) from error
 
 
-def give_up(held: HeldEntry, name: str) -> None:
+def _give_up(held: HeldEntry, name: str) -> None:
     """Let a thread remove the entry: first under its old id, after which no late copy of the request is applied."""
     release.remove_entry_later(held.row, held.entry.id, name)
     held.end(is_confirmed=False)
+
+
+def attempt(row: LockRow, options: LockOptions) -> Acquisition:
+    """Return the attempt to acquire a lock, or to attach it, if the options have a token."""
+    return Acquisition(row, options) if options.token is None else Attachment(row, options, options.token)
 
 
 class Attachment(Acquisition):

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from typing_extensions import Self
 
 from pynamo_locking._core.errors import ConfigurationError, LockingError
-from pynamo_locking._core.lease import RENEW_AFTER, Duration, check_lease, is_count, seconds
+from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
 from pynamo_locking._io import concurrency, event_stream, runtime
 from pynamo_locking._locks import acquire, detach, fencing, heartbeat, held_lock, lock_events
-from pynamo_locking._locks.acquire import Acquisition
-from pynamo_locking._locks.detach import Attachment
 from pynamo_locking._locks.held_lock import held_by_this_context
 from pynamo_locking._locks.options import M
-from pynamo_locking._locks.tokens import Token
 from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
 
 if TYPE_CHECKING:
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.runtime import Event
+    from pynamo_locking._locks.acquire import Acquisition
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.options import LockOptions, LockTarget
 
@@ -235,12 +233,8 @@ class LockHandle(Generic[M]):
             held.on_lost.append(self.on_lost)
         return held
 
-    def _attempt_with(self, options: LockOptions) -> Acquisition:
-        row, token = self.target.row, options.token
-        return Acquisition(row, options) if token is None else Attachment(row, options, token)
-
     def _take(self, options: LockOptions) -> HeldEntry:
-        attempt = self._attempt = self._attempt_with(options)
+        attempt = self._attempt = detach.attempt(self.target.row, options)
         if self._is_cut_short:
             attempt.cut_short()
         with self._reported(options):
@@ -249,7 +243,7 @@ class LockHandle(Generic[M]):
     async def _atake(self, options: LockOptions) -> HeldEntry:
         await concurrency.begin_in_turn()
         party = runtime.current.party()
-        attempt = self._attempt = self._attempt_with(options)
+        attempt = self._attempt = detach.attempt(self.target.row, options)
         with self._reported(options):
             held = await acquire.acquire_in_task(attempt.steps(), self._hold)
         held.party = party  # not the thread of the last request
@@ -444,29 +438,6 @@ class LockHandle(Generic[M]):
         if self.is_awaited and acquire.current() is not None:
             raise self.must_await(method, instead)
         return held
-
-    def detach(self, held: HeldEntry, lease: Duration | None) -> str:
-        lease_s = held.entry.lease if lease is None else seconds(lease, "lease")
-        check_lease(lease_s, self.options.settings)
-        return detach.detach(held, self.target, lease_s)
-
-    async def adetach(self, lease: Duration | None) -> str:
-        """As `detach`, in a thread. If the task is gone before it has the token, nobody has it: give the lock up."""
-        held, tokens, is_abandoned = self.held_entry(), list[str](), False
-
-        def work() -> None:
-            tokens.append(self.detach(held, lease))
-            if is_abandoned:
-                detach.give_up(held, Token.of(tokens[0]).id)
-
-        try:
-            await concurrency.to_the_end(work)
-        except BaseException:
-            is_abandoned = True
-            for token in tokens:  # else the thread that is still at work gives it up
-                detach.give_up(held, Token.of(token).id)
-            raise
-        return tokens[0]
 
     def must_await(self, method: str, instead: str = "") -> ConfigurationError:
         return ConfigurationError(
@@ -866,11 +837,15 @@ class Lock(Generic[M]):
 
         Cost: 1 write.
         """
-        return self._handle.detach(self._handle.entry_for("detach"), lease)
+        return detach.detach(
+            self._handle.entry_for("detach"), self._handle.target, self._handle.options.settings, lease
+        )
 
     async def adetach(self, lease: Duration | None = None) -> str:
         """As `detach`, awaited, with the same argument `lease`."""
-        return await self._handle.adetach(lease)
+        return await detach.adetach(
+            self._handle.held_entry(), self._handle.target, self._handle.options.settings, lease
+        )
 
     # Guards for writes of your own
 

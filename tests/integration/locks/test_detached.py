@@ -406,7 +406,7 @@ def test_a_late_copy_of_an_attach_is_refused_after_another_one(plain):
 
 
 def test_the_settings_of_an_attached_lock_are_those_of_any_other(memory):
-    """Its heartbeat renews it, and tells of a loss; `max_hold` begins again; with `"progress"` it waits for the work."""
+    """Its heartbeat renews it, and tells of a loss; `max_hold` begins again; `"progress"` waits for the work."""
     bind(memory, Plain, "a")
     with VirtualClock() as clock:
         with Plain.locked("a", settings=FAST, max_hold=150) as lock:
