@@ -256,7 +256,7 @@ def test_every_promise_names_its_tests(part: str) -> None:
     """Each sentence of a promise and each fault; and nothing is named that is not promised."""
     text = re.search(rf"^## {part}\n(.*?)(?=^## )", PROMISES, re.MULTILINE | re.DOTALL)
     assert text
-    promises = re.findall(r"^\d\. (.*)$", text[1], re.MULTILINE) or text[1].strip().splitlines()[:1]
+    promises = re.findall(r"^\d+\. (.*)$", text[1], re.MULTILINE) or text[1].strip().splitlines()[:1]
     without_titles = [re.sub(r"\*\*[^*]*\*\*,? ?", "", promise) for promise in promises]
     sentences = [each for promise in without_titles for each in re.split(r"(?<=\.) +", promise)]
     faults = [each for each in re.findall(r"^\| ([^|]+?) \|", text[1], re.MULTILINE) if each != "fault"]

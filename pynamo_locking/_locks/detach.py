@@ -117,11 +117,6 @@ def _give_up(held: HeldEntry, name: str) -> None:
     held.end(is_confirmed=False)
 
 
-def attempt(row: LockRow, options: LockOptions) -> Acquisition:
-    """Return the attempt to acquire a lock, or to attach it, if the options have a token."""
-    return Acquisition(row, options) if options.token is None else Attachment(row, options, options.token)
-
-
 class Attachment(Acquisition):
     """The way to a lock that was detached. It waits for nobody but a transaction that has the item.
 

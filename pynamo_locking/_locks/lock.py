@@ -15,6 +15,8 @@ from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
 from pynamo_locking._io import concurrency, event_stream, runtime
 from pynamo_locking._locks import acquire, detach, fencing, heartbeat, held_lock, lock_events
+from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._locks.detach import Attachment
 from pynamo_locking._locks.held_lock import held_by_this_context
 from pynamo_locking._locks.options import M
 from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from pynamodb.transactions import TransactWrite
 
     from pynamo_locking._io.runtime import Event
-    from pynamo_locking._locks.acquire import Acquisition
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.options import LockOptions, LockTarget
 
@@ -233,8 +234,12 @@ class LockHandle(Generic[M]):
             held.on_lost.append(self.on_lost)
         return held
 
+    def _attempt_with(self, options: LockOptions) -> Acquisition:
+        row, token = self.target.row, options.token
+        return Acquisition(row, options) if token is None else Attachment(row, options, token)
+
     def _take(self, options: LockOptions) -> HeldEntry:
-        attempt = self._attempt = detach.attempt(self.target.row, options)
+        attempt = self._attempt = self._attempt_with(options)
         if self._is_cut_short:
             attempt.cut_short()
         with self._reported(options):
@@ -243,7 +248,7 @@ class LockHandle(Generic[M]):
     async def _atake(self, options: LockOptions) -> HeldEntry:
         await concurrency.begin_in_turn()
         party = runtime.current.party()
-        attempt = self._attempt = detach.attempt(self.target.row, options)
+        attempt = self._attempt = self._attempt_with(options)
         with self._reported(options):
             held = await acquire.acquire_in_task(attempt.steps(), self._hold)
         held.party = party  # not the thread of the last request
