@@ -147,7 +147,7 @@ _LABEL: Final = Kind(TEXT.stored, lambda stored: cut(stored["S"]))
 _TICKET: Final = whole_within(1, _MOST_TICKETS)
 _BOUND: Final = Kind(lambda bound: dict([bound]), _bound_in)
 
-_LOCK_MODE: Final = Codec(
+LOCK_MODE: Final = Codec(
     LockMode,
     mode=Field(MODE, one_of(EXCLUSIVE, SHARED), EXCLUSIVE),
     permits=Field(PERMITS, whole_within(1), 1),
@@ -213,16 +213,8 @@ def new_entry(
         members=members,
         token_id=token_id,
     )
-    stored = {"M": _FACTS.encode(facts) | ({} if lock_mode == WHOLE else _LOCK_MODE.encode(lock_mode))}
+    stored = {"M": _FACTS.encode(facts) | ({} if lock_mode == WHOLE else LOCK_MODE.encode(lock_mode))}
     return {"L": [stored] if ticket is None else [number(ticket), stored]}
-
-
-def stored_lock_mode(lock_mode: LockMode) -> dict[str, Any]:
-    return _LOCK_MODE.encode(lock_mode)
-
-
-def lock_mode_of(stored: Mapping[str, Any]) -> LockMode:
-    return _LOCK_MODE.decode(stored)
 
 
 def new_document(entry_id: str, entry: dict[str, Any], ticket: int, members: int = 1) -> dict[str, Any]:
@@ -399,7 +391,7 @@ def _entry(name: str, stored: Mapping[str, Any], now_ms: int, ticket_kind: Kind 
 
 
 def _lock_mode_in(facts: Mapping[str, Any]) -> LockMode:
-    return WHOLE if _LOCK_MODE_NAMES.isdisjoint(facts) else _LOCK_MODE.decode(facts)
+    return WHOLE if _LOCK_MODE_NAMES.isdisjoint(facts) else LOCK_MODE.decode(facts)
 
 
 def _is_in_order(entries: list[QueueEntry]) -> bool:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import check_lease, seconds
-from pynamo_locking._io import client, concurrency, lock_record, lock_requests, runtime
+from pynamo_locking._io import client, concurrency, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._locks import release
@@ -31,6 +31,7 @@ from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pynamo_locking._core.lease import Duration, LockSettings
+    from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._io.concurrency import Steps
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
@@ -68,14 +69,15 @@ def detach(
     if held.copies.edits:
         raise ConfigurationError(f"{held.row.label} cannot be detached inside of `edit()`, which has not saved yet.")
     name = name or runtime.current.entry_id()
+    token = Token(target.model.Meta.table_name, target.key, name, held.entry.ticket, held.entry.lock_mode)
+    token.key_of(target.model)
     new = NewEntry(name, held.entry.owner, lease_s, held.entry.lock_mode, token_id=name)
     try:
         with held.writing(is_last=True), held.going():
             _move(held, new)
         held.end(is_detached=True)
-        lock_mode = lock_record.stored_lock_mode(new.lock_mode)
-        return str(Token(target.model.Meta.table_name, target.key, new.id, held.entry.ticket, lock_mode))
-    except LockLost:
+        return str(token)
+    except (LockLost, ConfigurationError):  # it was not applied
         raise
     except BaseException:  # the request may have been applied, and nobody has its token
         _give_up(held, name)
@@ -141,13 +143,29 @@ class Attachment(Acquisition):
                 yield from self._not_answered(error, attempt)
                 attempt += 1
                 continue
-            found = next((entry for entry in self._state_in(image).entries if entry.ticket == token.ticket), None)
+            self._see(self._state_in(image))
+            found = self._with_ticket()
             if image is None or found is None or found.token_id != token.id:
-                raise self._loss(image, is_detached_again=found is not None)
+                raise self._loss()
             if found.id == self._new.id:
                 return image
             before = found.id  # of another process that has attached it
             self._leave_for_now()
+
+    def _with_ticket(self) -> QueueEntry | None:
+        return next((entry for entry in self._state.entries if entry.ticket == self._token.ticket), None)
+
+    @override
+    def _check_room(self, error: ConfigurationError) -> Image | None:
+        """It takes the place of an entry, so no other one could make room for it."""
+        raise error
+
+    @override
+    def _wait_for_turn(self, image: Image | None) -> Steps[HeldEntry | None]:
+        held = yield from super()._wait_for_turn(image)
+        if held is None and self._forks == runtime.forks:
+            raise self._loss()
+        return held
 
     @override
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
@@ -164,11 +182,14 @@ class Attachment(Acquisition):
     def _give_up(self) -> None:
         """It stays, for whoever attaches the token."""
 
-    def _loss(self, image: Image | None, *, is_detached_again: bool) -> LockLost:
-        what = f"ticket {self._token.ticket} of {self._row.label}"
-        if is_detached_again:
-            why = "was detached again since, so only the newest token can be attached"
+    def _loss(self) -> LockLost:
+        found, what = self._with_ticket(), f"ticket {self._token.ticket} of {self._row.label}"
+        if found is None:
+            why = "is no longer in the queue: it was released, its lease has ended, an operator broke it, or the item "
+            why += "was deleted"
+        elif found.token_id == self._token.id:
+            why = "was attached by another process since"
         else:
-            why = "is no longer in the queue: it was released, its lease has ended, or an operator broke it"
-        reason = "evicted" if self._row.state(image).exists else "deleted"
+            why = "was detached again since, so only the newest token can be attached"
+        reason = "evicted" if self._state.exists else "deleted"
         return LockLost(f"{what} {why}. Acquire the lock, and read again.", reason=reason, ticket=self._token.ticket)

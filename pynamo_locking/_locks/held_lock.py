@@ -264,7 +264,6 @@ class HeldEntry:
             Unavailable: no response; the lease is what it was.
         """
         with event_stream.scope(), self._renewing:
-            self.refuse_if_lost()
             if not self.is_allowed():
                 raise self.loss()
             started, before = runtime.current.monotonic(), self.deadline
@@ -685,6 +684,7 @@ def renew(held: HeldEntry) -> None:
         LockLost: the entry is gone.
         OutcomeUnknown: no response.
     """
+    held.refuse_if_lost()
     try:
         began = runtime.current.monotonic()
         held.renew()
@@ -808,6 +808,11 @@ def downgrade(held: HeldEntry, lock_mode: LockMode) -> None:
         LockLost, OutcomeUnknown, ConfigurationError: as `Lock.downgrade`.
     """
     have = held.entry.lock_mode
+    if held.possession.is_attached:
+        raise ConfigurationError(
+            f"{held.row.label} was attached here, and may be attached again as {have}: a lock that is shared from some "
+            f"point on cannot be. Downgrade it before it is detached."
+        )
     if have.permits > 1:
         raise ConfigurationError(f"{held.row.label} is a semaphore, which has no readers.")
     if lock_mode.mode == SHARED or (have.mode == SHARED and not held.may_be_alone):

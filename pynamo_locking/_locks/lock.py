@@ -799,7 +799,7 @@ class Lock(Generic[M]):
             LockLost: our entry is gone.
             OutcomeUnknown: no response came; it may be shared already, so writes are refused. Repeating is safe.
             ConfigurationError: this object does not hold the lock, or only a part of what is held together, or the lock
-                is a semaphore.
+                is a semaphore or was attached.
 
         Cost: 1 write.
         """
@@ -823,9 +823,9 @@ class Lock(Generic[M]):
         next waiter acquires the lock. After the answer DynamoDB refuses late copies of a write, a renewal or a release
         that was sent under the lock before. `release`, or the end of the block, has nothing left to do.
 
-        Other callers of this process that wait for the lock enter the queue after those of other processes. A token
-        is text of some 100 characters and four thirds of the key. DynamoDB asks for the permissions of the process that
-        attaches it, as for each write.
+        Other callers of this process that wait for the lock enter the queue after those of other processes. A token is
+        text of some 100 characters, and four thirds of the key and its names. DynamoDB asks for the permissions of the
+        process that attaches it, as for each write.
 
         Args:
             lease: how long the lock survives from now on, in seconds or as a timedelta. The lease of the lock.
@@ -838,7 +838,8 @@ class Lock(Generic[M]):
             OutcomeUnknown: DynamoDB has not confirmed it. The lock is given up, as nobody has a token for it. It is
                 given up as well after an interrupt, or if the task is cancelled meanwhile.
             ConfigurationError: this object does not hold the lock, or holds a range or a table; this thread or task has
-                acquired the lock more than once; or it is inside of an `edit()`, which has not saved yet.
+                acquired the lock more than once; it is inside of an `edit()`, which has not saved yet; or the item has
+                no room. Nothing has changed.
 
         Cost: 1 write.
         """

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from pynamodb.models import Model
 
+    from pynamo_locking._core.lock_modes import LockMode
+
 #: What each token begins with, so that people know it.
 _BEGIN: Final = "lock1."
 
@@ -30,17 +32,18 @@ class Token(NamedTuple):
         key: of the item, in DynamoDB's form.
         id: of the entry that was stored for it.
         ticket: of the entry.
-        lock_mode: its mode, as it is stored.
+        lock_mode: its mode.
     """
 
     table: str
     key: Mapping[str, Any]
     id: str
     ticket: int
-    lock_mode: Mapping[str, Any]
+    lock_mode: LockMode
 
     def __str__(self) -> str:
-        content = json.dumps(self, default=encoded, separators=(",", ":")).encode()
+        stored = (*self[:-1], lock_record.LOCK_MODE.encode(self.lock_mode))
+        content = json.dumps(stored, default=encoded, separators=(",", ":")).encode()
         return _BEGIN + base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
     @classmethod
@@ -52,14 +55,12 @@ class Token(NamedTuple):
         """
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
-            token = cls(*decoded(json.loads(content), content))
-            int.__index__(token.ticket)
-            lock_record.lock_mode_of(token.lock_mode)
+            table, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
+            return cls(table, key, _id(entry_id), int.__index__(ticket), lock_record.LOCK_MODE.decode(lock_mode))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidInput(
                 f"{text!r:.80} is no token of a lock: pass on what lock.detach() has returned."
             ) from error
-        return token
 
     def key_of(self, model: type[Model]) -> tuple[Any, Any]:
         """Return the hash key, and the range key or None, of the item of that model.
@@ -83,3 +84,10 @@ class Token(NamedTuple):
                 f"name one of its items."
             )
         return values
+
+
+def _id(value: object) -> str:
+    """Return the id of an entry. An empty one would be that of each entry that was never detached."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(value)
+    return value

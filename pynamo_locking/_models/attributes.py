@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -19,7 +20,7 @@ from typing_extensions import Self, overload, override
 
 from pynamo_locking._core.dynamodb import RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
-from pynamo_locking._core.lease import DEFAULT_SETTINGS, LockSettings
+from pynamo_locking._core.lease import DEFAULT_SETTINGS, IDLE_TTL_S, LockSettings
 from pynamo_locking._core.lock_modes import WHOLE, LockMode, extent_of
 from pynamo_locking._core.lock_queue import FREE, LockState
 from pynamo_locking._core.row_keys import table_name
@@ -414,6 +415,7 @@ class PlacedMixin(_Base):
             attribute=attribute.attr_name,
             ttl_attribute=ttl.attr_name if isinstance(ttl, PynamoTTLAttribute) else None,
             may_create=cls._lock_creates_item,
+            kept_s=max(IDLE_TTL_S, math.ceil(settings.max_lease)),  # longer than the lease of any other entry
             given_name=label,
             model=cls,
         )

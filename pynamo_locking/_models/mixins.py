@@ -13,7 +13,6 @@ from typing_extensions import Self, Unpack, override
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff, is_count
 from pynamo_locking._io import concurrency, runtime
-from pynamo_locking._io.lock_record import lock_mode_of
 from pynamo_locking._items import conditions, keys, versions
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import Lock, handle_of
@@ -514,7 +513,7 @@ class LockableMixin(VersionedMixin):
         hash_key, range_key = given.key_of(cls)
         terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
         terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
-        terms |= {"lock_mode": lock_mode_of(given.lock_mode), "token": given}
+        terms |= {"lock_mode": given.lock_mode, "token": given}
         return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), **terms)
 
     @classmethod

@@ -7,10 +7,12 @@ import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
+from pynamodb.exceptions import UpdateError
 
 from pynamo_locking import LockSettings, events
 from pynamo_locking.exceptions import (
@@ -24,12 +26,21 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
 from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses, tapped
+from tests.support.models import declare
 from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, Worker, crew, until, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.faults import Answer, Forward
+
+
+class OneWayAttribute(UnicodeAttribute):
+    """Reads back something other than was stored."""
+
+    def serialize(self, value: Any) -> Any:
+        return "p#" + value
+
 
 #: All attempts of one request.
 ALL = 16
@@ -324,6 +335,92 @@ def test_an_entry_of_another_hold_is_not_taken_for_the_token(plain):
         other.release()
 
 
+def written(body: Any) -> str:
+    """Return the token with that content."""
+    return "lock1." + base64.urlsafe_b64encode(json.dumps(body).encode()).decode()
+
+
+def test_what_is_attached_is_not_downgraded(plain):
+    """A second attach of the token would hold alone, beside the readers."""
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+    with plain.attach(token) as attached:
+        with pytest.raises(ConfigurationError, match="Downgrade it before it is detached"):
+            attached.downgrade()
+        assert attached.is_held
+        attached.item.update([plain.value.add(1)])
+
+
+def test_an_item_without_room(plain):
+    """Neither gives the lock up, nor tries again for ever: the error says that the item is full."""
+    with plain.locked("a", settings=FAST, owner="x") as lock:
+        token = lock.detach()
+    attached = in_thread(plain.attach(token, owner="x", settings=FAST).acquire)
+    fill(plain, attached)
+    with count_requests() as counted, pytest.raises(ConfigurationError, match="400 KB"):
+        in_thread(plain.attach(token, owner="x" * 40, settings=FAST).acquire)
+    assert counted.total == 2
+    with pytest.raises(ConfigurationError, match="400 KB"):
+        attached.detach()
+    attached.item.update([plain.by.set("z")])
+    attached.release()
+
+
+def fill(model: Any, lock: Any) -> None:
+    """Write as much into the item as goes into it."""
+    size = step = 2**18
+    while step:
+        try:
+            lock.item.update([model.by.set("y" * size)])
+            size += step
+        except UpdateError:
+            size -= step
+        step //= 2
+
+
+@pytest.mark.parametrize("kind", [BinaryAttribute, NumberAttribute, UTCDateTimeAttribute, OneWayAttribute])
+def test_keys(dynoxide, kind):
+    """A token names each key that reads back; for another kind `detach` says so, and the lock stays held."""
+    key = {BinaryAttribute: b"\x00\xff", NumberAttribute: -0.1, OneWayAttribute: "a"}.get(
+        kind, datetime(2026, 1, 1, tzinfo=timezone.utc)
+    )
+    options = {"legacy_encoding": False} if kind is BinaryAttribute else {}
+    model: Any = declare("Keyed", key=kind(hash_key=True, **options), lock=True, numbers="value")
+    dynoxide.bind(model)
+    model(key).save()
+    with model.locked(key, settings=FAST) as lock:
+        if kind is OneWayAttribute:
+            with pytest.raises(ConfigurationError, match="do not store again what they have read"):
+                lock.detach()
+            assert lock.is_held
+            return
+        token = lock.detach()
+    with model.attach(token) as attached:
+        attached.item.update([model.value.add(1)])
+    assert model.get(key).value == 1
+
+
+def test_a_renewal_that_a_detach_refuses_proves_no_loss(plain):
+    """The heartbeat may send one before the answer to the detach is here."""
+    reasons: list[str] = []
+    with plain.locked("a", on_lost=reasons.append) as lock:
+        renewed: list[bool] = []
+
+        def answer(send: Any, name: str, _: Any) -> Any:
+            done = send()
+            if name == "UpdateItem" and not renewed:
+                renewed.append(True)
+                with pytest.raises(LockLost):
+                    in_thread(lock.renew)
+            return done
+
+        with intercepted(answer):
+            token = lock.detach()
+        assert not lock.lost.is_set()
+    assert (renewed, reasons) == ([True], [])
+    in_thread(lambda: plain.attach(token).acquire().release())
+
+
 def test_what_is_refused(plain):
     lock = plain.locked("a")
     with pytest.raises(ConfigurationError, match="acquire it first"):
@@ -342,10 +439,13 @@ def test_what_is_refused(plain):
         for wrong in ("", "lock1.", "lock1.bm9uZQ", "lock1.W10", None, 5, token[:-9], "x" + token):
             with pytest.raises(InvalidInput, match="no token of a lock"):
                 Plain.attach(wrong)
+        for forged in ("", None, 5, []):  # an empty one is that of each entry that was never detached
+            body[2] = forged
+            with pytest.raises(InvalidInput, match="no token of a lock"):
+                Plain.attach(written(body))
         body[2] = "forged"
-        forged = "lock1." + base64.urlsafe_b64encode(json.dumps(body).encode()).decode()
         with pytest.raises(LockLost):
-            in_thread(Plain.attach(forged).acquire)
+            in_thread(Plain.attach(written(body)).acquire)
     in_thread(lambda: Plain.attach(token).acquire().release())
 
 
@@ -358,9 +458,8 @@ def test_a_waiter_cannot_be_taken_for_a_detached_lock(plain):
         entry = plain.lock_state("a").entries[1]
         body = json.loads(base64.urlsafe_b64decode(token.removeprefix("lock1.") + "=="))
         body[2:4] = [entry.id, entry.ticket]
-        forged = "lock1." + base64.urlsafe_b64encode(json.dumps(body).encode()).decode()
         with pytest.raises(LockLost):
-            in_thread(plain.attach(forged).acquire)
+            in_thread(plain.attach(written(body)).acquire)
         assert plain.lock_state("a").entries[1].id == entry.id
         in_thread(lambda: plain.attach(token).acquire().release())
         waiter.result()

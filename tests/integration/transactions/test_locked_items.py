@@ -581,19 +581,48 @@ def test_an_attach_waits_for_the_commit_of_the_step_before(
     cheap: Engine, monkeypatch: pytest.MonkeyPatch, is_decided: bool
 ) -> None:
     """A step dies in its commit. Whoever attaches its token reads what has come of that, and may write."""
-    make_long_from(monkeypatch)
-    Seat("a", users="nobody").save()
-    token = in_thread(lambda: Seat.locked("a").acquire().detach())
-    held = []
-
-    def step() -> None:
-        held.append(Seat.attach(token, heartbeat=False).acquire())
-        with transaction(lease=3) as tx:
-            tx.update(tx.get(Seat, "a"), [Seat.users.set("step")])
-            add_fillers(tx, "long")
-
-    with dying_at(monkeypatch, "decision", is_answer_lost=is_decided):
-        in_thread(lambda: survive(step))
+    token, name = left_by_a_step(monkeypatch, is_answer_lost=is_decided)
     with Seat.attach(token) as lock:
         assert lock.item.users == ("step" if is_decided else "nobody")
         lock.item.update([Seat.users.set("next")])
+    assert Seat.get(name).users == "next"
+
+
+def left_by_a_step(monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool = False) -> tuple[str, str]:
+    """Let a process that has attached locks die in its commit; return a token, and its item, which has an intent."""
+    make_long_from(monkeypatch)
+    tokens, held = dict[str, str](), []
+    for name in "abcdef":
+        Seat(name, users="nobody").save()
+        tokens[name] = in_thread(lambda: Seat.locked(name).acquire().detach())  # noqa: B023
+
+    def step() -> None:
+        held.extend(Seat.attach(token, heartbeat=False).acquire() for token in tokens.values())
+        with transaction(lease=3) as tx:
+            for name in tokens:
+                tx.update(tx.get(Seat, name), [Seat.users.set("step")])
+            add_fillers(tx, "long")
+
+    with dying_at(monkeypatch, "decision", is_answer_lost=is_answer_lost):
+        in_thread(lambda: survive(step))
+    name = next(name for name in tokens if Seat.lock_state(name).intent is not None)
+    return tokens[name], name
+
+
+@pytest.mark.waits
+def test_the_later_of_two_attaches_has_the_lock(cheap: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both wait for the transaction of the step before, and the earlier one does not take the entry back."""
+    token, name = left_by_a_step(monkeypatch)
+
+    def attach(owner: str) -> Any:
+        return Seat.attach(token, owner=owner).acquire()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(attach, "first")
+        until(lambda: Seat.lock_state(name).entries[0].owner == "first", "the first attach")
+        second = pool.submit(attach, "second")
+        with pytest.raises(LockLost, match="attached by another process"):
+            first.result()
+        lock = second.result()
+    lock.item.update([Seat.users.set("next")])
+    lock.release()
