@@ -205,7 +205,8 @@ class Released(LockEvent):
         held_ms: since we acquired it, in ms; None if there was no subscriber then, or if it was released before the
             caller had it.
         renewals: how many renewals were sent, also while we waited.
-        writes: how many guarded writes were made under it, including a write that released it, and the request of `Lock.detach`.
+        writes: how many guarded writes were made under it, including a write that released it, and the request of
+            `Lock.detach`.
         is_confirmed: whether DynamoDB confirmed it. If not, waiters may have to wait until the lease ends.
         is_detached: whether it was detached (`Lock.detach`), so that whoever has its token holds it.
         consumed_units: as in `Attempt`; None as well if a write of the item released the lock.

@@ -354,14 +354,16 @@ def test_what_is_attached_is_not_downgraded(plain):
 def test_an_item_without_room(plain):
     """Neither gives the lock up, nor tries again for ever: the error says that the item is full."""
     with plain.locked("a", settings=FAST, owner="x") as lock:
+        fill(plain, lock)
+        with pytest.raises(ConfigurationError, match="400 KB"):
+            lock.detach()
+        lock.item.update([plain.by.set("y")])
         token = lock.detach()
     attached = in_thread(plain.attach(token, owner="x", settings=FAST).acquire)
     fill(plain, attached)
     with count_requests() as counted, pytest.raises(ConfigurationError, match="400 KB"):
         in_thread(plain.attach(token, owner="x" * 40, settings=FAST).acquire)
     assert counted.total == 2
-    with pytest.raises(ConfigurationError, match="400 KB"):
-        attached.detach()
     attached.item.update([plain.by.set("z")])
     attached.release()
 
