@@ -14,11 +14,12 @@ import pytest
 from pynamodb.attributes import BinaryAttribute, NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
 from pynamodb.exceptions import UpdateError
 
-from pynamo_locking import LockSettings, events
+from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttribute, events
 from pynamo_locking.exceptions import (
     ConfigurationError,
     InvalidInput,
     ItemLocked,
+    ItemNotFound,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
@@ -400,6 +401,19 @@ def test_keys(dynoxide, kind):
     with model.attach(token) as attached:
         attached.item.update([model.value.add(1)])
     assert model.get(key).value == 1
+
+
+def test_an_attach_that_fails_leaves_the_lock(dynoxide):
+    """Its item has expired, and the entry stays for whoever attaches the token next."""
+    model: Any = declare("Expiring", ExpiringMixin, LockableModel, lock=True, expires=TTLAttribute(null=True))
+    dynoxide.bind(model)
+    model("a").save()
+    with model.locked("a", settings=FAST) as lock:
+        lock.item.update([model.expires.set(datetime(2020, 1, 1, tzinfo=timezone.utc))])
+        token = lock.detach()
+    with pytest.raises(ItemNotFound):
+        in_thread(model.attach(token).acquire)
+    assert [entry.ticket for entry in model.lock_state("a").entries] == [lock.ticket]
 
 
 def test_a_renewal_that_a_detach_refuses_proves_no_loss(plain):
