@@ -6,11 +6,10 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.dynamodb import MOST_ACTIONS
-from pynamo_locking._expressions.expressions import And, Expressions, Test
+from pynamo_locking._expressions.expressions import Expressions, Test
 from pynamo_locking._expressions.parser import Literal, Operand, Path
 from pynamo_locking._expressions.values import (
     Item,
@@ -28,8 +27,8 @@ from pynamo_locking.testing._tables import CONDITION_FAILED, MISMATCH, cancelled
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pynamo_locking._expressions.expressions import BoundCondition, BoundProjection, BoundUpdate, Condition
-    from pynamo_locking.testing._tables import Key, Record, Schema, Store, Table, View
+    from pynamo_locking._expressions.expressions import BoundCondition, BoundProjection, BoundUpdate
+    from pynamo_locking.testing._tables import Key, Place, Record, Schema, Store, Table, View
 
 
 # What a request costs.
@@ -70,22 +69,17 @@ class Bill:
 
     def of_one(self) -> dict[str, Any]:
         """Return the part of a response to a request about one table."""
-        capacity = self._each()
-        return {"ConsumedCapacity": capacity[0]} if capacity else {}
+        return {name: capacity for name, [capacity] in self.of_all().items()}
 
     def of_all(self) -> dict[str, Any]:
         """Return the part of a response to a request about several tables."""
-        capacity = self._each()
-        return {"ConsumedCapacity": capacity} if capacity else {}
-
-    def _each(self) -> list[dict[str, Any]]:
         if self._wanted not in {"TOTAL", "INDEXES"}:
-            return []
+            return {}
         shown = list[dict[str, Any]]()
         for table, units in self._units.items():
             detail = {"Table": {"CapacityUnits": units}} if self._wanted == "INDEXES" else {}
             shown.append({"TableName": table, "CapacityUnits": units, **detail})
-        return shown
+        return {"ConsumedCapacity": shown}
 
 
 # Requests about one item: PutItem, GetItem, UpdateItem, DeleteItem.
@@ -191,8 +185,6 @@ def _returns_item(request: Mapping[str, Any]) -> bool:
 
 def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
     """Return the projection of a GetItem, of a Get of a transaction, or of a table in a BatchGetItem."""
-    if _PROJECTION not in request and "ExpressionAttributeNames" not in request:
-        return None
     expressions = Expressions(request, _PROJECTION)
     projection = expressions.projection()
     expressions.check_all_used()
@@ -576,11 +568,11 @@ def _expression(said: str, parameters: Iterator[Any], kwargs: dict[str, Any]) ->
 
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _MOST_PARTS: Final = 2
-_first: Final = itemgetter(0)
+_UNSUPPORTED: Final = "Query key condition not supported"
 
 
-def _unsupported() -> Refusal:
-    return invalid("Query key condition not supported")
+def _range_value(place: Place) -> Any:
+    return place[2][0]
 
 
 class _KeyCondition:
@@ -590,7 +582,7 @@ class _KeyCondition:
         self._condition = condition
         self._types = types
         root = condition.root
-        parts = root.parts if isinstance(root, And) else (root,)
+        parts = root.operands if isinstance(root, Test) and root.name == "AND" else (root,)
         by_name = dict[str, tuple[str, list[Any]]]()
         for part in parts:
             name, demand = self._read(part)
@@ -603,34 +595,34 @@ class _KeyCondition:
         if not sign:
             raise invalid(f"Query condition missed key schema element: {schema.hash}")
         if sign != "=":
-            raise _unsupported()
+            raise invalid(_UNSUPPORTED)
         self.hash_value: Any = values[0]
         self._range = None if schema.range is None else by_name.pop(schema.range, None)
         if by_name:
             missed = schema.range or next(iter(by_name))
             raise invalid(f"Query condition missed key schema element: {missed}")
 
-    def bounds(self, order: list[Key]) -> tuple[int, int]:
-        """Return where the items in question begin and end among all with this hash value."""
+    def bounds(self, order: list[Place], first: int, last: int) -> tuple[int, int]:
+        """Return where the items in question begin and end among those with this hash value, from `first` to `last`."""
         if self._range is None:
-            return 0, len(order)
+            return first, last
         sign, values = self._range
         low, high = values[0], values[-1]
+        below = bisect_left(order, low, first, last, key=_range_value)
         if sign == "begins_with":
             length = len(low)
-            first = bisect_left(order, low, key=_first)
-            return first, bisect_right(order, low, lo=first, key=lambda sort: sort[0][:length])
-        below, up_to = bisect_left(order, low, key=_first), bisect_right(order, high, key=_first)
+            return below, bisect_right(order, low, below, last, key=lambda place: _range_value(place)[:length])
+        up_to = bisect_right(order, high, first, last, key=_range_value)
         return {
             "=": (below, up_to),
             "BETWEEN": (below, up_to),
-            "<": (0, below),
-            "<=": (0, up_to),
-            ">": (up_to, len(order)),
-            ">=": (below, len(order)),
+            "<": (first, below),
+            "<=": (first, up_to),
+            ">": (up_to, last),
+            ">=": (below, last),
         }[sign]
 
-    def _read(self, part: Condition) -> tuple[str, tuple[str, list[Any]]]:
+    def _read(self, part: Operand) -> tuple[str, tuple[str, list[Any]]]:
         if not isinstance(part, Test) or part.name not in {*_MIRRORED, "BETWEEN", "begins_with"}:
             raise invalid("Invalid operator used in KeyConditionExpression")
         sign, (path, *literals) = part.name, part.operands
@@ -640,7 +632,7 @@ class _KeyCondition:
 
     def _demand(self, path: Operand, sign: str, *literals: Operand) -> tuple[str, tuple[str, list[Any]]]:
         if not isinstance(path, Path) or not all(isinstance(literal, Literal) for literal in literals):
-            raise _unsupported()
+            raise invalid(_UNSUPPORTED)
         first, *nested = path.resolve(self._condition.names)
         if nested:
             raise invalid("KeyConditionExpressions cannot have conditions on nested attributes")
@@ -751,8 +743,8 @@ def query(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     reader.check_filter()
     start = None
     if "ExclusiveStartKey" in request:
-        hash_value, start = reader.table.place_of_start(reader.view, request["ExclusiveStartKey"])
-        if hash_value != keys.hash_value:
+        start = reader.table.place_of_start(reader.view, request["ExclusiveStartKey"])
+        if start[1] != keys.hash_value:
             raise invalid("The provided starting key is outside query boundaries based on provided conditions")
     forward = request.get("ScanIndexForward") is not False
     return reader.page(reader.view.query(keys.hash_value, keys.bounds, start, forward=forward))
