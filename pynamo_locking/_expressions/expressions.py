@@ -56,12 +56,7 @@ SIZED: Final = frozenset({"S", "B", "SS", "NS", "BS", "L", "M"})
 
 @dataclass(frozen=True)
 class Test(Operand):
-    """Something in an expression that is true or false, as ``a < b``, ``attribute_exists(a)`` or ``NOT a``.
-
-    Attributes:
-        name: of the operator or function, as it is written.
-        operands: what it tests.
-    """
+    """Something in an expression that is true or false, as ``a < b``, ``attribute_exists(a)`` or ``NOT a``."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -169,13 +164,7 @@ SUMS: Final = {"+": partial(_sum, sign=1), "-": partial(_sum, sign=-1)}
 
 @dataclass(frozen=True)
 class Action:
-    """One change of an update.
-
-    Attributes:
-        verb: SET, REMOVE, ADD or DELETE.
-        path: what it changes.
-        operand: what else it takes, except for REMOVE.
-    """
+    """One change of an update: SET, REMOVE, ADD or DELETE. All but REMOVE take an operand."""
 
     verb: str
     path: Path
@@ -253,7 +242,6 @@ _TEXTS: Final = frozenset({"S"})
 
 @lru_cache(maxsize=4096)
 def parse_condition(kind: str, text: str) -> Parsed[Operand]:
-    """Return what a ConditionExpression, FilterExpression or KeyConditionExpression says."""
     parser = _ConditionParser(kind, text)
     return parser.finish(parser.condition())
 
@@ -489,16 +477,11 @@ class BoundCondition:
         return bool(self.root.value(Scope(item, self.names, self.values)))
 
     def attributes(self) -> set[str]:
-        """Return the names of the attributes that it is about."""
         return {str(path.resolve(self.names)[0]) for path in self._paths}
 
 
 class BoundUpdate:
-    """An update with its names and values.
-
-    Attributes:
-        paths: what it changes, sorted by `place`.
-    """
+    """An update with its names and values; what it changes is in `paths`, sorted by `place`."""
 
     def __init__(self, actions: tuple[Action, ...], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
         targets = [(action.path.resolve(names), action) for action in actions]
@@ -524,33 +507,22 @@ class BoundUpdate:
         return item
 
     def updated(self, item: Item) -> Item:
-        """Return the part of an item that the update is about."""
         return project(item, tree_of(self.paths), whole_lists=True)
 
 
 class BoundProjection:
-    """A projection with its names.
-
-    Attributes:
-        paths: what it names.
-    """
+    """A projection with its names."""
 
     def __init__(self, paths: list[Parts]) -> None:
         self.paths = paths
         self._tree: Tree = tree_of(paths)
 
     def of(self, item: Item) -> Item:
-        """Return the part of an item that it names."""
         return project(item, self._tree)
 
 
 class Expressions:
-    """The expressions of one request.
-
-    Args:
-        request: the arguments of the request, or of one action of a transaction.
-        kinds: the arguments that are expressions, as ``ConditionExpression``.
-    """
+    """The expressions of one request, or of one action of a transaction: its arguments of these kinds."""
 
     def __init__(self, request: Mapping[str, Any], *kinds: str) -> None:
         self._request = request

@@ -28,13 +28,7 @@ Tree = dict["str | int", Any]
 
 @dataclass
 class Scope:
-    """What an expression is about.
-
-    Attributes:
-        item: the item as it is stored; empty if there is none.
-        names: attribute names by placeholder.
-        values: attribute values by placeholder.
-    """
+    """What an expression is about: an item, empty if there is none, and names and values by placeholder."""
 
     item: Item
     names: Mapping[str, str]
@@ -88,7 +82,6 @@ class Computed(Operand):
 
 
 def find(item: Item, parts: Parts) -> Value | None:
-    """Return what an item has at a path, or None."""
     content: Any = {"M": item}
     try:
         for part in parts:
@@ -143,13 +136,7 @@ def tree_of(paths: Iterable[Parts]) -> Tree:
 
 
 def project(item: Item, tree: Tree, *, whole_lists: bool = False) -> Item:
-    """Return the part of an item that a tree of paths names.
-
-    Args:
-        item: the item.
-        tree: the paths.
-        whole_lists: whether naming an element of a list means all of it.
-    """
+    """Return the part of an item that a tree of paths names; `whole_lists`: naming an element means all of its list."""
     projected = _project({"M": item}, tree, whole_lists=whole_lists)
     return {} if projected is None else projected["M"]
 
@@ -321,7 +308,6 @@ class Parsed(Generic[Root]):
         kind: what the expression is, as ``ConditionExpression``.
         placeholders: of names and values in it.
         rules: what has to be true of them.
-        paths: the document paths in it.
     """
 
     root: Root
@@ -332,12 +318,7 @@ class Parsed(Generic[Root]):
 
 
 class Parser:
-    """Parses by recursive descent; takes the tokens from left to right.
-
-    Args:
-        kind: what the expression is, as ``ConditionExpression``.
-        text: the expression.
-    """
+    """Parses by recursive descent; takes the tokens from left to right. `kind` is such as ``ConditionExpression``."""
 
     def __init__(self, kind: str, text: str) -> None:
         self._kind = kind
@@ -366,16 +347,13 @@ class Parser:
 
     @property
     def next(self) -> str:
-        """The next token, or `END`."""
         return self._tokens[self.place]
 
     @property
     def is_function(self) -> bool:
-        """Whether a name and a parenthesis are next."""
         return self.next[:1].isalpha() and self._tokens[self.place + 1] == "("
 
     def take(self) -> str:
-        """Return the next token, and advance."""
         token = self._tokens[self.place]
         if token:
             self.place += 1
@@ -405,11 +383,9 @@ class Parser:
     # Demands
 
     def demand(self, rule: Callable[..., str | None], *about: Any) -> None:
-        """Note what has to be true of the request."""
         self._rules.append(partial(rule, *about))
 
     def demand_type(self, operand: Operand, types: frozenset[str], function: str) -> None:
-        """Note that a literal operand has to be of one of these types."""
         if isinstance(operand, Literal):
             self.demand(_allowed_types, operand.name, types, function)
 
@@ -420,7 +396,6 @@ class Parser:
                 self.demand(_distinct, first, other, function)
 
     def must_be_path(self, operand: Operand, function: str) -> None:
-        """Refuse any other operand of a function."""
         if not isinstance(operand, Path):
             raise self.error(f"Operator or function requires a document path; operator or function: {function}")
 
@@ -432,7 +407,6 @@ class Parser:
     # Parts of expressions
 
     def function(self, allowed_in: str) -> tuple[str, tuple[Operand, ...]]:
-        """Take a function; return its name and its operands."""
         name = self.take()
         if name not in _FUNCTIONS:
             raise self.error(f"Invalid function name; function: {name}")
@@ -448,7 +422,6 @@ class Parser:
         return name, operands
 
     def operands(self) -> tuple[Operand, ...]:
-        """Take operands in parentheses."""
         self.expect("(")
         found = [self.operand()]
         while self.accept(","):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.dynamodb import MOST_ACTIONS
+from pynamo_locking._core.dynamodb import CONDITION_FAILED, MOST_ACTIONS
 from pynamo_locking._expressions.expressions import Expressions, Test
 from pynamo_locking._expressions.parser import Literal, Operand, Path
 from pynamo_locking._expressions.values import (
@@ -22,10 +22,10 @@ from pynamo_locking._expressions.values import (
     item_size,
 )
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing._tables import CONDITION_FAILED, MISMATCH, cancelled, condition_failed, reason, unfit
+from pynamo_locking.testing._tables import MISMATCH, cancelled, condition_failed, reason, unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pynamo_locking._expressions.expressions import BoundCondition, BoundProjection, BoundUpdate
     from pynamo_locking.testing._tables import Key, Place, Record, Schema, Store, Table, View
@@ -68,11 +68,9 @@ class Bill:
         self.add(table, factor * max(1, -(-size // _READ_UNIT)))
 
     def of_one(self) -> dict[str, Any]:
-        """Return the part of a response to a request about one table."""
         return {name: capacity for name, [capacity] in self.of_all().items()}
 
     def of_all(self) -> dict[str, Any]:
-        """Return the part of a response to a request about several tables."""
         if self._wanted not in {"TOTAL", "INDEXES"}:
             return {}
         shown = list[dict[str, Any]]()
@@ -92,30 +90,30 @@ _PROJECTION: Final = "ProjectionExpression"
 
 @dataclass
 class Write:
-    """A write that was read from a request and not evaluated yet.
+    """A write that was read from a request and not evaluated yet."""
 
-    Attributes:
-        table: the table.
-        key: of the item.
-        condition: that must hold.
-        returns_item: with a refusal.
-        outcome: returns the item afterwards, given the item before.
-        update: of an UpdateItem.
-    """
-
+    kind: str  # Put, Update, Delete or ConditionCheck
     table: Table
     key: Key
+    item: Item  # what a Put stores; else the key alone
     condition: BoundCondition | None
-    returns_item: bool
-    outcome: Callable[[Record | None], Record | None]
-    update: BoundUpdate | None = None
+    update: BoundUpdate | None
+    returns_item: bool  # with a refusal
 
     def evaluate(self) -> Change:
         old = self.table.primary.get(self.key)
         item = {} if old is None else old.item
         if self.condition is not None and not self.condition.holds(item):
             raise condition_failed(copy_of(old.item) if old is not None and self.returns_item else None)
-        return Change(self.table, old, self.outcome(old))
+        return Change(self.table, old, self._outcome(old))
+
+    def _outcome(self, old: Record | None) -> Record | None:
+        if self.kind == "Put":
+            return self.table.record(self.key, self.item)
+        if self.kind == "Update":
+            item = self.item if old is None else old.item
+            return self.table.record(self.key, self.update.apply(item) if self.update else item, updated=True)
+        return old if self.kind == "ConditionCheck" else None
 
 
 @dataclass
@@ -132,59 +130,25 @@ class Change:
         return write_units(self.old, self.new, indexes, factor)
 
 
-def read_put(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the write that a PutItem or a Put of a transaction asks for."""
-    expressions = Expressions(request, _CONDITION)
+def read_write(store: Store, kind: str, request: Mapping[str, Any]) -> Write:
+    expressions = Expressions(request, *([_UPDATE] if kind == "Update" else []), _CONDITION)
+    update = expressions.update() if kind == "Update" else None
     condition = expressions.condition()
     expressions.check_all_used()
-    item = canonical_item(request["Item"])
+    item = canonical_item(request["Item"]) if kind == "Put" else {}
     table = store.table(request["TableName"])
-    key = table.key_of_item(item)
-    return Write(table, key, condition, _returns_item(request), lambda _: table.record(key, item))
-
-
-def read_update(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the write that an UpdateItem or an Update of a transaction asks for."""
-    expressions = Expressions(request, _UPDATE, _CONDITION)
-    update, condition = expressions.update(), expressions.condition()
-    expressions.check_all_used()
-    table = store.table(request["TableName"])
-    key, key_item = table.read_key(request["Key"])
+    if kind == "Put":
+        key = table.key_of_item(item)
+    else:
+        key, item = table.read_key(request["Key"])
     for path in () if update is None else update.paths:
         if path[0] in table.schema.names:
             raise invalid_value(f"Cannot update attribute {path[0]}. This attribute is part of the key")
-
-    def outcome(old: Record | None) -> Record:
-        item = key_item if old is None else old.item
-        return table.record(key, item if update is None else update.apply(item), updated=True)
-
-    return Write(table, key, condition, _returns_item(request), outcome, update)
-
-
-def read_delete(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the write that a DeleteItem or a Delete of a transaction asks for."""
-    return _read_by_key(store, request, lambda _: None)
-
-
-def read_check(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the "write" that a ConditionCheck of a transaction asks for."""
-    return _read_by_key(store, request, lambda old: old)
-
-
-def _read_by_key(store: Store, request: Mapping[str, Any], outcome: Callable[[Record | None], Record | None]) -> Write:
-    expressions = Expressions(request, _CONDITION)
-    condition = expressions.condition()
-    expressions.check_all_used()
-    table = store.table(request["TableName"])
-    return Write(table, table.key_of_request(request["Key"]), condition, _returns_item(request), outcome)
-
-
-def _returns_item(request: Mapping[str, Any]) -> bool:
-    return bool(request.get("ReturnValuesOnConditionCheckFailure", "NONE") == "ALL_OLD")
+    returns_item = request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
+    return Write(kind, table, key, item, condition, update, returns_item)
 
 
 def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
-    """Return the projection of a GetItem, of a Get of a transaction, or of a table in a BatchGetItem."""
     expressions = Expressions(request, _PROJECTION)
     projection = expressions.projection()
     expressions.check_all_used()
@@ -194,29 +158,25 @@ def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
 def get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     projection = read_projection(request)
     table = store.table(request["TableName"])
-    record = table.primary.get(table.key_of_request(request["Key"]))
+    record = table.primary.get(table.read_key(request["Key"])[0])
     bill = Bill(request)
     bill.add_read(table.name, size_of(record), read_factor(request))
     return bill.of_one() if record is None else {"Item": shown(record, projection), **bill.of_one()}
 
 
 def size_of(record: Record | None) -> int:
-    """Return the size of an item in bytes; 0 if there is none."""
     return 0 if record is None else record.size
 
 
 def shown(record: Record, projection: BoundProjection | None) -> Item:
-    """Return what a response has of an item."""
     return copy_of(record.item if projection is None else projection.of(record.item))
 
 
-def _write(
-    read: Callable[[Store, Mapping[str, Any]], Write], allowed: set[str], store: Store, request: Mapping[str, Any]
-) -> dict[str, Any]:
+def _write(kind: str, allowed: set[str], store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     wanted = request.get("ReturnValues", "NONE")
     if wanted not in allowed:
         raise invalid("Return values set to invalid value")
-    write = read(store, request)
+    write = read_write(store, kind, request)
     change = write.evaluate()
     bill = Bill(request)
     bill.add(write.table.name, change.apply())
@@ -224,9 +184,9 @@ def _write(
     return {"Attributes": copy_of(attributes), **bill.of_one()} if attributes else bill.of_one()
 
 
-put_item = partial(_write, read_put, {"NONE", "ALL_OLD"})
-delete_item = partial(_write, read_delete, {"NONE", "ALL_OLD"})
-update_item = partial(_write, read_update, {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"})
+put_item = partial(_write, "Put", {"NONE", "ALL_OLD"})
+delete_item = partial(_write, "Delete", {"NONE", "ALL_OLD"})
+update_item = partial(_write, "Update", {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"})
 
 
 def _returned(write: Write, change: Change, wanted: str) -> Item:
@@ -258,7 +218,7 @@ def batch_get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     for name, arguments in asked.items():
         projection = read_projection(arguments)
         table = store.table(name)
-        keys = [table.key_of_request(key) for key in arguments["Keys"]]
+        keys = [table.read_key(key)[0] for key in arguments["Keys"]]
         _check_distinct_keys(keys)
         responses[name] = found = []
         for key, given in zip(keys, arguments["Keys"], strict=True):
@@ -282,10 +242,8 @@ def batch_write_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]
     for name, actions in asked.items():
         of_table = list[Write]()
         for action in actions:
-            if "PutRequest" in action:
-                of_table.append(read_put(store, {"TableName": name, "Item": action["PutRequest"]["Item"]}))
-            else:
-                of_table.append(read_delete(store, {"TableName": name, "Key": action["DeleteRequest"]["Key"]}))
+            [(kind, arguments)] = action.items()
+            of_table.append(read_write(store, kind.removesuffix("Request"), {"TableName": name, **arguments}))
         _check_distinct_keys([write.key for write in of_table])
         writes += of_table
     bill = Bill(request)
@@ -309,12 +267,7 @@ def _check_distinct_keys(keys: list[Any]) -> None:
 # TransactWriteItems and TransactGetItems.
 
 
-_READ: Final[dict[str, Callable[[Store, Mapping[str, Any]], Write]]] = {
-    "Put": read_put,
-    "Update": read_update,
-    "Delete": read_delete,
-    "ConditionCheck": read_check,
-}
+_ACTIONS: Final = frozenset({"Put", "Update", "Delete", "ConditionCheck"})
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LONGEST_TOKEN: Final = 36
 #: For how long a token is remembered.
@@ -339,10 +292,10 @@ def read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Writ
     _check_number(actions)
     writes = list[Write]()
     for action in actions:
-        if len(action) != 1:
+        if len(action) != 1 or not action.keys() <= _ACTIONS:
             raise invalid("TransactItems can only contain one of Check, Put, Update or Delete")
         [(kind, arguments)] = action.items()
-        writes.append(_READ[kind](store, arguments))
+        writes.append(read_write(store, kind, arguments))
     _check_distinct([(write.table.name, write.key) for write in writes])
     return writes
 
@@ -433,7 +386,7 @@ def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, An
         get = action["Get"]
         projection = read_projection(get)
         table = store.table(get["TableName"])
-        key = table.key_of_request(get["Key"])
+        key = table.read_key(get["Key"])[0]
         places.append((table.name, key))
         record = table.primary.get(key)
         bill.add_read(table.name, size_of(record), TRANSACTIONAL)
@@ -465,11 +418,6 @@ _STATEMENT: Final = re.compile(
 )
 _MISSING: Final = re.compile(rf"({_PATH}) IS (NOT )?MISSING")
 _NAME_OR_VALUE: Final = re.compile(rf"{_QUOTED}|\?")
-_READ_STATEMENT: Final[dict[str, Callable[..., Write]]] = {
-    "PutItem": read_put,
-    "UpdateItem": read_update,
-    "DeleteItem": read_delete,
-}
 
 
 def batch_execute_statement(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -490,7 +438,7 @@ def _place(store: Store, kwargs: dict[str, Any]) -> tuple[str, str]:
 
 def _served(store: Store, bill: Bill, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
-        write = _READ_STATEMENT[operation](store, kwargs)
+        write = read_write(store, operation.removesuffix("Item"), kwargs)
         change = write.evaluate()
         bill.add(write.table.name, change.apply())
     except Refusal as refusal:
@@ -506,11 +454,7 @@ def refused(operation: str) -> str:
 
 
 def single_write(store: Store, statement: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the operation and the arguments of the single request that does what a statement says.
-
-    Raises:
-        ConfigurationError: this package does not send such statements.
-    """
+    """Return the operation and the arguments of the single request that does what a statement says."""
     inserted = _INSERT.fullmatch(statement["Statement"])
     found = inserted or _STATEMENT.fullmatch(statement["Statement"])
     if found is None or statement.keys() - {"Statement", "Parameters"}:
@@ -519,34 +463,26 @@ def single_write(store: Store, statement: Mapping[str, Any]) -> tuple[str, dict[
             f"not {statement['Statement']!r}"
         )
     parameters = iter(statement["Parameters"])
+    kwargs: dict[str, Any] = {"ExpressionAttributeNames": {}, "ExpressionAttributeValues": {}}
     if inserted is not None:
-        return _put(store, inserted, parameters)
-    kwargs: dict[str, Any] = {"ExpressionAttributeNames": {}, "ExpressionAttributeValues": {}}
-    table = (found["update"] or found["delete"])[1:-1]
-    if found["changes"]:
-        kwargs["UpdateExpression"] = _expression(found["changes"], parameters, kwargs)
-    key = {name[1:-1]: next(parameters) for name in re.findall(_QUOTED, found["key"])}
-    condition = _expression(found["condition"], parameters, kwargs)
-    exists = f"{re.findall(_QUOTED, found['key'])[0]} IS{' NOT' if found['changes'] else ''} MISSING"
-    joined = "AND" if found["changes"] else "OR"  # a DELETE of an absent item is applied, and shows none
-    condition = f"{_expression(exists, parameters, kwargs)} {joined} {condition}"
-    store.table(table)
-    kwargs |= {"TableName": table, "Key": key, "ConditionExpression": condition}
-    kwargs |= {"ReturnValues": "ALL_OLD"} if found["shown"] else {}
-    return "UpdateItem" if found["changes"] else "DeleteItem", _without_nothing(kwargs)
-
-
-def _put(store: Store, inserted: re.Match[str], parameters: Iterator[Any]) -> tuple[str, dict[str, Any]]:
-    kwargs: dict[str, Any] = {"ExpressionAttributeNames": {}, "ExpressionAttributeValues": {}}
-    kwargs["TableName"] = inserted["table"][1:-1]
-    kwargs["Item"] = {name[1:-1]: next(parameters) for name in re.findall("'[^']*'", inserted["item"])}
-    key = store.table(kwargs["TableName"]).schema.names[0]
-    kwargs["ConditionExpression"] = _expression(f'"{key}" IS MISSING', parameters, kwargs)
-    return "PutItem", _without_nothing(kwargs)
-
-
-def _without_nothing(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if value != {}}
+        operation, table = "PutItem", inserted["table"][1:-1]
+        kwargs["Item"] = {name[1:-1]: next(parameters) for name in re.findall("'[^']*'", inserted["item"])}
+        key = store.table(table).schema.hash
+        kwargs["ConditionExpression"] = _expression(f'"{key}" IS MISSING', parameters, kwargs)
+    else:
+        operation, table = "DeleteItem", (found["update"] or found["delete"])[1:-1]
+        if found["changes"]:
+            operation = "UpdateItem"
+            kwargs["UpdateExpression"] = _expression(found["changes"], parameters, kwargs)
+        kwargs["Key"] = {name[1:-1]: next(parameters) for name in re.findall(_QUOTED, found["key"])}
+        condition = _expression(found["condition"], parameters, kwargs)
+        exists = f"{re.findall(_QUOTED, found['key'])[0]} IS{' NOT' if found['changes'] else ''} MISSING"
+        joined = "AND" if found["changes"] else "OR"  # a DELETE of an absent item is applied, and shows none
+        kwargs["ConditionExpression"] = f"{_expression(exists, parameters, kwargs)} {joined} {condition}"
+        kwargs |= {"ReturnValues": "ALL_OLD"} if found["shown"] else {}
+        store.table(table)
+    kwargs["TableName"] = table
+    return operation, {name: value for name, value in kwargs.items() if value != {}}
 
 
 def _expression(said: str, parameters: Iterator[Any], kwargs: dict[str, Any]) -> str:

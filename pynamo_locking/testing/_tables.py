@@ -11,7 +11,14 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.dynamodb import LARGEST_ITEM, LARGEST_KEYS
+from pynamo_locking._core.dynamodb import (
+    CANCELLED,
+    CONDITION_FAILED,
+    LARGEST_ITEM,
+    LARGEST_KEYS,
+    NO_TABLE,
+    TABLE_EXISTS,
+)
 from pynamo_locking._expressions.values import (
     Item,
     Refusal,
@@ -32,10 +39,6 @@ if TYPE_CHECKING:
 # The refusals of operations, in DynamoDB's words.
 
 
-CONDITION_FAILED = "ConditionalCheckFailedException"
-CANCELLED = "TransactionCanceledException"
-NOT_FOUND = "ResourceNotFoundException"
-IN_USE = "ResourceInUseException"
 MISMATCH = "IdempotentParameterMismatchException"
 
 
@@ -62,7 +65,6 @@ def reason(refusal: Refusal | None) -> dict[str, Any]:
 
 
 def cancelled(reasons: Sequence[Mapping[str, Any]]) -> Refusal:
-    """Return the refusal of a transaction, with a reason for each action."""
     codes = ", ".join(each["Code"] for each in reasons)
     message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
     return Refusal(CANCELLED, message, Message=message, CancellationReasons=list(reasons))
@@ -99,7 +101,6 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Both names, or the one."""
         return (self.hash,) if self.range is None else (self.hash, self.range)
 
 
@@ -224,15 +225,11 @@ class Table:
         }
 
     def view(self, index: str | None) -> View:
-        """Return the table's own order, or an index."""
         if index is None:
             return self.primary
         if index not in self.indexes:
             raise invalid(f"The table does not have the specified index: {index}")
         return self.indexes[index]
-
-    def key_of_request(self, given: Mapping[str, Mapping[str, Any]]) -> Key:
-        return self.read_key(given)[0]
 
     def read_key(self, given: Mapping[str, Mapping[str, Any]]) -> tuple[Key, Item]:
         """Return the key that a request names, in the form that sorts and as it is stored."""
@@ -248,7 +245,6 @@ class Table:
         return tuple([comparable(value) for value in stored.values()]), stored
 
     def key_of_item(self, item: Item) -> Key:
-        """Return the key of an item that is to be stored."""
         for name in self.schema.names:
             if name not in item:
                 raise invalid_value(f"Missing the key {name} in the item")
@@ -271,7 +267,6 @@ class Table:
             raise invalid_value("Aggregated size of all range keys has exceeded the size limit of 1024 bytes")
 
     def record(self, key: Key, item: Item, *, updated: bool = False) -> Record:
-        """Return an item in the form in which it is stored."""
         for index in self.indexes.values():
             for name in index.schema.names:
                 if name in item:
@@ -347,13 +342,12 @@ class Store:
         # An ARN ends with the table's name.
         table = self.tables.get(name) or self.tables.get(name.rpartition(":table/")[2])
         if table is None:
-            raise Refusal(NOT_FOUND, "Requested resource not found")
+            raise Refusal(NO_TABLE, "Requested resource not found")
         return table
 
     def table_itself(self, name: str) -> Table:
-        """Return a table that a request is about."""
         if name not in self.tables:
-            raise Refusal(NOT_FOUND, f"Requested resource not found: Table: {name} not found")
+            raise Refusal(NO_TABLE, f"Requested resource not found: Table: {name} not found")
         return self.tables[name]
 
 
@@ -379,7 +373,7 @@ def create_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
         constraint = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
         raise unfit("tableName", constraint, name)
     if name in store.tables:
-        raise Refusal(IN_USE, f"Table already exists: {name}")
+        raise Refusal(TABLE_EXISTS, f"Table already exists: {name}")
     _check_keys(request)
     description = {key: deepcopy(request[key]) for key in _KEPT if request.get(key)}
     description["CreationDateTime"] = datetime.fromtimestamp(store.time_ms() / 1000, timezone.utc)
