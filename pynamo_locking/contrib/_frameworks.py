@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -42,7 +43,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.models import Model
 
@@ -345,6 +346,19 @@ COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "for", "age", "l
 Row = dict[str, Any]
 
 
+def performed(models: Iterable[Any], action: str, options: Mapping[str, Any], is_sure: Callable[[str], bool]) -> str:
+    """Do what the command line says: list, show or break. Return what to print."""
+    if action != "break":
+        rows = list(listed(models)) if action == "list" else shown(models, options["model"], options["key"])
+        return json.dumps(rows) if options["is_json"] else table(rows)
+    model, key, ticket = options["model"], options["key"], options["ticket"]
+    if not options["yes"] and not is_sure(f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}?"):
+        raise LockingError("Nothing was done.")
+    if not broken(models, model, key, ticket):
+        raise LockingError(f"Ticket {ticket} is not in that queue (any more).")
+    return f"Ticket {ticket} is gone."
+
+
 def listed(models: Iterable[Any]) -> Iterator[Row]:
     """Yield an entry for each holder and waiter of all locks that these models have.
 
@@ -381,7 +395,6 @@ def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) ->
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return entries as lines of text, with a heading."""
     lines = [COLUMNS, *(tuple(_cell(row[column]) for column in COLUMNS) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
