@@ -75,13 +75,6 @@ def test_every_command_has_help_with_examples(command, capsys):
     assert "<bool>" not in text  # of options without a value
 
 
-def test_help_without_docstrings():
-    """``python -OO`` drops them; the help is read from the source then."""
-    code, out, _ = started(sys.executable, "-OO", "-m", "pynamo_locking.cli", "locks", "break", "--help")
-    assert code == 0
-    assert "Remove an entry from a queue by hand, whether its owner lives or not." in " ".join(out.split())
-
-
 @pytest.mark.parametrize("command", [[], ["locks"], ["tables"], ["tx"]])
 def test_without_a_command_there_is_help(command, capsys):
     """It names the commands; the exit code is that of a mistake."""
