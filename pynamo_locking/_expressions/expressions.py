@@ -63,7 +63,10 @@ class Test(Operand):
 
     def value(self, scope: Scope) -> bool:
         """Tell whether the values pass; a missing one passes ``<>`` and ``attribute_not_exists`` only."""
-        return _TESTS[self.name](*[operand.value(scope) for operand in self.operands])
+        values = [operand.value(scope) for operand in self.operands]
+        if None in (values[:1] if self.name == "IN" else values):
+            return self.name in {"<>", "attribute_not_exists"}
+        return _TESTS[self.name](*values)
 
 
 def size(value: Value | None) -> Value | None:
@@ -76,28 +79,22 @@ def size(value: Value | None) -> Value | None:
     return {"N": str(len(content))} if kind in SIZED else None
 
 
-def _in_order(compare: Callable[[Any, Any], bool], left: Value | None, right: Value | None) -> bool:
-    if left is None or right is None:
-        return False
+def _in_order(compare: Callable[[Any, Any], bool], left: Value, right: Value) -> bool:
     kind = type_of(left)
     return kind in SCALARS and kind in right and compare(comparable(left), comparable(right))
 
 
-def _between(value: Value | None, low: Value | None, high: Value | None) -> bool:
+def _between(value: Value, low: Value, high: Value) -> bool:
     return _in_order(operator.ge, value, low) and _in_order(operator.le, value, high)
 
 
-def _begins_with(value: Value | None, prefix: Value | None) -> bool:
-    if value is None or prefix is None:
-        return False
+def _begins_with(value: Value, prefix: Value) -> bool:
     [(kind, content)] = value.items()
     return kind in {"S", "B"} and kind in prefix and content.startswith(prefix[kind])
 
 
-def _contains(value: Value | None, element: Value | None) -> bool:
+def _contains(value: Value, element: Value) -> bool:
     """Tell whether a text or bytes have this part, or a set or list this element."""
-    if value is None or element is None:
-        return False
     [(kind, content)] = value.items()
     if kind == "L":
         return element in content
@@ -105,21 +102,22 @@ def _contains(value: Value | None, element: Value | None) -> bool:
     return part in element and element[part] in content
 
 
+#: What each operator or function says of values that are there.
 _TESTS: Final[dict[str, Callable[..., bool]]] = {
     "AND": lambda *parts: all(parts),
     "OR": lambda *parts: any(parts),
     "NOT": operator.not_,
-    "=": lambda left, right: left is not None and left == right,
-    "<>": lambda left, right: left is None or left != right,
+    "=": operator.eq,
+    "<>": operator.ne,
     "<": partial(_in_order, operator.lt),
     "<=": partial(_in_order, operator.le),
     ">": partial(_in_order, operator.gt),
     ">=": partial(_in_order, operator.ge),
     "BETWEEN": _between,
-    "IN": lambda value, *choices: value is not None and value in choices,
-    "attribute_exists": lambda value: value is not None,
-    "attribute_not_exists": lambda value: value is None,
-    "attribute_type": lambda value, kind: value is not None and kind["S"] in value,
+    "IN": lambda value, *choices: value in choices,
+    "attribute_exists": lambda _: True,
+    "attribute_not_exists": lambda _: False,
+    "attribute_type": lambda value, kind: kind["S"] in value,
     "begins_with": _begins_with,
     "contains": _contains,
 }
@@ -463,21 +461,21 @@ _IS_NAME: Final = re.compile(r"#[A-Za-z0-9_]+").fullmatch
 _IS_VALUE: Final = re.compile(r":[A-Za-z0-9_]+").fullmatch
 
 
+@dataclass(frozen=True)
 class BoundCondition:
-    """A condition with its names and values."""
+    """A condition with its names and values, and the paths in it."""
 
-    def __init__(self, parsed: Parsed[Operand], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
-        self.root = parsed.root
-        self._paths = parsed.paths
-        self.names = names
-        self.values = values
+    root: Operand
+    paths: tuple[Path, ...]
+    names: Mapping[str, str]
+    values: Mapping[str, Value]
 
     def holds(self, item: Item) -> bool:
         """Tell whether it is true of an item; of no item at all, if that is empty."""
         return bool(self.root.value(Scope(item, self.names, self.values)))
 
     def attributes(self) -> set[str]:
-        return {str(path.resolve(self.names)[0]) for path in self._paths}
+        return {str(path.resolve(self.names)[0]) for path in self.paths}
 
 
 class BoundUpdate:
@@ -540,8 +538,7 @@ class Expressions:
         if kind not in self._request:
             return None
         parsed = parse_condition(kind, self._request[kind])
-        self._bind(parsed)
-        return BoundCondition(parsed, self._names, self._values)
+        return BoundCondition(self._bind(parsed), parsed.paths, self._names, self._values)
 
     def update(self) -> BoundUpdate | None:
         text = self._request.get("UpdateExpression")

@@ -315,16 +315,12 @@ def _evaluate(writes: list[Write]) -> list[Change]:
             reasons.append(reason(error))
     if len(changes) < len(writes):
         raise cancelled(reasons)
-    check_size(changes)
+    check_size(change.new for change in changes)
     return changes
 
 
-def check_size(changes: Iterable[Change]) -> None:
-    _check_bytes(sum(size_of(change.new) for change in changes))
-
-
-def _check_bytes(size: int) -> None:
-    if size > _MOST_BYTES:
+def check_size(records: Iterable[Record | None]) -> None:
+    if sum(map(size_of, records)) > _MOST_BYTES:
         raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
 
 
@@ -381,7 +377,8 @@ def bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[
 
 def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     _check_number(request["TransactItems"])
-    bill, responses, places, size = Bill(request), list[dict[str, Any]](), list[tuple[str, Any]](), 0
+    bill, responses, places = Bill(request), list[dict[str, Any]](), list[tuple[str, Any]]()
+    records = list["Record | None"]()
     for action in request["TransactItems"]:
         get = action["Get"]
         projection = read_projection(get)
@@ -389,11 +386,11 @@ def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, An
         key = table.read_key(get["Key"])[0]
         places.append((table.name, key))
         record = table.primary.get(key)
+        records.append(record)
         bill.add_read(table.name, size_of(record), TRANSACTIONAL)
-        size += size_of(record)
         responses.append({} if record is None else {"Item": shown(record, projection)})
     _check_distinct(places)
-    _check_bytes(size)
+    check_size(records)
     return {"Responses": responses, **bill.of_all()}
 
 
@@ -563,23 +560,19 @@ class _KeyCondition:
             raise invalid("Invalid operator used in KeyConditionExpression")
         sign, (path, *literals) = part.name, part.operands
         if sign in _MIRRORED and isinstance(literals[0], Path):
-            return self._demand(literals[0], _MIRRORED[sign], path)
-        return self._demand(path, sign, *literals)
-
-    def _demand(self, path: Operand, sign: str, *literals: Operand) -> tuple[str, tuple[str, list[Any]]]:
-        if not isinstance(path, Path) or not all(isinstance(literal, Literal) for literal in literals):
+            sign, path, literals = _MIRRORED[sign], literals[0], [path]
+        if not isinstance(path, Path):
+            raise invalid(_UNSUPPORTED)
+        values = [self._condition.values[literal.name] for literal in literals if isinstance(literal, Literal)]
+        if len(values) < len(literals):
             raise invalid(_UNSUPPORTED)
         first, *nested = path.resolve(self._condition.names)
         if nested:
             raise invalid("KeyConditionExpressions cannot have conditions on nested attributes")
         name = str(first)
-        return name, (sign, [self._value(name, literal) for literal in literals])
-
-    def _value(self, name: str, literal: Operand) -> Any:
-        value = self._condition.values[literal.name] if isinstance(literal, Literal) else {}
-        if name in self._types and self._types[name] not in value:
+        if name in self._types and not all(self._types[name] in value for value in values):
             raise invalid_value("Condition parameter type does not match schema type")
-        return comparable(value)
+        return name, (sign, [comparable(value) for value in values])
 
 
 # Requests about many items: Query and Scan.

@@ -121,7 +121,7 @@ class View:
         self._order: list[Place] = []
 
     def get(self, key: Key) -> Record | None:
-        return self._records.get(_place_of(key))
+        return self._records.get(_scattered_place(key))
 
     def image(self, item: Item) -> Item:
         """Return what the view has of an item."""
@@ -131,11 +131,14 @@ class View:
 
     def place(self, record: Record) -> Place | None:
         """Return where an item stands; None if an index leaves it out, for want of a key attribute."""
+        is_there = self.name is None or all(name in record.item for name in self.schema.names)
+        return self.place_of(record.key, record.item) if is_there else None
+
+    def place_of(self, key: Key, item: Item) -> Place:
+        """Return the place of an item with all key attributes."""
         if self.name is None:
-            return _place_of(record.key)
-        if not all(name in record.item for name in self.schema.names):
-            return None
-        return _place_of((*[comparable(record.item[name]) for name in self.schema.names], *record.key))
+            return _scattered_place(key)
+        return _scattered_place((*[comparable(item[name]) for name in self.schema.names], *key))
 
     def replace(self, old: Record | None, new: Record | None) -> bool:
         """Put an item in the place of its predecessor; None for none. Tell whether that changed the view."""
@@ -189,7 +192,7 @@ class View:
         return sum(record.size for record in self._records.values())
 
 
-def _place_of(values: Key) -> Place:
+def _scattered_place(values: Key) -> Place:
     return scattered(values[0]), values[0], values[1:]
 
 
@@ -299,16 +302,11 @@ class Table:
 
     def place_of_start(self, view: View, given: Mapping[str, Mapping[str, Any]]) -> Place:
         """Return where a page that ended with this key ended."""
-        names = dict.fromkeys((*self.schema.names, *view.schema.names))
-        if given.keys() != names.keys():
+        item = {name: canonical(value) for name, value in given.items()}
+        names = {*self.schema.names, *view.schema.names}
+        if item.keys() != names or not all(self.types[name] in item[name] for name in names):
             raise invalid("The provided starting key is invalid")
-        item = {name: canonical(given[name]) for name in names}
-        place = None
-        if all(self.types[name] in item[name] for name in names):
-            place = view.place(Record(tuple([comparable(item[name]) for name in self.schema.names]), item))
-        if place is None:
-            raise invalid("The provided starting key is invalid")
-        return place
+        return view.place_of(tuple([comparable(item[name]) for name in self.schema.names]), item)
 
     def last_key(self, view: View, record: Record) -> Item:
         """Return the key that the next page begins after."""
