@@ -140,8 +140,7 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _frameworks.if_match(request.environ, item, hash_key, range_key)
-    return found
+    return _frameworks.if_match(request, item, hash_key, range_key)
 
 
 def _answer(error: Exception) -> Response:
