@@ -110,7 +110,6 @@ NOT_CALLED = {
         "TransactionTable",
         "VersionedMixin",
         "contrib.django.middleware.LocksMiddleware",
-        "telemetry.opentelemetry.Installation",
         "contrib.celery.TaskClaims",
         "testing.TimeSource",
         "unique.UniqueTable",

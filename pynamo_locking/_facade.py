@@ -22,37 +22,3 @@ from pynamo_locking._models.tables import Audited, audited
 from pynamo_locking._pynamodb import connection_of, has_connection, set_connection, ttl_attribute_of
 from pynamo_locking._transactions import recovery
 from pynamo_locking._transactions.options import TransactionKeywords
-
-__all__ = [
-    "LONGEST_LEASE_S",
-    "NO_TABLE",
-    "Audited",
-    "Breach",
-    "LockState",
-    "TransactionKeywords",
-    "WriteIntent",
-    "audited",
-    "believed",
-    "brief",
-    "connection_of",
-    "handle_of",
-    "has_connection",
-    "has_lock_place",
-    "inspection",
-    "invariants",
-    "keys",
-    "lock_attribute_of",
-    "lock_record",
-    "lock_table_of",
-    "lock_target_of",
-    "own_keys_of",
-    "plain",
-    "recovery",
-    "runtime",
-    "set_connection",
-    "tables",
-    "text_of_ms",
-    "transaction_record",
-    "ttl_attribute_of",
-    "versions",
-]

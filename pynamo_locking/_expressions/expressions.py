@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -18,7 +19,7 @@ from pynamo_locking._expressions.parser import (
     Path,
     Scope,
     bounds_in_order,
-    clash,
+    check_paths,
     find,
     place,
     project,
@@ -53,60 +54,19 @@ if TYPE_CHECKING:
 SIZED: Final = frozenset({"S", "B", "SS", "NS", "BS", "L", "M"})
 
 
-class Condition:
-    """Something in an expression that is true or false."""
-
-    __slots__ = ()
-
-    def holds(self, scope: Scope) -> bool:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class Test(Condition):
-    """An operator or a function that tests values, as ``a < b`` or ``attribute_exists(a)``.
-
-    Attributes:
-        name: of the operator or function, as it is written.
-        operands: what it tests.
-    """
+class Test(Operand):
+    """Something in an expression that is true or false, as ``a < b``, ``attribute_exists(a)`` or ``NOT a``."""
 
     name: str
     operands: tuple[Operand, ...]
 
-    def holds(self, scope: Scope) -> bool:
+    def value(self, scope: Scope) -> bool:
         """Tell whether the values pass; a missing one passes ``<>`` and ``attribute_not_exists`` only."""
-        return _TESTS[self.name](*[operand.value(scope) for operand in self.operands])
-
-
-@dataclass(frozen=True)
-class And(Condition):
-    """``a AND b``, of any number."""
-
-    parts: tuple[Condition, ...]
-
-    def holds(self, scope: Scope) -> bool:
-        return all(part.holds(scope) for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Or(Condition):
-    """``a OR b``, of any number."""
-
-    parts: tuple[Condition, ...]
-
-    def holds(self, scope: Scope) -> bool:
-        return any(part.holds(scope) for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Not(Condition):
-    """``NOT a``."""
-
-    condition: Condition
-
-    def holds(self, scope: Scope) -> bool:
-        return not self.condition.holds(scope)
+        values = [operand.value(scope) for operand in self.operands]
+        if None in (values[:1] if self.name == "IN" else values):
+            return self.name in {"<>", "attribute_not_exists"}
+        return _TESTS[self.name](*values)
 
 
 def size(value: Value | None) -> Value | None:
@@ -119,28 +79,22 @@ def size(value: Value | None) -> Value | None:
     return {"N": str(len(content))} if kind in SIZED else None
 
 
-def _in_order(compare: Callable[[Any, Any], bool], left: Value | None, right: Value | None) -> bool:
-    if left is None or right is None:
-        return False
+def _in_order(compare: Callable[[Any, Any], bool], left: Value, right: Value) -> bool:
     kind = type_of(left)
     return kind in SCALARS and kind in right and compare(comparable(left), comparable(right))
 
 
-def _between(value: Value | None, low: Value | None, high: Value | None) -> bool:
+def _between(value: Value, low: Value, high: Value) -> bool:
     return _in_order(operator.ge, value, low) and _in_order(operator.le, value, high)
 
 
-def _begins_with(value: Value | None, prefix: Value | None) -> bool:
-    if value is None or prefix is None:
-        return False
+def _begins_with(value: Value, prefix: Value) -> bool:
     [(kind, content)] = value.items()
     return kind in {"S", "B"} and kind in prefix and content.startswith(prefix[kind])
 
 
-def _contains(value: Value | None, element: Value | None) -> bool:
+def _contains(value: Value, element: Value) -> bool:
     """Tell whether a text or bytes have this part, or a set or list this element."""
-    if value is None or element is None:
-        return False
     [(kind, content)] = value.items()
     if kind == "L":
         return element in content
@@ -148,18 +102,22 @@ def _contains(value: Value | None, element: Value | None) -> bool:
     return part in element and element[part] in content
 
 
+#: What each operator or function says of values that are there.
 _TESTS: Final[dict[str, Callable[..., bool]]] = {
-    "=": lambda left, right: left is not None and left == right,
-    "<>": lambda left, right: left is None or left != right,
+    "AND": lambda *parts: all(parts),
+    "OR": lambda *parts: any(parts),
+    "NOT": operator.not_,
+    "=": operator.eq,
+    "<>": operator.ne,
     "<": partial(_in_order, operator.lt),
     "<=": partial(_in_order, operator.le),
     ">": partial(_in_order, operator.gt),
     ">=": partial(_in_order, operator.ge),
     "BETWEEN": _between,
-    "IN": lambda value, *choices: value is not None and value in choices,
-    "attribute_exists": lambda value: value is not None,
-    "attribute_not_exists": lambda value: value is None,
-    "attribute_type": lambda value, kind: value is not None and kind["S"] in value,
+    "IN": lambda value, *choices: value in choices,
+    "attribute_exists": lambda _: True,
+    "attribute_not_exists": lambda _: False,
+    "attribute_type": lambda value, kind: kind["S"] in value,
     "begins_with": _begins_with,
     "contains": _contains,
 }
@@ -204,13 +162,7 @@ SUMS: Final = {"+": partial(_sum, sign=1), "-": partial(_sum, sign=-1)}
 
 @dataclass(frozen=True)
 class Action:
-    """One change of an update.
-
-    Attributes:
-        verb: SET, REMOVE, ADD or DELETE.
-        path: what it changes.
-        operand: what else it takes, except for REMOVE.
-    """
+    """One change of an update: SET, REMOVE, ADD or DELETE. All but REMOVE take an operand."""
 
     verb: str
     path: Path
@@ -249,22 +201,6 @@ def _without(stored: Value | None, removed: Value) -> Value | None:
     return {kind: left} if left else None
 
 
-def apply(targets: list[tuple[Parts, Action]], scope: Scope) -> Item:
-    """Return the item after the changes of the targets, sorted by `place`. Every operand is as it was before."""
-    results = [(target, action.result(scope, target)) for target, action in targets]
-    item = scope.item.copy()
-    # In the order of their places, since those beyond the end of a list are appended.
-    for target, value in results:
-        if value is not None:
-            check_levels(value, len(target) - 1)
-            _put(item, target, value)
-    # From the end of a list on, so that the places of the others stay.
-    for target, value in reversed(results):
-        if value is None:
-            _drop(item, target)
-    return item
-
-
 def _put(item: Item, target: Parts, value: Value | None) -> None:
     parent, last = _parent(item, target), target[-1]
     if isinstance(last, int) and last >= len(parent):
@@ -274,32 +210,23 @@ def _put(item: Item, target: Parts, value: Value | None) -> None:
 
 
 def _drop(item: Item, target: Parts) -> None:
-    parent, last = _parent(item, target), target[-1]
-    if not isinstance(last, int):
-        parent.pop(last, None)
-    elif last < len(parent):
-        del parent[last]
+    parent = _parent(item, target)
+    with suppress(LookupError):
+        del parent[target[-1]]
 
 
 def _parent(item: Item, target: Parts) -> Any:
     """Return the map or list that the last step of a path leads from, copied with all that is around it."""
     content: Any = item
     for part, following in pairwise(target):
-        value = _step(content, part)
         kind = "L" if isinstance(following, int) else "M"
-        if value is None or kind not in value:
-            raise invalid("The document path provided in the update expression is invalid for update")
-        inner = value[kind].copy()
+        try:
+            inner = content[part][kind].copy()
+        except LookupError:
+            raise invalid("The document path provided in the update expression is invalid for update") from None
         content[part] = {kind: inner}
         content = inner
     return content
-
-
-def _step(content: Any, part: str | int) -> Value | None:
-    if isinstance(part, int):
-        return content[part] if part < len(content) else None
-    value: Value | None = content.get(part)
-    return value
 
 
 # From the text of a condition to what it says.
@@ -312,13 +239,7 @@ _TEXTS: Final = frozenset({"S"})
 
 
 @lru_cache(maxsize=4096)
-def parse_condition(kind: str, text: str) -> Parsed[Condition]:
-    """Return what a condition says.
-
-    Args:
-        kind: ConditionExpression, FilterExpression or KeyConditionExpression.
-        text: the expression.
-    """
+def parse_condition(kind: str, text: str) -> Parsed[Operand]:
     parser = _ConditionParser(kind, text)
     return parser.finish(parser.condition())
 
@@ -328,45 +249,40 @@ class _ConditionParser(Parser):
         super().__init__(kind, text)
         self._last_group = (-1, -1)  # the places of its parentheses
 
-    def condition(self) -> Condition:
+    def condition(self) -> Operand:
         return self._must_be_condition(self._any_of())
 
-    # Each of these returns an operand if that is all there is: a parenthesis may stand around either.
+    # Each of these returns an operand that is no condition if that is all there is: a parenthesis may stand around it.
 
-    def _any_of(self) -> Condition | Operand:
-        return self._joined("OR", self._all_of, Or)
+    def _any_of(self) -> Operand:
+        return self._joined("OR", lambda: self._joined("AND", self._negation))
 
-    def _all_of(self) -> Condition | Operand:
-        return self._joined("AND", self._negation, And)
-
-    def _joined(
-        self, word: str, part: Callable[[], Condition | Operand], join: Callable[[tuple[Condition, ...]], Condition]
-    ) -> Condition | Operand:
+    def _joined(self, word: str, part: Callable[[], Operand]) -> Operand:
         first = part()
-        if self.tokens.next.upper() != word:
+        if self.next.upper() != word:
             return first
         parts = [self._must_be_condition(first)]
-        while self.tokens.accept(word):
+        while self.accept(word):
             self.count_operator()
             parts.append(self._must_be_condition(part()))
-        return join(tuple(parts))
+        return Test(word, tuple(parts))
 
-    def _negation(self) -> Condition | Operand:
+    def _negation(self) -> Operand:
         negations = 0
-        while self.tokens.accept("NOT"):
+        while self.accept("NOT"):
             self.count_operator()
             negations += 1
         inner = self._comparison()
         for _ in range(negations):
-            inner = Not(self._must_be_condition(inner))
+            inner = Test("NOT", (self._must_be_condition(inner),))
         return inner
 
-    def _comparison(self) -> Condition | Operand:
+    def _comparison(self) -> Operand:
         left = self._primary()
-        sign = self.tokens.next.upper()
-        if isinstance(left, Condition) or sign not in _SIGNS:
+        sign = self.next.upper()
+        if isinstance(left, Test) or sign not in _SIGNS:
             return left
-        self.tokens.take()
+        self.take()
         self.count_operator()
         if sign == "BETWEEN":
             return self._between(left)
@@ -380,52 +296,50 @@ class _ConditionParser(Parser):
         for operand in operands:
             self.demand_type(operand, SCALARS, sign)
 
-    def _between(self, operand: Operand) -> Condition:
+    def _between(self, operand: Operand) -> Operand:
         low = self.operand()
-        self.tokens.expect("AND")
+        self.expect("AND")
         high = self.operand()
         self._demand_order("BETWEEN", operand, low, high)
         if isinstance(low, Literal) and isinstance(high, Literal):
-            self.demand(bounds_in_order(low.name, high.name))
+            self.demand(bounds_in_order, low.name, high.name)
         return Test("BETWEEN", (operand, low, high))
 
     def _choices(self) -> tuple[Operand, ...]:
         choices = self.operands()
         if len(choices) > _MOST_CHOICES:
-            raise self.tokens.error(
-                f"The IN operator is provided with too many operands; number of operands: {len(choices)}"
-            )
+            raise self.error(f"The IN operator is provided with too many operands; number of operands: {len(choices)}")
         return choices
 
     def operand(self) -> Operand:
         operand = self._primary()
-        if isinstance(operand, Operand):
-            return operand
-        raise self.tokens.syntax_error()
+        if isinstance(operand, Test):
+            raise self.syntax_error()
+        return operand
 
-    def _must_be_condition(self, found: Condition | Operand) -> Condition:
-        if isinstance(found, Condition):
+    def _must_be_condition(self, found: Operand) -> Operand:
+        if isinstance(found, Test):
             return found
-        raise self.tokens.syntax_error()
+        raise self.syntax_error()
 
-    def _primary(self) -> Condition | Operand:
-        if self.tokens.next == "(":
+    def _primary(self) -> Operand:
+        if self.next == "(":
             return self._group()
-        return self._function() if self.tokens.is_function else self.path_or_literal()
+        return self._function() if self.is_function else self.path_or_literal()
 
-    def _group(self) -> Condition | Operand:
-        opened = self.tokens.place
-        self.tokens.expect("(")
+    def _group(self) -> Operand:
+        opened = self.place
+        self.expect("(")
         inner = self._any_of()
-        closed = self.tokens.place
-        self.tokens.expect(")")
+        closed = self.place
+        self.expect(")")
         if self._last_group == (opened + 1, closed - 1):
-            raise self.tokens.error("The expression has redundant parentheses;")
+            raise self.error("The expression has redundant parentheses;")
         self._last_group = (opened, closed)
         return inner
 
-    def _function(self) -> Condition | Operand:
-        name, operands = self.function(of_update=False)
+    def _function(self) -> Operand:
+        name, operands = self.function("a condition")
         self.count_operator()
         first, last = operands[0], operands[-1]
         if name == "size":
@@ -444,9 +358,9 @@ class _ConditionParser(Parser):
 
     def _demand_type_name(self, operand: Operand) -> None:
         if not isinstance(operand, Literal):
-            raise self.tokens.syntax_error()
+            raise self.syntax_error()
         self.demand_type(operand, _TEXTS, "attribute_type")
-        self.demand(type_name(operand.name))
+        self.demand(type_name, operand.name)
 
 
 # From the text of an update or a projection to what it says.
@@ -468,7 +382,7 @@ def parse_update(text: str) -> Parsed[tuple[Action, ...]]:
 def parse_projection(text: str) -> Parsed[tuple[Path, ...]]:
     parser = Parser("ProjectionExpression", text)
     paths = [parser.path()]
-    while parser.tokens.accept(","):
+    while parser.accept(","):
         paths.append(parser.path())
     return parser.finish(tuple(paths))
 
@@ -477,16 +391,16 @@ class _UpdateParser(Parser):
     def actions(self) -> tuple[Action, ...]:
         found = list[Action]()
         seen = set[str]()
-        while self.tokens.next or not seen:
-            verb = self.tokens.next.upper()
+        while self.next or not seen:
+            verb = self.next.upper()
             if verb not in _VERBS:
-                raise self.tokens.syntax_error()
+                raise self.syntax_error()
             if verb in seen:
-                raise self.tokens.error(f'The "{verb}" section can only be used once in an update expression;')
+                raise self.error(f'The "{verb}" section can only be used once in an update expression;')
             seen.add(verb)
-            self.tokens.take()
+            self.take()
             found.append(self._action(verb))
-            while self.tokens.accept(","):
+            while self.accept(","):
                 found.append(self._action(verb))
         return tuple(found)
 
@@ -495,7 +409,7 @@ class _UpdateParser(Parser):
         if verb == "REMOVE":
             return Action(verb, path)
         if verb == "SET":
-            self.tokens.expect("=")
+            self.expect("=")
             return Action(verb, path, self._source())
         literal = self.literal()
         self.demand_type(literal, _NUMBERS | _SETS if verb == "ADD" else _SETS, verb)
@@ -503,31 +417,31 @@ class _UpdateParser(Parser):
 
     def _source(self) -> Operand:
         """Take the right side of SET: an operand, or the sum of two, with or without parentheses."""
-        left = self._group(self._source) if self.tokens.next == "(" else self.operand()
-        sign = self.tokens.next
+        left = self._group(self._source) if self.next == "(" else self.operand()
+        sign = self.next
         if sign not in SUMS or (isinstance(left, Computed) and left.function in SUMS.values()):
             return left
-        self.tokens.take()
+        self.take()
         operands = left, self.operand()
         for operand in operands:
             self.demand_type(operand, _NUMBERS, sign)
         return Computed(SUMS[sign], operands)
 
     def operand(self) -> Operand:
-        if self.tokens.next == "(":
+        if self.next == "(":
             return self._group(self.operand)
-        return self._function() if self.tokens.is_function else self.path_or_literal()
+        return self._function() if self.is_function else self.path_or_literal()
 
     def _group(self, inner: Callable[[], Operand]) -> Operand:
-        self.tokens.expect("(")
-        if self.tokens.next == "(":
-            raise self.tokens.error("The expression has redundant parentheses;")
+        self.expect("(")
+        if self.next == "(":
+            raise self.error("The expression has redundant parentheses;")
         operand = inner()
-        self.tokens.expect(")")
+        self.expect(")")
         return operand
 
     def _function(self) -> Operand:
-        name, operands = self.function(of_update=True)
+        name, operands = self.function("an update")
         if name == "if_not_exists":
             self.must_be_path(operands[0], name)
             return Computed(if_not_exists, operands)
@@ -547,30 +461,25 @@ _IS_NAME: Final = re.compile(r"#[A-Za-z0-9_]+").fullmatch
 _IS_VALUE: Final = re.compile(r":[A-Za-z0-9_]+").fullmatch
 
 
+@dataclass(frozen=True)
 class BoundCondition:
-    """A condition with its names and values."""
+    """A condition with its names and values, and the paths in it."""
 
-    def __init__(self, parsed: Parsed[Condition], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
-        self.root = parsed.root
-        self._paths = parsed.paths
-        self.names = names
-        self.values = values
+    root: Operand
+    paths: tuple[Path, ...]
+    names: Mapping[str, str]
+    values: Mapping[str, Value]
 
     def holds(self, item: Item) -> bool:
         """Tell whether it is true of an item; of no item at all, if that is empty."""
-        return self.root.holds(Scope(item, self.names, self.values))
+        return bool(self.root.value(Scope(item, self.names, self.values)))
 
     def attributes(self) -> set[str]:
-        """Return the names of the attributes that it is about."""
-        return {str(path.resolve(self.names)[0]) for path in self._paths}
+        return {str(path.resolve(self.names)[0]) for path in self.paths}
 
 
 class BoundUpdate:
-    """An update with its names and values.
-
-    Attributes:
-        paths: what it changes, sorted by `place`.
-    """
+    """An update with its names and values; what it changes is in `paths`, sorted by `place`."""
 
     def __init__(self, actions: tuple[Action, ...], names: Mapping[str, str], values: Mapping[str, Value]) -> None:
         targets = [(action.path.resolve(names), action) for action in actions]
@@ -580,36 +489,38 @@ class BoundUpdate:
         self._values = values
 
     def apply(self, item: Item) -> Item:
-        return apply(self._targets, Scope(item, self._names, self._values))
+        """Return the item afterwards. Every operand is as it was before."""
+        scope = Scope(item, self._names, self._values)
+        results = [(target, action.result(scope, target)) for target, action in self._targets]
+        item = item.copy()
+        # In the order of their places, since those beyond the end of a list are appended.
+        for target, value in results:
+            if value is not None:
+                check_levels(value, len(target) - 1)
+                _put(item, target, value)
+        # From the end of a list on, so that the places of the others stay.
+        for target, value in reversed(results):
+            if value is None:
+                _drop(item, target)
+        return item
 
     def updated(self, item: Item) -> Item:
-        """Return the part of an item that the update is about."""
         return project(item, tree_of(self.paths), whole_lists=True)
 
 
 class BoundProjection:
-    """A projection with its names.
-
-    Attributes:
-        paths: what it names.
-    """
+    """A projection with its names."""
 
     def __init__(self, paths: list[Parts]) -> None:
         self.paths = paths
         self._tree: Tree = tree_of(paths)
 
     def of(self, item: Item) -> Item:
-        """Return the part of an item that it names."""
         return project(item, self._tree)
 
 
 class Expressions:
-    """The expressions of one request.
-
-    Args:
-        request: the arguments of the request, or of one action of a transaction.
-        kinds: the arguments that are expressions, as ``ConditionExpression``.
-    """
+    """The expressions of one request, or of one action of a transaction: its arguments of these kinds."""
 
     def __init__(self, request: Mapping[str, Any], *kinds: str) -> None:
         self._request = request
@@ -627,15 +538,14 @@ class Expressions:
         if kind not in self._request:
             return None
         parsed = parse_condition(kind, self._request[kind])
-        self._bind(parsed)
-        return BoundCondition(parsed, self._names, self._values)
+        return BoundCondition(self._bind(parsed), parsed.paths, self._names, self._values)
 
     def update(self) -> BoundUpdate | None:
         text = self._request.get("UpdateExpression")
         if not text:  # an empty one is taken for none
             return None
         update = BoundUpdate(self._bind(parse_update(text)), self._names, self._values)
-        _check_paths("UpdateExpression", update.paths)
+        check_paths("UpdateExpression", update.paths)
         return update
 
     def projection(self) -> BoundProjection | None:
@@ -644,7 +554,7 @@ class Expressions:
             return None
         paths = self._bind(parse_projection(self._request[kind]))
         resolved = [path.resolve(self._names) for path in paths]
-        _check_paths(kind, sorted(resolved, key=place))
+        check_paths(kind, sorted(resolved, key=place))
         return BoundProjection(resolved)
 
     def check_all_used(self) -> None:
@@ -670,13 +580,13 @@ class Expressions:
                 raise invalid(f"{_NAMES} contains invalid value: Empty attribute name for key {key}")
 
     def _bind(self, parsed: Parsed[_Root]) -> _Root:
-        for given, used, what in (
-            (self._names, parsed.names, "name used in the document path is not defined; attribute name"),
-            (self._values, parsed.values, "value used in expression is not defined; attribute value"),
-        ):
-            if not given.keys() >= used:
-                missing = min(used - given.keys())
-                raise invalid(f"Invalid {parsed.kind}: An expression attribute {what}: {missing}")
+        missing = parsed.placeholders - self._names.keys() - self._values.keys()
+        if missing:
+            first = min(missing)
+            what = "value used in expression is not defined; attribute value"
+            if first.startswith("#"):
+                what = "name used in the document path is not defined; attribute name"
+            raise invalid(f"Invalid {parsed.kind}: An expression attribute {what}: {first}")
         self._used |= parsed.placeholders
         for rule in parsed.rules:
             message = rule(self._names, self._values)
@@ -695,9 +605,3 @@ def _bound_values(given: Mapping[str, Mapping[str, Any]]) -> dict[str, Value]:
             raise
         raise invalid(f"{_VALUES} contains invalid value: {error.message} for key {key}") from None
     return values
-
-
-def _check_paths(kind: str, in_order: list[Parts]) -> None:
-    message = clash(in_order)
-    if message is not None:
-        raise invalid(f"Invalid {kind}: {message}")

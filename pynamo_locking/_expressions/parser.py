@@ -1,13 +1,11 @@
-"""What all parsers share: tokens, document paths, placeholders, reserved words.
-
-Each function returns a rule. The rule returns DynamoDB's message if it is broken.
-"""
+"""What all parsers share: tokens, document paths, placeholders, reserved words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -24,19 +22,13 @@ if TYPE_CHECKING:
 
 #: The steps of a path: names of attributes and places in lists.
 Parts = tuple["str | int", ...]
-#: Paths that begin alike, joined: by step, what follows it; None where a path ends.
-Tree = dict["str | int", "Tree | None"]
+#: Paths that begin alike, joined: by step, the tree of what follows it; None where a path ends.
+Tree = dict["str | int", Any]
 
 
 @dataclass
 class Scope:
-    """What an expression is about.
-
-    Attributes:
-        item: the item as it is stored; empty if there is none.
-        names: attribute names by placeholder.
-        values: attribute values by placeholder.
-    """
+    """What an expression is about: an item, empty if there is none, and names and values by placeholder."""
 
     item: Item
     names: Mapping[str, str]
@@ -44,11 +36,11 @@ class Scope:
 
 
 class Operand:
-    """Something in an expression that has a value."""
+    """Something in an expression that has a value, or is true or false."""
 
     __slots__ = ()
 
-    def value(self, scope: Scope) -> Value | None:
+    def value(self, scope: Scope) -> Any:
         """Return the value, or None if the item has none there."""
         raise NotImplementedError
 
@@ -90,16 +82,13 @@ class Computed(Operand):
 
 
 def find(item: Item, parts: Parts) -> Value | None:
-    """Return what an item has at a path, or None."""
-    value = item.get(parts[0])  # type: ignore[arg-type] # a path begins with a name
-    for part in parts[1:]:
-        if value is None:
-            return None
-        if isinstance(part, int):
-            elements = value.get("L", ())
-            value = elements[part] if part < len(elements) else None
-        else:
-            value = value.get("M", {}).get(part)
+    content: Any = {"M": item}
+    try:
+        for part in parts:
+            content = content["L" if isinstance(part, int) else "M"][part]
+    except LookupError:
+        return None
+    value: Value = content
     return value
 
 
@@ -113,24 +102,19 @@ def place(parts: Parts) -> Any:
     return [(isinstance(part, int), part) for part in parts]
 
 
-def clash(in_order: Iterable[Parts]) -> str | None:
-    """Return what is wrong with two paths in one expression, or None. The paths are sorted by `place`.
+def check_paths(kind: str, in_order: Iterable[Parts]) -> None:
+    """Refuse two paths in one expression, sorted by `place`, of which one is a part of the other.
 
-    Neither may be a part of the other, and what one takes for a map the other must not take for a list.
+    What one takes for a map the other must not take for a list, either.
     """
     # Only neighbours can overlap: whatever comes between a path and its continuation continues it, too.
     for one, two in pairwise(in_order):
-        if one == two[: len(one)]:
-            verb = "overlap"
-        elif _takes_list_for_map(one, two):
-            verb = "conflict"
-        else:
-            continue
-        return (
-            f"Two document paths {verb} with each other; must remove or rewrite one of these paths; "
-            f"path one: {described(one)}, path two: {described(two)}"
-        )
-    return None
+        is_overlap = one == two[: len(one)]
+        if is_overlap or _takes_list_for_map(one, two):
+            raise invalid(
+                f"Invalid {kind}: Two document paths {'overlap' if is_overlap else 'conflict'} with each other; must "
+                f"remove or rewrite one of these paths; path one: {described(one)}, path two: {described(two)}"
+            )
 
 
 def _takes_list_for_map(one: Parts, two: Parts) -> bool:
@@ -146,55 +130,34 @@ def tree_of(paths: Iterable[Parts]) -> Tree:
     for parts in paths:
         branch = tree
         for part in parts[:-1]:
-            inner = branch.get(part)
-            if inner is None:
-                inner = branch[part] = {}
-            branch = inner
+            branch = branch.setdefault(part, {})
         branch[parts[-1]] = None
     return tree
 
 
 def project(item: Item, tree: Tree, *, whole_lists: bool = False) -> Item:
-    """Return the part of an item that a tree of paths names.
-
-    Args:
-        item: the item.
-        tree: the paths.
-        whole_lists: whether naming an element of a list means all of it.
-    """
-    projected: Item = {}
-    for part, rest in tree.items():
-        value = item.get(part)  # type: ignore[arg-type] # an item or a map has names
-        inner = None if value is None else _project_value(value, rest, whole_lists=whole_lists)
-        if inner is not None:
-            projected[part] = inner  # type: ignore[index]
-    return projected
+    """Return the part of an item that a tree of paths names; `whole_lists`: naming an element means all of its list."""
+    projected = _project({"M": item}, tree, whole_lists=whole_lists)
+    return {} if projected is None else projected["M"]
 
 
-def _project_value(value: Value, rest: Tree | None, *, whole_lists: bool) -> Value | None:
-    if rest is None:
+def _project(value: Value, tree: Tree | None, *, whole_lists: bool) -> Value | None:
+    if tree is None:
         return value
-    if isinstance(next(iter(rest)), int):
-        if "L" not in value:
-            return None
-        return value if whole_lists else _project_list(value["L"], rest)
-    if "M" not in value:
-        return None
-    inner = project(value["M"], rest, whole_lists=whole_lists)
-    return {"M": inner} if inner else None
+    is_list = isinstance(next(iter(tree)), int)
+    kind = "L" if is_list else "M"
+    if kind not in value or (is_list and whole_lists):
+        return value if kind in value else None
+    content = value[kind]
+    there = range(len(content)) if is_list else content
+    parts = [part for part in (sorted(tree) if is_list else tree) if part in there]
+    found = {part: _project(content[part], tree[part], whole_lists=whole_lists) for part in parts}
+    left = {part: inner for part, inner in found.items() if inner is not None}
+    return {kind: list(left.values()) if is_list else left} if left else None
 
 
-def _project_list(elements: list[Value], rest: Tree) -> Value | None:
-    found = [
-        _project_value(elements[place], rest[place], whole_lists=False)
-        for place in sorted(place for place in rest if isinstance(place, int))
-        if place < len(elements)
-    ]
-    inner = [value for value in found if value is not None]
-    return {"L": inner} if inner else None
-
-
-# What has to be true of a request's names and values before an expression is evaluated.
+# What has to be true of a request's names and values before an expression is evaluated: rules. Each returns DynamoDB's
+# message if it is broken.
 
 
 Names = Mapping[str, str]
@@ -216,49 +179,37 @@ _LONG_NAMES: Final = {
 }
 
 
-def allowed_types(value: str, types: frozenset[str], function: str) -> Rule:
+def _allowed_types(value: str, types: frozenset[str], function: str, _names: Names, values: Values) -> str | None:
     """A value is of a type that a function or operator takes."""
-
-    def broken(_names: Names, values: Values) -> str | None:
-        kind = type_of(values[value])
-        if kind in types:
-            return None
-        what = "Incorrect operand type for operator or function; operator"
-        if function in {"ADD", "DELETE"}:
-            allowed = f"typeSet: ALLOWED_FOR_{function}_OPERAND"
-            return f"{what}: {function}, operand type: {_LONG_NAMES[kind]}, {allowed}"
-        return f"{what} or function: {function}, operand type: {kind}"
-
-    return broken
+    kind = type_of(values[value])
+    if kind in types:
+        return None
+    what = "Incorrect operand type for operator or function; operator"
+    if function in {"ADD", "DELETE"}:
+        allowed = f"typeSet: ALLOWED_FOR_{function}_OPERAND"
+        return f"{what}: {function}, operand type: {_LONG_NAMES[kind]}, {allowed}"
+    return f"{what} or function: {function}, operand type: {kind}"
 
 
-def type_name(value: str) -> Rule:
+def type_name(value: str, _names: Names, values: Values) -> str | None:
     """A value names a type."""
-
-    def broken(_names: Names, values: Values) -> str | None:
-        name = values[value].get("S")
-        if name is None or name in TYPES:
-            return None  # another rule says that it is a text
-        return f"Invalid attribute type name found; type: {name}, valid types: {{{','.join(sorted(TYPES))}}}"
-
-    return broken
+    name = values[value].get("S")
+    if name is None or name in TYPES:
+        return None  # another rule says that it is a text
+    return f"Invalid attribute type name found; type: {name}, valid types: {{{','.join(sorted(TYPES))}}}"
 
 
-def bounds_in_order(lower: str, upper: str) -> Rule:
+def bounds_in_order(lower: str, upper: str, _names: Names, values: Values) -> str | None:
     """The bounds of BETWEEN are of one type, and in order."""
-
-    def broken(_names: Names, values: Values) -> str | None:
-        low, high = values[lower], values[upper]
-        if type_of(low) != type_of(high):
-            demand = "same data type for lower and upper bounds"
-        elif comparable(low) > comparable(high):
-            demand = "upper bound to be greater than or equal to lower bound"
-        else:
-            return None
-        bounds = f"lower bound operand: {_shown(low)}, upper bound operand: {_shown(high)}"
-        return f"The BETWEEN operator requires {demand}; {bounds}"
-
-    return broken
+    low, high = values[lower], values[upper]
+    if type_of(low) != type_of(high):
+        demand = "same data type for lower and upper bounds"
+    elif comparable(low) > comparable(high):
+        demand = "upper bound to be greater than or equal to lower bound"
+    else:
+        return None
+    bounds = f"lower bound operand: {_shown(low)}, upper bound operand: {_shown(high)}"
+    return f"The BETWEEN operator requires {demand}; {bounds}"
 
 
 def _shown(value: Value) -> str:
@@ -267,19 +218,15 @@ def _shown(value: Value) -> str:
     return f"AttributeValue: {{{kind}:{shown}}}"
 
 
-def distinct(one: Path, two: Path, function: str) -> Rule:
+def _distinct(one: Path, two: Path, function: str, names: Names, _values: Values) -> str | None:
     """Two operands are not the same path."""
-
-    def broken(names: Names, _values: Values) -> str | None:
-        parts = one.resolve(names)
-        if parts != two.resolve(names):
-            return None
-        return (
-            "The first operand must be distinct from the remaining operands for this operator or function; "
-            f"operator: {function}, first operand: {described(parts)}"
-        )
-
-    return broken
+    parts = one.resolve(names)
+    if parts != two.resolve(names):
+        return None
+    return (
+        "The first operand must be distinct from the remaining operands for this operator or function; "
+        f"operator: {function}, first operand: {described(parts)}"
+    )
 
 
 # Words that an expression may use only through a placeholder.
@@ -339,29 +286,42 @@ _LONGEST: Final = 4096
 #: In the place of a token after the last one.
 END: Final = ""
 _MOST_OPERATORS: Final = 300
-#: How many operands the functions of conditions take, and those of updates.
-_OF_CONDITIONS: Final = {
-    "attribute_exists": 1,
-    "attribute_not_exists": 1,
-    "attribute_type": 2,
-    "begins_with": 2,
-    "contains": 2,
-    "size": 1,
+#: Of each function, what kind of expression may have it, and how many operands it takes.
+_FUNCTIONS: Final = {
+    "attribute_exists": ("a condition", 1),
+    "attribute_not_exists": ("a condition", 1),
+    "attribute_type": ("a condition", 2),
+    "begins_with": ("a condition", 2),
+    "contains": ("a condition", 2),
+    "size": ("a condition", 1),
+    "if_not_exists": ("an update", 2),
+    "list_append": ("an update", 2),
 }
-_OF_UPDATES: Final = {"if_not_exists": 2, "list_append": 2}
 
 
-class Tokens:
-    """The tokens of an expression, taken from left to right.
+@dataclass(frozen=True)
+class Parsed(Generic[Root]):
+    """An expression after parsing. Holds nothing of the request, so that it can be kept.
 
-    Args:
+    Attributes:
+        root: the condition, actions or paths.
         kind: what the expression is, as ``ConditionExpression``.
-        text: the expression.
+        placeholders: of names and values in it.
+        rules: what has to be true of them.
     """
 
+    root: Root
+    kind: str
+    placeholders: frozenset[str]
+    rules: tuple[Rule, ...]
+    paths: tuple[Path, ...]
+
+
+class Parser:
+    """Parses by recursive descent; takes the tokens from left to right. `kind` is such as ``ConditionExpression``."""
+
     def __init__(self, kind: str, text: str) -> None:
-        self.kind = kind
-        self.place = 0
+        self._kind = kind
         self._text = text
         if not text:
             raise self.error("The expression can not be empty;")
@@ -371,19 +331,29 @@ class Tokens:
         matches = list(_TOKEN.finditer(text))
         self._tokens = [match.group() for match in matches] + [END, END]
         self._spans = [match.span() for match in matches]
+        self.place = 0
+        self._placeholders = set[str]()
+        self._rules = list["Rule"]()
+        self._paths = list[Path]()
+        self._operators = 0
+
+    def finish(self, root: Root) -> Parsed[Root]:
+        """Return what was parsed, once the whole text was."""
+        if self.next != END:
+            raise self.syntax_error()
+        return Parsed(root, self._kind, frozenset(self._placeholders), tuple(self._rules), tuple(self._paths))
+
+    # Tokens
 
     @property
     def next(self) -> str:
-        """The next token, or `END`."""
         return self._tokens[self.place]
 
     @property
     def is_function(self) -> bool:
-        """Whether a name and a parenthesis are next."""
         return self.next[:1].isalpha() and self._tokens[self.place + 1] == "("
 
     def take(self) -> str:
-        """Return the next token, and advance."""
         token = self._tokens[self.place]
         if token:
             self.place += 1
@@ -402,7 +372,7 @@ class Tokens:
             raise self.syntax_error()
 
     def error(self, message: str) -> Refusal:
-        return invalid(f"Invalid {self.kind}: {message}")
+        return invalid(f"Invalid {self._kind}: {message}")
 
     def syntax_error(self) -> Refusal:
         first, last = max(self.place - 1, 0), self.place + 1
@@ -410,140 +380,88 @@ class Tokens:
         near = self._text[spans[0][0] : spans[-1][1]]
         return self.error(f'Syntax error; token: "{self.next or "<EOF>"}", near: "{near}"')
 
+    # Demands
 
-@dataclass(frozen=True)
-class Parsed(Generic[Root]):
-    """An expression after parsing. Holds nothing of the request, so that it can be kept.
-
-    Attributes:
-        root: the condition, actions or paths.
-        kind: what the expression is, as ``ConditionExpression``.
-        names: the placeholders of names in it.
-        values: the placeholders of values in it.
-        placeholders: of both.
-        rules: what has to be true of them.
-        paths: the document paths in it.
-    """
-
-    root: Root
-    kind: str
-    names: frozenset[str]
-    values: frozenset[str]
-    placeholders: frozenset[str]
-    rules: tuple[Rule, ...]
-    paths: tuple[Path, ...]
-
-
-class Parser:
-    """Parses by recursive descent.
-
-    Args:
-        kind: what the expression is, as ``ConditionExpression``.
-        text: the expression.
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        self.tokens = Tokens(kind, text)
-        self._names = set[str]()
-        self._values = set[str]()
-        self._rules = list["Rule"]()
-        self._paths = list[Path]()
-        self._operators = 0
-
-    def finish(self, root: Root) -> Parsed[Root]:
-        """Return what was parsed, once the whole text was."""
-        if self.tokens.next != END:
-            raise self.tokens.syntax_error()
-        names, values = frozenset(self._names), frozenset(self._values)
-        return Parsed(root, self.tokens.kind, names, values, names | values, tuple(self._rules), tuple(self._paths))
-
-    def demand(self, rule: Rule) -> None:
-        """Note what has to be true of the request."""
-        self._rules.append(rule)
+    def demand(self, rule: Callable[..., str | None], *about: Any) -> None:
+        self._rules.append(partial(rule, *about))
 
     def demand_type(self, operand: Operand, types: frozenset[str], function: str) -> None:
-        """Note that a literal operand has to be of one of these types."""
         if isinstance(operand, Literal):
-            self.demand(allowed_types(operand.name, types, function))
+            self.demand(_allowed_types, operand.name, types, function)
 
     def demand_distinct(self, first: Operand, others: tuple[Operand, ...], function: str) -> None:
         """Note that the other operands have to be other paths than the first."""
-        if isinstance(first, Path):
-            for other in others:
-                if isinstance(other, Path):
-                    self.demand(distinct(first, other, function))
+        for other in others:
+            if isinstance(first, Path) and isinstance(other, Path):
+                self.demand(_distinct, first, other, function)
+
+    def must_be_path(self, operand: Operand, function: str) -> None:
+        if not isinstance(operand, Path):
+            raise self.error(f"Operator or function requires a document path; operator or function: {function}")
 
     def count_operator(self) -> None:
         self._operators += 1
         if self._operators > _MOST_OPERATORS:
-            raise self.tokens.error(f"The expression contains too many operators; operator count: {self._operators}")
+            raise self.error(f"The expression contains too many operators; operator count: {self._operators}")
 
-    def function(self, *, of_update: bool) -> tuple[str, tuple[Operand, ...]]:
-        """Take a function; return its name and its operands."""
-        name = self.tokens.take()
-        functions, others, what = _OF_CONDITIONS, _OF_UPDATES, "a condition"
-        if of_update:
-            functions, others, what = _OF_UPDATES, _OF_CONDITIONS, "an update"
-        if name in others:
-            raise self.tokens.error(f"The function is not allowed in {what} expression; function: {name}")
-        if name not in functions:
-            raise self.tokens.error(f"Invalid function name; function: {name}")
+    # Parts of expressions
+
+    def function(self, allowed_in: str) -> tuple[str, tuple[Operand, ...]]:
+        name = self.take()
+        if name not in _FUNCTIONS:
+            raise self.error(f"Invalid function name; function: {name}")
+        kind, number = _FUNCTIONS[name]
+        if kind != allowed_in:
+            raise self.error(f"The function is not allowed in {allowed_in} expression; function: {name}")
         operands = self.operands()
-        if len(operands) != functions[name]:
-            raise self.tokens.error(
+        if len(operands) != number:
+            raise self.error(
                 f"Incorrect number of operands for operator or function; "
                 f"operator or function: {name}, number of operands: {len(operands)}"
             )
         return name, operands
 
     def operands(self) -> tuple[Operand, ...]:
-        """Take operands in parentheses."""
-        self.tokens.expect("(")
+        self.expect("(")
         found = [self.operand()]
-        while self.tokens.accept(","):
+        while self.accept(","):
             found.append(self.operand())
-        self.tokens.expect(")")
+        self.expect(")")
         return tuple(found)
 
     def operand(self) -> Operand:
         """Take an operand: what may be one depends on the kind of expression."""
         raise NotImplementedError
 
-    def must_be_path(self, operand: Operand, function: str) -> None:
-        """Refuse any other operand of a function."""
-        if not isinstance(operand, Path):
-            raise self.tokens.error(f"Operator or function requires a document path; operator or function: {function}")
-
     def path_or_literal(self) -> Path | Literal:
-        return self.literal() if self.tokens.next.startswith(":") else self.path()
+        return self.literal() if self.next.startswith(":") else self.path()
 
     def literal(self) -> Literal:
-        if not self.tokens.next.startswith(":"):
-            raise self.tokens.syntax_error()
-        name = self.tokens.take()
-        self._values.add(name)
-        return Literal(name)
+        if not self.next.startswith(":"):
+            raise self.syntax_error()
+        self._placeholders.add(self.next)
+        return Literal(self.take())
 
     def path(self) -> Path:
         parts: list[str | int] = [self._name()]
-        while self.tokens.next in {".", "["}:
-            if self.tokens.take() == ".":
+        while self.next in {".", "["}:
+            if self.take() == ".":
                 parts.append(self._name())
             else:
-                if not self.tokens.next.isdigit():
-                    raise self.tokens.syntax_error()
-                parts.append(int(self.tokens.take()))
-                self.tokens.expect("]")
+                if not self.next.isdigit():
+                    raise self.syntax_error()
+                parts.append(int(self.take()))
+                self.expect("]")
         path = Path(tuple(parts))
         self._paths.append(path)
         return path
 
     def _name(self) -> str:
-        name = self.tokens.next
+        name = self.next
         if name.startswith("#"):
-            self._names.add(name)
+            self._placeholders.add(name)
         elif not name[:1].isalpha():
-            raise self.tokens.syntax_error()
+            raise self.syntax_error()
         elif name.upper() in RESERVED:
-            raise self.tokens.error(f"Attribute name is a reserved keyword; reserved keyword: {name}")
-        return self.tokens.take()
+            raise self.error(f"Attribute name is a reserved keyword; reserved keyword: {name}")
+        return self.take()

@@ -24,13 +24,7 @@ SERIALIZATION = "SerializationException"
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not an error
-    """DynamoDB refuses a request.
-
-    Attributes:
-        code: the code of the error.
-        message: its message.
-        details: what else the error carries, as ``Item`` or ``CancellationReasons``.
-    """
+    """DynamoDB refuses a request. `details` are what else the error carries, as ``Item`` or ``CancellationReasons``."""
 
     def __init__(self, code: str, message: str, **details: Any) -> None:
         super().__init__(f"{code}: {message}")
@@ -40,7 +34,6 @@ class Refusal(Exception):  # noqa: N818 - an answer, not an error
 
 
 def invalid(message: str) -> Refusal:
-    """Return the refusal of a request that cannot be served."""
     return Refusal(INVALID, message)
 
 
@@ -84,17 +77,11 @@ def copy_of(value: _T) -> _T:
 
 
 def canonical_item(item: Mapping[str, Mapping[str, Any]]) -> Item:
-    """Return an item of a request as it is stored."""
     return {_name(name): canonical(value) for name, value in item.items()}
 
 
 def canonical(value: Mapping[str, Any], depth: int = 0) -> Value:
-    """Return a value of a request as it is stored.
-
-    Args:
-        value: the value.
-        depth: the number of lists and maps around it.
-    """
+    """Return a value of a request as it is stored; `depth` is the number of lists and maps around it."""
     kind = next(iter(value), "")
     read = _READ.get(kind)
     if read is None or len(value) != 1:
@@ -158,12 +145,7 @@ def _check_depth(depth: int) -> None:
 
 
 def check_levels(value: Value, depth: int) -> None:
-    """Refuse a stored value that is nested too deeply where it is to be put.
-
-    Args:
-        value: the value.
-        depth: the number of lists and maps around it.
-    """
+    """Refuse a stored value that is nested too deeply where it is to be put, with so many lists and maps around it."""
     [(kind, content)] = value.items()
     if kind in {"L", "M"}:
         _check_depth(depth)
@@ -226,7 +208,6 @@ def canonical_number(text: str) -> str:
 
 
 def stored_number(number: Decimal) -> str:
-    """Return how a finite number is stored."""
     if not number:
         return "0"
     range_error = "Number {}. Attempting to store a number with magnitude {} than supported range"

@@ -47,6 +47,7 @@ class Subscription:
 
     is_log = False  # logs each event, in place of this package's own log lines
     after_fork: Callable[[], object] | None = None  # called in a forked child, where it stays subscribed
+    on_cancel: Callable[[], object] | None = None
 
     def __init__(self, subscriber: Callable[[Any], object], of: tuple[type[Event], ...]) -> None:
         self._subscriber = subscriber
@@ -56,6 +57,8 @@ class Subscription:
     def cancel(self) -> None:
         """Stop calling the subscriber, except for an event that is being delivered. May be called twice."""
         _replace(lambda before: tuple(each for each in before if each is not self))
+        if self.on_cancel is not None:
+            self.on_cancel()
 
     def _hears(self, kind: type[Event]) -> bool:
         """Tell whether it is called for such events."""

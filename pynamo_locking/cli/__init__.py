@@ -18,7 +18,7 @@ __all__ = ["main"]
 _USAGE: Final = 2
 
 #: What the extra brings.
-_EXTRA: Final = ("typer", "rich")
+_EXTRA: Final = ("typer", "rich", *(() if sys.version_info >= (3, 11) else ("tomli",)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

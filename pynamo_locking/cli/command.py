@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import functools
 import inspect
 import os
@@ -116,12 +114,8 @@ class Commands(typer.Typer):
 
 def _help(function: Callable[..., int]) -> str:
     """Return the docstring with one line for each paragraph: the width of the terminal folds them."""
-    text = function.__doc__
-    if text is None:  # dropped by `python -OO`
-        with contextlib.suppress(OSError):  # the source is not there
-            definition: Any = ast.parse(inspect.getsource(function)).body[0]
-            text = ast.get_docstring(definition)
-    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(text or "").split("\n\n"))
+    text = inspect.getdoc(function) or ""
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
 
 
 def _with_session(function: Callable[..., int], settings: Mapping[str, Any]) -> Callable[..., int]:

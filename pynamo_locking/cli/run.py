@@ -362,7 +362,6 @@ _LOSSES: Final = {
 }
 
 _WAIT: Final = "How long to wait for our turn; inf for ever. 60, or with --once-per one period."
-_LEASE: Final = "How long the lock survives without a renewal."
 _MAX_HOLD: Final = "How long to hold the lock at most; then the program is ended."
 _LEAD: Final = "Run the program on the leader: wait for ever, and wait again when the lock was lost."
 _GRACE: Final = (
@@ -370,29 +369,26 @@ _GRACE: Final = (
     "the lease if that is less."
 )
 _ONCE: Final = "Only if no run has succeeded yet in this period, such as 15m, 6h, 1d or 1w."
-_ZONE: Final = "Time zone in whose midnight days begin. UTC."
 _SINCE: Final = "Count the period from the end of the last run that has succeeded."
 _AT_LEAST: Final = "No run within this time, such as 10m, of the beginning of the last run that has succeeded."
 _BUSY: Final = "Exit code if the lock is held elsewhere for all of the wait."
-_QUIET: Final = "Do not say why the program was not started, or does not count."
-_OWNER: Final = "Label for people, of at most 256 bytes."
 
 _Program = Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="The program to run.")]
-_Lock = Annotated[str, typer.Option("--lock", metavar="NAME", help="Name of the lock.")]
-_Wait = Annotated[float | None, typer.Option("--wait", metavar="SECONDS", help=_WAIT)]
-_Lease = Annotated[float, typer.Option("--lease", metavar="SECONDS", help=_LEASE)]
-_MaxHold = Annotated[float | None, typer.Option("--max-hold", metavar="SECONDS", help=_MAX_HOLD)]
+_Lock = Annotated[str, typer.Option(metavar="NAME", help="Name of the lock.")]
+_Wait = Annotated[float | None, typer.Option(metavar="SECONDS", help=_WAIT)]
+_Lease = Annotated[float, typer.Option(metavar="SECONDS", help="How long the lock survives without a renewal.")]
+_MaxHold = Annotated[float | None, typer.Option(metavar="SECONDS", help=_MAX_HOLD)]
 _Lead = Annotated[bool, typer.Option("--lead", help=_LEAD)]
-_Grace = Annotated[float | None, typer.Option("--grace", metavar="SECONDS", help=_GRACE)]
-_Permits = Annotated[int, typer.Option("--permits", metavar="NUMBER", help="How many may run at once.")]
+_Grace = Annotated[float | None, typer.Option(metavar="SECONDS", help=_GRACE)]
+_Permits = Annotated[int, typer.Option(metavar="NUMBER", help="How many may run at once.")]
 _Shared = Annotated[bool, typer.Option("--shared", help="Together with other shared holders.")]
-_OncePer = Annotated[str | None, typer.Option("--once-per", metavar="PERIOD", help=_ONCE)]
-_Zone = Annotated[str | None, typer.Option("--zone", metavar="NAME", help=_ZONE)]
+_OncePer = Annotated[str | None, typer.Option(metavar="PERIOD", help=_ONCE)]
+_Zone = Annotated[str | None, typer.Option(metavar="NAME", help="Time zone in whose midnight days begin. UTC.")]
 _Since = Annotated[bool, typer.Option("--since-success", help=_SINCE)]
-_AtLeast = Annotated[str | None, typer.Option("--at-least", metavar="TIME", help=_AT_LEAST)]
-_BusyExit = Annotated[int, typer.Option("--busy-exit", metavar="NUMBER", help=_BUSY, min=0, max=255)]
-_Quiet = Annotated[bool, typer.Option("--quiet", help=_QUIET)]
-_Owner = Annotated[str | None, typer.Option("--owner", metavar="TEXT", help=_OWNER)]
+_AtLeast = Annotated[str | None, typer.Option(metavar="TIME", help=_AT_LEAST)]
+_BusyExit = Annotated[int, typer.Option(metavar="NUMBER", help=_BUSY, min=0, max=255)]
+_Quiet = Annotated[bool, typer.Option("--quiet", help="Do not say why the program was not started, or does not count.")]
+_Owner = Annotated[str | None, typer.Option(metavar="TEXT", help="Label for people, of at most 256 bytes.")]
 
 app = Commands("", settings=LOCKS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -37,13 +36,7 @@ _T = TypeVar("_T", bound=Model)
 
 PREFIX: Final = "PYNAMO_LOCKING_"
 SECTION: Final = "pynamo-locking"
-
-#: The name of the section, in any of the forms that TOML allows, but not as a dependency, for example. Without it the
-#: file is not parsed: Python 3.10 has no parser.
-_HEADING: Final = re.compile(
-    rb"""^\s*\[?\[?\s*(["']?)tool\1\s*\.\s*(["']?)pynamo-locking\2\s*[\].=]|^\s*(["']?)pynamo-locking\3\s*[.=]""",
-    re.MULTILINE,
-)
+_TOML: Final[Any] = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 #: A profile replaces these: botocore would prefer them to a profile named by the environment.
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -99,10 +92,10 @@ def _from_file(path: Path) -> dict[str, str]:
         return {}
     except OSError as error:
         raise usage(f"{path} cannot be read: {error.strerror}.") from error
-    if not _HEADING.search(content):
+    if SECTION.encode() not in content:  # whatever else is wrong with it
         return {}
     try:
-        tool = _toml_parser(path).loads(content.decode()).get("tool")
+        tool = _TOML.loads(content.decode()).get("tool")
     except ValueError as error:  # both of TOML and of UTF-8
         raise usage(f"{path} cannot be read: {error}.") from error
     found = tool.get(SECTION, {}) if isinstance(tool, dict) else {}
@@ -115,18 +108,6 @@ def _from_file(path: Path) -> dict[str, str]:
         if not isinstance(value, str):
             raise usage(f"{path}: {name} in [tool.{SECTION}] must be a string.")
     return found
-
-
-def _toml_parser(path: Path) -> Any:
-    for name in ("tomllib", "tomli"):  # the first one is part of Python since 3.11
-        with contextlib.suppress(ModuleNotFoundError):
-            return importlib.import_module(name)
-    raise Problem(
-        "no_toml",
-        f"{path} has a section [tool.{SECTION}], and this Python cannot read TOML: pip install tomli, use Python 3.11 "
-        f"or newer, or set the {PREFIX}... variables and delete the section.",
-        Exit.USAGE,
-    )
 
 
 @contextlib.contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
 import threading
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pynamodb.exceptions import DoesNotExist
 
@@ -42,11 +43,13 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.models import Model
 
     from pynamo_locking.inspection import LockState
+
+_M = TypeVar("_M", bound="Model")
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -183,6 +186,8 @@ _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 _TAGS: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))*")
 #: Noted in a request's environ, which all objects that wrap the request share.
 _IS_CONDITIONAL: Final = "pynamo_locking.is_conditional"
+#: Where a request of Starlette has its environ.
+_ENVIRON: Final = "pynamo_locking.environ"
 
 
 def _tags_in(header: str) -> list[str] | None:
@@ -194,10 +199,42 @@ def _tags_in(header: str) -> list[str] | None:
     return [tag for weak, tag in _TAG.findall(header) if not weak]
 
 
-def if_match(environ: dict[str, Any], found: Any, hash_key: Any, range_key: Any) -> Any:
-    """Return the item that a request may write, as `if_match` of Flask and Django."""
+def environ_of(request: Any) -> dict[str, Any]:
+    """Return what is read of a request, and noted of it, in WSGI's names; all who wrap the request share it."""
+    for of_django_or_flask in ("META", "environ"):
+        if hasattr(request, of_django_or_flask):
+            return getattr(request, of_django_or_flask)  # type: ignore[no-any-return]
+    if _ENVIRON not in request.scope:
+        environ = request.scope[_ENVIRON] = {"REQUEST_METHOD": request.scope["method"]}
+        for name in ("If-Match", "If-None-Match"):
+            if lines := request.headers.getlist(name):
+                environ[f"HTTP_{name.upper().replace('-', '_')}"] = ", ".join(lines)
+    return request.scope[_ENVIRON]  # type: ignore[no-any-return]
+
+
+def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
+    """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
+
+    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
+    is answered by 412. It blocks where it has to read: in a coroutine of Starlette or FastAPI await `aif_match`.
+
+    Args:
+        request: the request with the header.
+        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
+            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
+            enough to `update` or `delete` it; to `save` it, set all its attributes.
+        hash_key: with a model.
+        range_key: with a model.
+
+    Raises:
+        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
+        StaleVersion: it names another version, or there is no such item.
+        ConfigurationError: the model has no version.
+    """
+    environ = environ_of(request)
     environ[_IS_CONDITIONAL] = True
-    return matched(environ.get("HTTP_IF_MATCH"), found, hash_key, range_key)
+    found: _M = matched(environ.get("HTTP_IF_MATCH"), item, hash_key, range_key)
+    return found
 
 
 def is_conditional(environ: dict[str, Any]) -> bool:
@@ -280,7 +317,8 @@ def configure(models: Iterable[type[Model]], settings: Mapping[str, Any]) -> Non
 def _configure(model: type[Model], settings: dict[str, Any]) -> None:
     meta: Any = model.Meta
     before = _configured.get(meta)
-    declared = _declared(meta) if before is None else before.declared
+    names = (*_META.values(), "table_name", _SETTINGS)
+    declared = {name: getattr(meta, name, None) for name in names} if before is None else before.declared
     values = _values(declared, settings)
     if before is not None and _SETTINGS in before.values:
         values.setdefault(
@@ -294,10 +332,6 @@ def _configure(model: type[Model], settings: dict[str, Any]) -> None:
     for name, value in changed.items():
         setattr(meta, name, value)
     _configured[meta] = _Configured(declared, values)
-
-
-def _declared(meta: Any) -> dict[str, Any]:
-    return {name: getattr(meta, name, None) for name in (*_META.values(), "table_name", _SETTINGS)}
 
 
 def _values(declared: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -345,6 +379,19 @@ COLUMNS = ("model", "key", "ticket", "state", "owner", "claim", "for", "age", "l
 Row = dict[str, Any]
 
 
+def performed(models: Iterable[Any], action: str, options: Mapping[str, Any], is_sure: Callable[[str], bool]) -> str:
+    """Do what the command line says: list, show or break. Return what to print."""
+    if action != "break":
+        rows = list(listed(models)) if action == "list" else shown(models, options["model"], options["key"])
+        return json.dumps(rows) if options["is_json"] else table(rows)
+    model, key, ticket = options["model"], options["key"], options["ticket"]
+    if not options["yes"] and not is_sure(f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}?"):
+        raise LockingError("Nothing was done.")
+    if not broken(models, model, key, ticket):
+        raise LockingError(f"Ticket {ticket} is not in that queue (any more).")
+    return f"Ticket {ticket} is gone."
+
+
 def listed(models: Iterable[Any]) -> Iterator[Row]:
     """Yield an entry for each holder and waiter of all locks that these models have.
 
@@ -381,7 +428,6 @@ def broken(models: Iterable[Any], name: str, key: Sequence[str], ticket: int) ->
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return entries as lines of text, with a heading."""
     lines = [COLUMNS, *(tuple(_cell(row[column]) for column in COLUMNS) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

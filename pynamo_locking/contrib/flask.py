@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -28,7 +26,7 @@ from pynamo_locking.contrib._frameworks import PreconditionRequired
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from flask import Flask, Response
     from pynamodb.models import Model
@@ -142,8 +140,7 @@ def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -
         StaleVersion: it names another version, or there is no such item.
         ConfigurationError: the model has no version.
     """
-    found: _M = _frameworks.if_match(request.environ, item, hash_key, range_key)
-    return found
+    return _frameworks.if_match(request, item, hash_key, range_key)
 
 
 def _answer(error: Exception) -> Response:
@@ -181,51 +178,23 @@ def _release_since(before: Any) -> None:
 
 def _commands(models: Sequence[type[Model]]) -> AppGroup:
     locks = AppGroup("locks", help="Holders and waiters of locks.")
-    as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
-    @locks.command("list")
-    @as_json
-    def list_locks(is_json: bool) -> None:  # noqa: FBT001 - click
-        """List all holders and waiters. Scans the tables that carry locks."""
-        with _readable_errors():
-            _print(list(_frameworks.listed(models)), is_json)
+    def add(action: str, help_: str, *parameters: click.Parameter) -> None:
+        def run(**options: Any) -> None:
+            try:
+                click.echo(_frameworks.performed(models, action, options, click.confirm))
+            except (ConfigurationError, InvalidInput) as error:
+                raise click.UsageError(str(error)) from error
+            except (LockingError, PynamoDBException) as error:
+                raise click.ClickException(str(error)) from error
 
-    @locks.command()
-    @click.argument("model")
-    @click.argument("key", nargs=-1, required=True)
-    @as_json
-    def show(model: str, key: tuple[str, ...], is_json: bool) -> None:  # noqa: FBT001
-        """Show the queue of one lock: the name of a MODEL, and its hash KEY and range key."""
-        with _readable_errors():
-            _print(_frameworks.shown(models, model, key), is_json)
+        locks.command(action, help=help_, params=list(parameters))(run)
 
-    @locks.command("break")
-    @click.argument("model")
-    @click.argument("key", nargs=-1, required=True)
-    @click.option("--ticket", type=int, required=True, help="Of the entry to remove, from `show`.")
-    @click.option("--yes", is_flag=True, help="Do not ask.")
-    def break_lock(model: str, key: tuple[str, ...], ticket: int, yes: bool) -> None:  # noqa: FBT001
-        """Remove an entry from a queue, whether its owner lives or not."""
-        if not yes:
-            click.confirm(f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}?", abort=True)
-        with _readable_errors():
-            if not _frameworks.broken(models, model, key, ticket):
-                raise click.ClickException(f"ticket {ticket} is not in that queue (any more).")
-        click.echo(f"ticket {ticket} is gone")
-
+    lock = click.Argument(["model"]), click.Argument(["key"], nargs=-1, required=True)
+    as_json = click.Option(["--json", "is_json"], is_flag=True, help="Print JSON.")
+    ticket = click.Option(["--ticket"], type=int, required=True, help="Of the entry to remove, from `show`.")
+    yes = click.Option(["--yes"], is_flag=True, help="Do not ask.")
+    add("list", "List all holders and waiters. Scans the tables that carry locks.", as_json)
+    add("show", "Show the queue of one lock: the name of a MODEL, and its hash KEY and range key.", *lock, as_json)
+    add("break", "Remove an entry from a queue, whether its owner lives or not.", *lock, ticket, yes)
     return locks
-
-
-@contextlib.contextmanager
-def _readable_errors() -> Iterator[None]:
-    """Show wrong names and keys as errors of usage, and those of DynamoDB without a traceback."""
-    try:
-        yield
-    except (ConfigurationError, InvalidInput) as error:
-        raise click.UsageError(str(error)) from error
-    except (LockingError, PynamoDBException) as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _print(rows: list[dict[str, Any]], is_json: bool) -> None:  # noqa: FBT001
-    click.echo(json.dumps(rows) if is_json else _frameworks.table(rows))

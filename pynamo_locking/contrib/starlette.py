@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
@@ -17,14 +17,14 @@ from starlette.staticfiles import NotModifiedResponse
 
 from pynamo_locking._facade import inspection
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib._frameworks import PreconditionRequired, etag
+from pynamo_locking.contrib._frameworks import PreconditionRequired, etag, if_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pynamodb.models import Model
     from starlette.applications import Starlette
-    from starlette.requests import HTTPConnection, Request
+    from starlette.requests import Request
 
     from pynamo_locking import LockSettings
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["PreconditionRequired", "PynamoLocking", "aif_match", "conditional", "etag", "if_match"]
 
 _M = TypeVar("_M", bound="Model")
-
-_ENVIRON: Final = "pynamo_locking.environ"
 
 
 class PynamoLocking:
@@ -106,7 +104,7 @@ class PynamoLocking:
             if connection.scope["type"] != "http":  # a WebSocket has no answer with a status
                 raise error
             asked = f"{connection.method} {connection.url.path}"
-            problem = _frameworks.answer(error, _environ(connection), asked, problem_type)
+            problem = _frameworks.answer(error, _frameworks.environ_of(connection), asked, problem_type)
             return JSONResponse(problem.body, problem.status, problem.headers, media_type=_frameworks.CONTENT_TYPE)
 
         for error_class in _frameworks.answered(not_found=answer_not_found):
@@ -131,47 +129,12 @@ def conditional(request: Request, body: Any, item: Model) -> Response:
     # Of other methods the write has happened, which has compared If-Match.
     is_read = request.method in ("GET", "HEAD")
     return (
-        NotModifiedResponse(response.headers) if is_read and _frameworks.is_known(_environ(request), tag) else response
+        NotModifiedResponse(response.headers)
+        if is_read and _frameworks.is_known(_frameworks.environ_of(request), tag)
+        else response
     )
-
-
-def if_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
-    """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
-
-    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
-    is answered by 412. In a coroutine await `aif_match`: this function blocks where it has to read.
-
-    Args:
-        request: the request with the header.
-        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
-            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
-            enough to `update` or `delete` it; to `save` it, set all its attributes.
-        hash_key: with a model.
-        range_key: with a model.
-
-    Raises:
-        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
-        StaleVersion: it names another version, or there is no such item.
-        ConfigurationError: the model has no version.
-    """
-    found: _M = _frameworks.if_match(_environ(request), item, hash_key, range_key)
-    return found
 
 
 async def aif_match(request: Request, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Do what `if_match` does without blocking the event loop: where it has to read, it does so in a thread."""
     return await run_in_threadpool(if_match, request, item, hash_key, range_key)
-
-
-def _environ(connection: HTTPConnection) -> dict[str, Any]:
-    """Return what `_http` reads of a request, and notes of it, in WSGI's names; all who wrap the request share it."""
-    scope = connection.scope
-    if _ENVIRON not in scope:
-        environ = {"REQUEST_METHOD": scope["method"]}
-        for name in ("If-Match", "If-None-Match"):
-            lines = connection.headers.getlist(name)
-            if lines:
-                environ[f"HTTP_{name.upper().replace('-', '_')}"] = ", ".join(lines)
-        scope[_ENVIRON] = environ
-    environ_of_scope: dict[str, Any] = scope[_ENVIRON]
-    return environ_of_scope

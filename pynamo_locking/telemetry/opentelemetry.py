@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
-    from typing_extensions import Self
 
     from pynamo_locking.events import Event, LockEvent, Subscription, WriteEvent
 
@@ -45,28 +44,9 @@ _SYSTEM: Final = {"db.system.name": "aws.dynamodb"}
 _NS_PER_MS: Final = 1_000_000
 
 
-class Installation:
-    """What `install` returns. Ends with `cancel`, or with the ``with`` block that it is used in."""
-
-    def __init__(self, telemetry: _Telemetry, subscription: Subscription) -> None:
-        self._telemetry = telemetry
-        self._subscription = subscription
-
-    def cancel(self) -> None:
-        """Make no more spans and metrics; the spans of locks that are held end now. May be called twice."""
-        self._subscription.cancel()
-        self._telemetry.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.cancel()
-
-
 def install(
     *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
-) -> Installation:
+) -> Subscription:
     """Make spans and metrics from now on. Call it once in each process, after the providers are set.
 
     Spans have the name of the lock, which contains the key of the locked item; metrics have only its table and model.
@@ -76,13 +56,14 @@ def install(
         meter_provider: gets the metrics; the global one unless given.
 
     Returns:
-        The installation, whose `cancel` ends it.
+        The subscription. `cancel` makes no more spans and metrics, and ends the spans of locks that are held.
     """
     tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
     telemetry = _Telemetry(tracer, meter_provider or metrics.get_meter_provider())
     subscription = events.subscribe(telemetry.hear)
     subscription.after_fork = telemetry.leave_to_parent
-    return Installation(telemetry, subscription)
+    subscription.on_cancel = telemetry.end
+    return subscription
 
 
 def _duration(meter: Meter, name: str, description: str) -> Histogram:

@@ -6,11 +6,10 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.dynamodb import MOST_ACTIONS
-from pynamo_locking._expressions.expressions import And, Expressions, Test
+from pynamo_locking._core.dynamodb import CONDITION_FAILED, MOST_ACTIONS
+from pynamo_locking._expressions.expressions import Expressions, Test
 from pynamo_locking._expressions.parser import Literal, Operand, Path
 from pynamo_locking._expressions.values import (
     Item,
@@ -23,13 +22,13 @@ from pynamo_locking._expressions.values import (
     item_size,
 )
 from pynamo_locking.exceptions import ConfigurationError
-from pynamo_locking.testing._tables import CONDITION_FAILED, MISMATCH, cancelled, condition_failed, reason, unfit
+from pynamo_locking.testing._tables import MISMATCH, cancelled, condition_failed, reason, unfit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pynamo_locking._expressions.expressions import BoundCondition, BoundProjection, BoundUpdate, Condition
-    from pynamo_locking.testing._tables import Key, Record, Schema, Store, Table, View
+    from pynamo_locking._expressions.expressions import BoundCondition, BoundProjection, BoundUpdate
+    from pynamo_locking.testing._tables import Key, Place, Record, Schema, Store, Table, View
 
 
 # What a request costs.
@@ -69,23 +68,16 @@ class Bill:
         self.add(table, factor * max(1, -(-size // _READ_UNIT)))
 
     def of_one(self) -> dict[str, Any]:
-        """Return the part of a response to a request about one table."""
-        capacity = self._each()
-        return {"ConsumedCapacity": capacity[0]} if capacity else {}
+        return {name: capacity for name, [capacity] in self.of_all().items()}
 
     def of_all(self) -> dict[str, Any]:
-        """Return the part of a response to a request about several tables."""
-        capacity = self._each()
-        return {"ConsumedCapacity": capacity} if capacity else {}
-
-    def _each(self) -> list[dict[str, Any]]:
         if self._wanted not in {"TOTAL", "INDEXES"}:
-            return []
+            return {}
         shown = list[dict[str, Any]]()
         for table, units in self._units.items():
             detail = {"Table": {"CapacityUnits": units}} if self._wanted == "INDEXES" else {}
             shown.append({"TableName": table, "CapacityUnits": units, **detail})
-        return shown
+        return {"ConsumedCapacity": shown}
 
 
 # Requests about one item: PutItem, GetItem, UpdateItem, DeleteItem.
@@ -98,30 +90,30 @@ _PROJECTION: Final = "ProjectionExpression"
 
 @dataclass
 class Write:
-    """A write that was read from a request and not evaluated yet.
+    """A write that was read from a request and not evaluated yet."""
 
-    Attributes:
-        table: the table.
-        key: of the item.
-        condition: that must hold.
-        returns_item: with a refusal.
-        outcome: returns the item afterwards, given the item before.
-        update: of an UpdateItem.
-    """
-
+    kind: str  # Put, Update, Delete or ConditionCheck
     table: Table
     key: Key
+    item: Item  # what a Put stores; else the key alone
     condition: BoundCondition | None
-    returns_item: bool
-    outcome: Callable[[Record | None], Record | None]
-    update: BoundUpdate | None = None
+    update: BoundUpdate | None
+    returns_item: bool  # with a refusal
 
     def evaluate(self) -> Change:
         old = self.table.primary.get(self.key)
         item = {} if old is None else old.item
         if self.condition is not None and not self.condition.holds(item):
             raise condition_failed(copy_of(old.item) if old is not None and self.returns_item else None)
-        return Change(self.table, old, self.outcome(old))
+        return Change(self.table, old, self._outcome(old))
+
+    def _outcome(self, old: Record | None) -> Record | None:
+        if self.kind == "Put":
+            return self.table.record(self.key, self.item)
+        if self.kind == "Update":
+            item = self.item if old is None else old.item
+            return self.table.record(self.key, self.update.apply(item) if self.update else item, updated=True)
+        return old if self.kind == "ConditionCheck" else None
 
 
 @dataclass
@@ -138,61 +130,25 @@ class Change:
         return write_units(self.old, self.new, indexes, factor)
 
 
-def read_put(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the write that a PutItem or a Put of a transaction asks for."""
-    expressions = Expressions(request, _CONDITION)
+def read_write(store: Store, kind: str, request: Mapping[str, Any]) -> Write:
+    expressions = Expressions(request, *([_UPDATE] if kind == "Update" else []), _CONDITION)
+    update = expressions.update() if kind == "Update" else None
     condition = expressions.condition()
     expressions.check_all_used()
-    item = canonical_item(request["Item"])
+    item = canonical_item(request["Item"]) if kind == "Put" else {}
     table = store.table(request["TableName"])
-    key = table.key_of_item(item)
-    return Write(table, key, condition, _returns_item(request), lambda _: table.record(key, item))
-
-
-def read_update(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the write that an UpdateItem or an Update of a transaction asks for."""
-    expressions = Expressions(request, _UPDATE, _CONDITION)
-    update, condition = expressions.update(), expressions.condition()
-    expressions.check_all_used()
-    table = store.table(request["TableName"])
-    key, key_item = table.read_key(request["Key"])
+    if kind == "Put":
+        key = table.key_of_item(item)
+    else:
+        key, item = table.read_key(request["Key"])
     for path in () if update is None else update.paths:
         if path[0] in table.schema.names:
             raise invalid_value(f"Cannot update attribute {path[0]}. This attribute is part of the key")
-
-    def outcome(old: Record | None) -> Record:
-        item = key_item if old is None else old.item
-        return table.record(key, item if update is None else update.apply(item), updated=True)
-
-    return Write(table, key, condition, _returns_item(request), outcome, update)
-
-
-def read_delete(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the write that a DeleteItem or a Delete of a transaction asks for."""
-    return _read_by_key(store, request, lambda _: None)
-
-
-def read_check(store: Store, request: Mapping[str, Any]) -> Write:
-    """Return the "write" that a ConditionCheck of a transaction asks for."""
-    return _read_by_key(store, request, lambda old: old)
-
-
-def _read_by_key(store: Store, request: Mapping[str, Any], outcome: Callable[[Record | None], Record | None]) -> Write:
-    expressions = Expressions(request, _CONDITION)
-    condition = expressions.condition()
-    expressions.check_all_used()
-    table = store.table(request["TableName"])
-    return Write(table, table.key_of_request(request["Key"]), condition, _returns_item(request), outcome)
-
-
-def _returns_item(request: Mapping[str, Any]) -> bool:
-    return bool(request.get("ReturnValuesOnConditionCheckFailure", "NONE") == "ALL_OLD")
+    returns_item = request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
+    return Write(kind, table, key, item, condition, update, returns_item)
 
 
 def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
-    """Return the projection of a GetItem, of a Get of a transaction, or of a table in a BatchGetItem."""
-    if _PROJECTION not in request and "ExpressionAttributeNames" not in request:
-        return None
     expressions = Expressions(request, _PROJECTION)
     projection = expressions.projection()
     expressions.check_all_used()
@@ -202,29 +158,25 @@ def read_projection(request: Mapping[str, Any]) -> BoundProjection | None:
 def get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     projection = read_projection(request)
     table = store.table(request["TableName"])
-    record = table.primary.get(table.key_of_request(request["Key"]))
+    record = table.primary.get(table.read_key(request["Key"])[0])
     bill = Bill(request)
     bill.add_read(table.name, size_of(record), read_factor(request))
     return bill.of_one() if record is None else {"Item": shown(record, projection), **bill.of_one()}
 
 
 def size_of(record: Record | None) -> int:
-    """Return the size of an item in bytes; 0 if there is none."""
     return 0 if record is None else record.size
 
 
 def shown(record: Record, projection: BoundProjection | None) -> Item:
-    """Return what a response has of an item."""
     return copy_of(record.item if projection is None else projection.of(record.item))
 
 
-def _write(
-    read: Callable[[Store, Mapping[str, Any]], Write], allowed: set[str], store: Store, request: Mapping[str, Any]
-) -> dict[str, Any]:
+def _write(kind: str, allowed: set[str], store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     wanted = request.get("ReturnValues", "NONE")
     if wanted not in allowed:
         raise invalid("Return values set to invalid value")
-    write = read(store, request)
+    write = read_write(store, kind, request)
     change = write.evaluate()
     bill = Bill(request)
     bill.add(write.table.name, change.apply())
@@ -232,9 +184,9 @@ def _write(
     return {"Attributes": copy_of(attributes), **bill.of_one()} if attributes else bill.of_one()
 
 
-put_item = partial(_write, read_put, {"NONE", "ALL_OLD"})
-delete_item = partial(_write, read_delete, {"NONE", "ALL_OLD"})
-update_item = partial(_write, read_update, {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"})
+put_item = partial(_write, "Put", {"NONE", "ALL_OLD"})
+delete_item = partial(_write, "Delete", {"NONE", "ALL_OLD"})
+update_item = partial(_write, "Update", {"NONE", "ALL_OLD", "ALL_NEW", "UPDATED_OLD", "UPDATED_NEW"})
 
 
 def _returned(write: Write, change: Change, wanted: str) -> Item:
@@ -266,7 +218,7 @@ def batch_get_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     for name, arguments in asked.items():
         projection = read_projection(arguments)
         table = store.table(name)
-        keys = [table.key_of_request(key) for key in arguments["Keys"]]
+        keys = [table.read_key(key)[0] for key in arguments["Keys"]]
         _check_distinct_keys(keys)
         responses[name] = found = []
         for key, given in zip(keys, arguments["Keys"], strict=True):
@@ -290,10 +242,8 @@ def batch_write_item(store: Store, request: Mapping[str, Any]) -> dict[str, Any]
     for name, actions in asked.items():
         of_table = list[Write]()
         for action in actions:
-            if "PutRequest" in action:
-                of_table.append(read_put(store, {"TableName": name, "Item": action["PutRequest"]["Item"]}))
-            else:
-                of_table.append(read_delete(store, {"TableName": name, "Key": action["DeleteRequest"]["Key"]}))
+            [(kind, arguments)] = action.items()
+            of_table.append(read_write(store, kind.removesuffix("Request"), {"TableName": name, **arguments}))
         _check_distinct_keys([write.key for write in of_table])
         writes += of_table
     bill = Bill(request)
@@ -317,12 +267,7 @@ def _check_distinct_keys(keys: list[Any]) -> None:
 # TransactWriteItems and TransactGetItems.
 
 
-_READ: Final[dict[str, Callable[[Store, Mapping[str, Any]], Write]]] = {
-    "Put": read_put,
-    "Update": read_update,
-    "Delete": read_delete,
-    "ConditionCheck": read_check,
-}
+_ACTIONS: Final = frozenset({"Put", "Update", "Delete", "ConditionCheck"})
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _LONGEST_TOKEN: Final = 36
 #: For how long a token is remembered.
@@ -347,10 +292,10 @@ def read_writes(store: Store, actions: Sequence[Mapping[str, Any]]) -> list[Writ
     _check_number(actions)
     writes = list[Write]()
     for action in actions:
-        if len(action) != 1:
+        if len(action) != 1 or not action.keys() <= _ACTIONS:
             raise invalid("TransactItems can only contain one of Check, Put, Update or Delete")
         [(kind, arguments)] = action.items()
-        writes.append(_READ[kind](store, arguments))
+        writes.append(read_write(store, kind, arguments))
     _check_distinct([(write.table.name, write.key) for write in writes])
     return writes
 
@@ -370,16 +315,12 @@ def _evaluate(writes: list[Write]) -> list[Change]:
             reasons.append(reason(error))
     if len(changes) < len(writes):
         raise cancelled(reasons)
-    check_size(changes)
+    check_size(change.new for change in changes)
     return changes
 
 
-def check_size(changes: Iterable[Change]) -> None:
-    _check_bytes(sum(size_of(change.new) for change in changes))
-
-
-def _check_bytes(size: int) -> None:
-    if size > _MOST_BYTES:
+def check_size(records: Iterable[Record | None]) -> None:
+    if sum(map(size_of, records)) > _MOST_BYTES:
         raise invalid("Transaction size exceeds limit: the items of a transaction may have 4MB together")
 
 
@@ -436,19 +377,20 @@ def bill_of_repetition(writes: list[Write], request: Mapping[str, Any]) -> dict[
 
 def transact_get_items(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     _check_number(request["TransactItems"])
-    bill, responses, places, size = Bill(request), list[dict[str, Any]](), list[tuple[str, Any]](), 0
+    bill, responses, places = Bill(request), list[dict[str, Any]](), list[tuple[str, Any]]()
+    records = list["Record | None"]()
     for action in request["TransactItems"]:
         get = action["Get"]
         projection = read_projection(get)
         table = store.table(get["TableName"])
-        key = table.key_of_request(get["Key"])
+        key = table.read_key(get["Key"])[0]
         places.append((table.name, key))
         record = table.primary.get(key)
+        records.append(record)
         bill.add_read(table.name, size_of(record), TRANSACTIONAL)
-        size += size_of(record)
         responses.append({} if record is None else {"Item": shown(record, projection)})
     _check_distinct(places)
-    _check_bytes(size)
+    check_size(records)
     return {"Responses": responses, **bill.of_all()}
 
 
@@ -473,11 +415,6 @@ _STATEMENT: Final = re.compile(
 )
 _MISSING: Final = re.compile(rf"({_PATH}) IS (NOT )?MISSING")
 _NAME_OR_VALUE: Final = re.compile(rf"{_QUOTED}|\?")
-_READ_STATEMENT: Final[dict[str, Callable[..., Write]]] = {
-    "PutItem": read_put,
-    "UpdateItem": read_update,
-    "DeleteItem": read_delete,
-}
 
 
 def batch_execute_statement(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -498,7 +435,7 @@ def _place(store: Store, kwargs: dict[str, Any]) -> tuple[str, str]:
 
 def _served(store: Store, bill: Bill, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
-        write = _READ_STATEMENT[operation](store, kwargs)
+        write = read_write(store, operation.removesuffix("Item"), kwargs)
         change = write.evaluate()
         bill.add(write.table.name, change.apply())
     except Refusal as refusal:
@@ -514,11 +451,7 @@ def refused(operation: str) -> str:
 
 
 def single_write(store: Store, statement: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the operation and the arguments of the single request that does what a statement says.
-
-    Raises:
-        ConfigurationError: this package does not send such statements.
-    """
+    """Return the operation and the arguments of the single request that does what a statement says."""
     inserted = _INSERT.fullmatch(statement["Statement"])
     found = inserted or _STATEMENT.fullmatch(statement["Statement"])
     if found is None or statement.keys() - {"Statement", "Parameters"}:
@@ -527,34 +460,26 @@ def single_write(store: Store, statement: Mapping[str, Any]) -> tuple[str, dict[
             f"not {statement['Statement']!r}"
         )
     parameters = iter(statement["Parameters"])
+    kwargs: dict[str, Any] = {"ExpressionAttributeNames": {}, "ExpressionAttributeValues": {}}
     if inserted is not None:
-        return _put(store, inserted, parameters)
-    kwargs: dict[str, Any] = {"ExpressionAttributeNames": {}, "ExpressionAttributeValues": {}}
-    table = (found["update"] or found["delete"])[1:-1]
-    if found["changes"]:
-        kwargs["UpdateExpression"] = _expression(found["changes"], parameters, kwargs)
-    key = {name[1:-1]: next(parameters) for name in re.findall(_QUOTED, found["key"])}
-    condition = _expression(found["condition"], parameters, kwargs)
-    exists = f"{re.findall(_QUOTED, found['key'])[0]} IS{' NOT' if found['changes'] else ''} MISSING"
-    joined = "AND" if found["changes"] else "OR"  # a DELETE of an absent item is applied, and shows none
-    condition = f"{_expression(exists, parameters, kwargs)} {joined} {condition}"
-    store.table(table)
-    kwargs |= {"TableName": table, "Key": key, "ConditionExpression": condition}
-    kwargs |= {"ReturnValues": "ALL_OLD"} if found["shown"] else {}
-    return "UpdateItem" if found["changes"] else "DeleteItem", _without_nothing(kwargs)
-
-
-def _put(store: Store, inserted: re.Match[str], parameters: Iterator[Any]) -> tuple[str, dict[str, Any]]:
-    kwargs: dict[str, Any] = {"ExpressionAttributeNames": {}, "ExpressionAttributeValues": {}}
-    kwargs["TableName"] = inserted["table"][1:-1]
-    kwargs["Item"] = {name[1:-1]: next(parameters) for name in re.findall("'[^']*'", inserted["item"])}
-    key = store.table(kwargs["TableName"]).schema.names[0]
-    kwargs["ConditionExpression"] = _expression(f'"{key}" IS MISSING', parameters, kwargs)
-    return "PutItem", _without_nothing(kwargs)
-
-
-def _without_nothing(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if value != {}}
+        operation, table = "PutItem", inserted["table"][1:-1]
+        kwargs["Item"] = {name[1:-1]: next(parameters) for name in re.findall("'[^']*'", inserted["item"])}
+        key = store.table(table).schema.hash
+        kwargs["ConditionExpression"] = _expression(f'"{key}" IS MISSING', parameters, kwargs)
+    else:
+        operation, table = "DeleteItem", (found["update"] or found["delete"])[1:-1]
+        if found["changes"]:
+            operation = "UpdateItem"
+            kwargs["UpdateExpression"] = _expression(found["changes"], parameters, kwargs)
+        kwargs["Key"] = {name[1:-1]: next(parameters) for name in re.findall(_QUOTED, found["key"])}
+        condition = _expression(found["condition"], parameters, kwargs)
+        exists = f"{re.findall(_QUOTED, found['key'])[0]} IS{' NOT' if found['changes'] else ''} MISSING"
+        joined = "AND" if found["changes"] else "OR"  # a DELETE of an absent item is applied, and shows none
+        kwargs["ConditionExpression"] = f"{_expression(exists, parameters, kwargs)} {joined} {condition}"
+        kwargs |= {"ReturnValues": "ALL_OLD"} if found["shown"] else {}
+        store.table(table)
+    kwargs["TableName"] = table
+    return operation, {name: value for name, value in kwargs.items() if value != {}}
 
 
 def _expression(said: str, parameters: Iterator[Any], kwargs: dict[str, Any]) -> str:
@@ -576,11 +501,11 @@ def _expression(said: str, parameters: Iterator[Any], kwargs: dict[str, Any]) ->
 
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _MOST_PARTS: Final = 2
-_first: Final = itemgetter(0)
+_UNSUPPORTED: Final = "Query key condition not supported"
 
 
-def _unsupported() -> Refusal:
-    return invalid("Query key condition not supported")
+def _range_value(place: Place) -> Any:
+    return place[2][0]
 
 
 class _KeyCondition:
@@ -590,7 +515,7 @@ class _KeyCondition:
         self._condition = condition
         self._types = types
         root = condition.root
-        parts = root.parts if isinstance(root, And) else (root,)
+        parts = root.operands if isinstance(root, Test) and root.name == "AND" else (root,)
         by_name = dict[str, tuple[str, list[Any]]]()
         for part in parts:
             name, demand = self._read(part)
@@ -603,55 +528,51 @@ class _KeyCondition:
         if not sign:
             raise invalid(f"Query condition missed key schema element: {schema.hash}")
         if sign != "=":
-            raise _unsupported()
+            raise invalid(_UNSUPPORTED)
         self.hash_value: Any = values[0]
         self._range = None if schema.range is None else by_name.pop(schema.range, None)
         if by_name:
             missed = schema.range or next(iter(by_name))
             raise invalid(f"Query condition missed key schema element: {missed}")
 
-    def bounds(self, order: list[Key]) -> tuple[int, int]:
-        """Return where the items in question begin and end among all with this hash value."""
+    def bounds(self, order: list[Place], first: int, last: int) -> tuple[int, int]:
+        """Return where the items in question begin and end among those with this hash value, from `first` to `last`."""
         if self._range is None:
-            return 0, len(order)
+            return first, last
         sign, values = self._range
         low, high = values[0], values[-1]
+        below = bisect_left(order, low, first, last, key=_range_value)
         if sign == "begins_with":
             length = len(low)
-            first = bisect_left(order, low, key=_first)
-            return first, bisect_right(order, low, lo=first, key=lambda sort: sort[0][:length])
-        below, up_to = bisect_left(order, low, key=_first), bisect_right(order, high, key=_first)
+            return below, bisect_right(order, low, below, last, key=lambda place: _range_value(place)[:length])
+        up_to = bisect_right(order, high, first, last, key=_range_value)
         return {
             "=": (below, up_to),
             "BETWEEN": (below, up_to),
-            "<": (0, below),
-            "<=": (0, up_to),
-            ">": (up_to, len(order)),
-            ">=": (below, len(order)),
+            "<": (first, below),
+            "<=": (first, up_to),
+            ">": (up_to, last),
+            ">=": (below, last),
         }[sign]
 
-    def _read(self, part: Condition) -> tuple[str, tuple[str, list[Any]]]:
+    def _read(self, part: Operand) -> tuple[str, tuple[str, list[Any]]]:
         if not isinstance(part, Test) or part.name not in {*_MIRRORED, "BETWEEN", "begins_with"}:
             raise invalid("Invalid operator used in KeyConditionExpression")
         sign, (path, *literals) = part.name, part.operands
         if sign in _MIRRORED and isinstance(literals[0], Path):
-            return self._demand(literals[0], _MIRRORED[sign], path)
-        return self._demand(path, sign, *literals)
-
-    def _demand(self, path: Operand, sign: str, *literals: Operand) -> tuple[str, tuple[str, list[Any]]]:
-        if not isinstance(path, Path) or not all(isinstance(literal, Literal) for literal in literals):
-            raise _unsupported()
+            sign, path, literals = _MIRRORED[sign], literals[0], [path]
+        if not isinstance(path, Path):
+            raise invalid(_UNSUPPORTED)
+        values = [self._condition.values[literal.name] for literal in literals if isinstance(literal, Literal)]
+        if len(values) < len(literals):
+            raise invalid(_UNSUPPORTED)
         first, *nested = path.resolve(self._condition.names)
         if nested:
             raise invalid("KeyConditionExpressions cannot have conditions on nested attributes")
         name = str(first)
-        return name, (sign, [self._value(name, literal) for literal in literals])
-
-    def _value(self, name: str, literal: Operand) -> Any:
-        value = self._condition.values[literal.name] if isinstance(literal, Literal) else {}
-        if name in self._types and self._types[name] not in value:
+        if name in self._types and not all(self._types[name] in value for value in values):
             raise invalid_value("Condition parameter type does not match schema type")
-        return comparable(value)
+        return name, (sign, [comparable(value) for value in values])
 
 
 # Requests about many items: Query and Scan.
@@ -751,8 +672,8 @@ def query(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
     reader.check_filter()
     start = None
     if "ExclusiveStartKey" in request:
-        hash_value, start = reader.table.place_of_start(reader.view, request["ExclusiveStartKey"])
-        if hash_value != keys.hash_value:
+        start = reader.table.place_of_start(reader.view, request["ExclusiveStartKey"])
+        if start[1] != keys.hash_value:
             raise invalid("The provided starting key is outside query boundaries based on provided conditions")
     forward = request.get("ScanIndexForward") is not False
     return reader.page(reader.view.query(keys.hash_value, keys.bounds, start, forward=forward))

@@ -11,7 +11,14 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._core.dynamodb import LARGEST_ITEM, LARGEST_KEYS
+from pynamo_locking._core.dynamodb import (
+    CANCELLED,
+    CONDITION_FAILED,
+    LARGEST_ITEM,
+    LARGEST_KEYS,
+    NO_TABLE,
+    TABLE_EXISTS,
+)
 from pynamo_locking._expressions.values import (
     Item,
     Refusal,
@@ -32,10 +39,6 @@ if TYPE_CHECKING:
 # The refusals of operations, in DynamoDB's words.
 
 
-CONDITION_FAILED = "ConditionalCheckFailedException"
-CANCELLED = "TransactionCanceledException"
-NOT_FOUND = "ResourceNotFoundException"
-IN_USE = "ResourceInUseException"
 MISMATCH = "IdempotentParameterMismatchException"
 
 
@@ -43,10 +46,6 @@ def condition_failed(item: Mapping[str, Any] | None) -> Refusal:
     """Return the refusal of a write whose condition is false, with the stored item if it was asked for."""
     details = {} if item is None else {"Item": item}
     return Refusal(CONDITION_FAILED, "The conditional request failed", **details)
-
-
-def no_such_table() -> Refusal:
-    return Refusal(NOT_FOUND, "Requested resource not found")
 
 
 def unfit(name: str, constraint: str, value: object = None) -> Refusal:
@@ -66,7 +65,6 @@ def reason(refusal: Refusal | None) -> dict[str, Any]:
 
 
 def cancelled(reasons: Sequence[Mapping[str, Any]]) -> Refusal:
-    """Return the refusal of a transaction, with a reason for each action."""
     codes = ", ".join(each["Code"] for each in reasons)
     message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
     return Refusal(CANCELLED, message, Message=message, CancellationReasons=list(reasons))
@@ -77,8 +75,8 @@ def cancelled(reasons: Sequence[Mapping[str, Any]]) -> Refusal:
 
 #: The hash and range value of an item, in a form that sorts; the hash value alone without a range key.
 Key = tuple[Any, ...]
-#: Where an item stands in a view: its hash value there, and what it is sorted by among its equals.
-Place = tuple[Any, Key]
+#: Where an item stands in a view: its hash value there, scattered and as it is, and what its equals are sorted by.
+Place = tuple[int, Any, Key]
 
 _HASHES: Final = 1 << 32
 
@@ -103,16 +101,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Both names, or the one."""
         return (self.hash,) if self.range is None else (self.hash, self.range)
-
-
-@dataclass
-class _Partition:
-    """The items of one hash value: by what they are sorted by, and this in order."""
-
-    records: dict[Key, Record]
-    order: list[Key]
 
 
 class View:
@@ -128,12 +117,11 @@ class View:
         self.name = name
         self.is_local = is_local
         self.attributes = attributes
-        self._partitions: dict[Any, _Partition] = {}
-        self._hashes: list[tuple[int, Any]] = []  # the partitions, scattered as DynamoDB does
+        self._records: dict[Place, Record] = {}
+        self._order: list[Place] = []
 
     def get(self, key: Key) -> Record | None:
-        partition = self._partitions.get(key[0])
-        return None if partition is None else partition.records.get(key[1:])
+        return self._records.get(_scattered_place(key))
 
     def image(self, item: Item) -> Item:
         """Return what the view has of an item."""
@@ -143,83 +131,73 @@ class View:
 
     def place(self, record: Record) -> Place | None:
         """Return where an item stands; None if an index leaves it out, for want of a key attribute."""
+        is_there = self.name is None or all(name in record.item for name in self.schema.names)
+        return self.place_of(record.key, record.item) if is_there else None
+
+    def place_of(self, key: Key, item: Item) -> Place:
+        """Return the place of an item with all key attributes."""
         if self.name is None:
-            return record.key[0], record.key[1:]
-        values = [record.item.get(name) for name in self.schema.names]
-        if None in values:
-            return None
-        hash_value, *range_value = [comparable(value) for value in values if value is not None]
-        return hash_value, (*range_value, *record.key)
+            return _scattered_place(key)
+        return _scattered_place((*[comparable(item[name]) for name in self.schema.names], *key))
 
     def replace(self, old: Record | None, new: Record | None) -> bool:
         """Put an item in the place of its predecessor; None for none. Tell whether that changed the view."""
         before = None if old is None else self.place(old)
         after = None if new is None else self.place(new)
         if before is not None and before != after:
-            self._remove(before)
+            del self._records[before]
+            del self._order[bisect_left(self._order, before)]
         if after is not None and new is not None:
-            self._insert(after, new, is_new=before != after)
+            if before != after:
+                insort(self._order, after)
+            self._records[after] = new
         return before != after or (after is not None and self.name is not None and self._differ(old, new))
 
     def _differ(self, old: Record | None, new: Record | None) -> bool:
         return old is None or new is None or self.image(old.item) != self.image(new.item)
 
-    def _insert(self, place: Place, record: Record, *, is_new: bool) -> None:
-        hash_value, sort = place
-        partition = self._partitions.get(hash_value)
-        if partition is None:
-            partition = self._partitions[hash_value] = _Partition({}, [])
-            insort(self._hashes, (scattered(hash_value), hash_value))
-        if is_new:
-            insort(partition.order, sort)
-        partition.records[sort] = record
-
-    def _remove(self, place: Place) -> None:
-        hash_value, sort = place
-        partition = self._partitions[hash_value]
-        del partition.records[sort]
-        del partition.order[bisect_left(partition.order, sort)]
-        if not partition.order:
-            del self._partitions[hash_value]
-            del self._hashes[bisect_left(self._hashes, (scattered(hash_value), hash_value))]
-
     def query(
-        self, hash_value: Any, bounds: Callable[[list[Key]], tuple[int, int]], start: Key | None, *, forward: bool
+        self,
+        hash_value: Any,
+        bounds: Callable[[list[Place], int, int], tuple[int, int]],
+        start: Place | None,
+        *,
+        forward: bool,
     ) -> Iterator[Record]:
         """Return the items of one hash value in order, after `start`, where the last page ended.
 
         `bounds` gives the places in the sorted items at which those in question begin and end.
         """
-        partition = self._partitions.get(hash_value, _Partition({}, []))
-        first, last = bounds(partition.order)
+        here = scattered(hash_value), hash_value
+        end = bisect_right(self._order, here, key=lambda place: place[:2])
+        first, last = bounds(self._order, bisect_left(self._order, (*here, ())), end)
         if start is not None and forward:
-            first = max(first, bisect_right(partition.order, start))
+            first = max(first, bisect_right(self._order, start))
         elif start is not None:
-            last = min(last, bisect_left(partition.order, start))
+            last = min(last, bisect_left(self._order, start))
         places = range(first, last) if forward else range(last - 1, first - 1, -1)
-        return (partition.records[partition.order[place]] for place in places)
+        return (self._records[self._order[place]] for place in places)
 
     def scan(self, start: Place | None, segment: int, segments: int) -> Iterator[Record]:
         """Return the items of a segment after `start`, where the last page ended. Their order never changes."""
-        begin = 0 if start is None else bisect_left(self._hashes, (scattered(start[0]), start[0]))
-        for hashed, hash_value in self._hashes[begin:]:
-            if hashed * segments // _HASHES != segment:
-                continue
-            partition = self._partitions[hash_value]
-            is_first = start is not None and hash_value == start[0]
-            first = bisect_right(partition.order, start[1]) if is_first and start is not None else 0
-            for sort in partition.order[first:]:
-                yield partition.records[sort]
+        first, last = (bisect_left(self._order, (-(-each * _HASHES // segments),)) for each in (segment, segment + 1))
+        if start is not None:
+            first = max(first, bisect_right(self._order, start))
+        return (self._records[place] for place in self._order[first:last])
 
     def __len__(self) -> int:
-        return sum(len(partition.order) for partition in self._partitions.values())
+        return len(self._records)
 
     def sizes(self) -> int:
-        return sum(record.size for partition in self._partitions.values() for record in partition.records.values())
+        return sum(record.size for record in self._records.values())
+
+
+def _scattered_place(values: Key) -> Place:
+    return scattered(values[0]), values[0], values[1:]
 
 
 def scattered(hash_value: Any) -> int:
-    """Return a number for a hash value that looks random and is the same in every process."""
+    """Return a number for a hash value that looks random, as DynamoDB's, and is the same in every process."""
     if isinstance(hash_value, Decimal):
         hash_value = str(hash_value.normalize())
     return zlib.crc32(hash_value if isinstance(hash_value, bytes) else hash_value.encode())
@@ -250,15 +228,11 @@ class Table:
         }
 
     def view(self, index: str | None) -> View:
-        """Return the table's own order, or an index."""
         if index is None:
             return self.primary
         if index not in self.indexes:
             raise invalid(f"The table does not have the specified index: {index}")
         return self.indexes[index]
-
-    def key_of_request(self, given: Mapping[str, Mapping[str, Any]]) -> Key:
-        return self.read_key(given)[0]
 
     def read_key(self, given: Mapping[str, Mapping[str, Any]]) -> tuple[Key, Item]:
         """Return the key that a request names, in the form that sorts and as it is stored."""
@@ -274,7 +248,6 @@ class Table:
         return tuple([comparable(value) for value in stored.values()]), stored
 
     def key_of_item(self, item: Item) -> Key:
-        """Return the key of an item that is to be stored."""
         for name in self.schema.names:
             if name not in item:
                 raise invalid_value(f"Missing the key {name} in the item")
@@ -297,7 +270,6 @@ class Table:
             raise invalid_value("Aggregated size of all range keys has exceeded the size limit of 1024 bytes")
 
     def record(self, key: Key, item: Item, *, updated: bool = False) -> Record:
-        """Return an item in the form in which it is stored."""
         for index in self.indexes.values():
             for name in index.schema.names:
                 if name in item:
@@ -330,16 +302,11 @@ class Table:
 
     def place_of_start(self, view: View, given: Mapping[str, Mapping[str, Any]]) -> Place:
         """Return where a page that ended with this key ended."""
-        names = dict.fromkeys((*self.schema.names, *view.schema.names))
-        if given.keys() != names.keys():
+        item = {name: canonical(value) for name, value in given.items()}
+        names = {*self.schema.names, *view.schema.names}
+        if item.keys() != names or not all(self.types[name] in item[name] for name in names):
             raise invalid("The provided starting key is invalid")
-        item = {name: canonical(given[name]) for name in names}
-        place = None
-        if all(self.types[name] in item[name] for name in names):
-            place = view.place(Record(tuple([comparable(item[name]) for name in self.schema.names]), item))
-        if place is None:
-            raise invalid("The provided starting key is invalid")
-        return place
+        return view.place_of(tuple([comparable(item[name]) for name in self.schema.names]), item)
 
     def last_key(self, view: View, record: Record) -> Item:
         """Return the key that the next page begins after."""
@@ -373,13 +340,12 @@ class Store:
         # An ARN ends with the table's name.
         table = self.tables.get(name) or self.tables.get(name.rpartition(":table/")[2])
         if table is None:
-            raise no_such_table()
+            raise Refusal(NO_TABLE, "Requested resource not found")
         return table
 
     def table_itself(self, name: str) -> Table:
-        """Return a table that a request is about."""
         if name not in self.tables:
-            raise Refusal(NOT_FOUND, f"Requested resource not found: Table: {name} not found")
+            raise Refusal(NO_TABLE, f"Requested resource not found: Table: {name} not found")
         return self.tables[name]
 
 
@@ -405,7 +371,7 @@ def create_table(store: Store, request: Mapping[str, Any]) -> dict[str, Any]:
         constraint = "satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have a length of 3 to 255"
         raise unfit("tableName", constraint, name)
     if name in store.tables:
-        raise Refusal(IN_USE, f"Table already exists: {name}")
+        raise Refusal(TABLE_EXISTS, f"Table already exists: {name}")
     _check_keys(request)
     description = {key: deepcopy(request[key]) for key in _KEPT if request.get(key)}
     description["CreationDateTime"] = datetime.fromtimestamp(store.time_ms() / 1000, timezone.utc)

@@ -6,9 +6,10 @@ import contextvars
 import math
 import threading
 import time
+from contextlib import ExitStack
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import Self
 
@@ -128,15 +129,12 @@ class Timeline:
 
     # For those that wake them
 
-    def tell(self, place: object, limit: int | None = None) -> Sleeper | None:
-        """Wake the threads that wait at a place, in the order of their arrival; return the last one woken."""
-        woken = None
+    def tell(self, place: object, limit: int | None = None) -> None:
+        """Wake the threads that wait at a place, in the order of their arrival."""
         with self._guard:
             for sleeper in [s for s in self._sleepers if s.place is place][:limit]:
                 sleeper.was_told = True
                 self._wake(sleeper)
-                woken = sleeper
-        return woken
 
     def jump(self, seconds: float) -> None:
         """Move time, and wake every thread whose moment has come by then, all at the new moment."""
@@ -269,40 +267,29 @@ class Mutex:
     """As `threading.RLock`, on a timeline. Its owner may sleep there, and threads that wait do not hold up time."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._inside = threading.RLock()
+        self._free = Condition(timeline)
         self._owner: threading.Thread | None = None
         self._depth = 0
 
     def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - as threading has it
         """Acquire the mutex; return whether it was acquired."""
         thread = threading.current_thread()
-        with self._inside:
-            if self._owner in (None, thread):
-                self._owner = thread
-                self._depth += 1
-                return True
-            if not blocking:
-                return False
-            sleeper = self._timeline.fall_asleep(self, None)
-        try:
-            self._timeline.sleep_on(sleeper)
-        except BaseException:
-            with self._inside:
-                if self._owner is thread:
-                    self.release()
-            raise
-        return True  # `release` has made this thread the owner
+        with self._free:
+            while self._owner not in (None, thread):
+                if not blocking:
+                    return False
+                self._free.wait()
+            self._owner = thread
+            self._depth += 1
+        return True
 
     def release(self) -> None:
-        """Release the mutex; the thread that has waited longest is its next owner."""
-        with self._inside:
+        """Release the mutex, and wake the thread that has waited longest."""
+        with self._free:
             self._depth -= 1
-            if self._depth:
-                return
-            heir = self._timeline.tell(self, 1)
-            self._owner = None if heir is None else heir.thread
-            self._depth = 0 if heir is None else 1
+            if not self._depth:
+                self._owner = None
+                self._free.notify()
 
     def __enter__(self) -> None:
         self.acquire()
@@ -455,25 +442,24 @@ class VirtualClock:
         self._origin = math.ceil(self._before.monotonic() * 1024) / 1024
         self._timeline = Timeline(runtime.Runtime(), auto_jump=auto_jump)
         self._world: _VirtualRuntime | None = None
-        self._hearts = _Hearts()
+        self._ends = ExitStack()
 
     def __enter__(self) -> Self:
         if self._world is not None or isinstance(runtime.current, _VirtualRuntime):
             raise ConfigurationError("one VirtualClock at a time, and each once: leave the open block first")
         self._before = runtime.current
         self._world = _VirtualRuntime(self, self._timeline, self._before)
+        self._ends.callback(runtime.install, self._before)
         runtime.install(self._world)
-        self._hearts.take_over()
-        self._local_queues, local_queue.local_queues = local_queue.local_queues, _LocalQueues()
+        mine = (heartbeat, "heartbeat_thread", _Hearts()), (local_queue, "local_queues", _LocalQueues())
+        for module, name, of_each_process in mine:
+            self._ends.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, of_each_process)
+        self._ends.callback(self._timeline.close)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        try:
-            self._timeline.close()
-        finally:
-            local_queue.local_queues = self._local_queues
-            self._hearts.give_back()
-            runtime.install(self._before)
+        self._ends.close()
 
     @property
     def auto_jump(self) -> bool:
@@ -646,17 +632,9 @@ class _VirtualRuntime(runtime.Runtime):
 class _Hearts:
     """Replaces the heart of this process: by one for each virtual process, so that their clocks do not mix."""
 
-    _former = heartbeat.heartbeat_thread
-
     def __init__(self) -> None:
         self._by_view: dict[ClockView | None, HeartbeatThread] = {}
         self._guard = runtime.Runtime().mutex()
-
-    def take_over(self) -> None:
-        self._former, heartbeat.heartbeat_thread = heartbeat.heartbeat_thread, cast("HeartbeatThread", self)
-
-    def give_back(self) -> None:
-        heartbeat.heartbeat_thread = self._former
 
     def add(self, own: HeldEntry) -> None:
         self._mine().add(own)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, Final
 from weakref import WeakSet
 
+from botocore import xform_name
 from botocore.exceptions import ClientError
 from botocore.hooks import HierarchicalEmitter
 from pynamodb.connection.base import Connection
@@ -42,18 +43,6 @@ def client_error(operation: str, code: str, message: str, details: dict[str, Any
 def response_metadata(status: int) -> dict[str, Any]:
     """Return what botocore adds to every response."""
     return {"RequestId": "memory", "HTTPStatusCode": status, "HTTPHeaders": {}, "RetryAttempts": 0}
-
-
-class Meta:
-    """As much of ``client.meta`` as PynamoDB and this package use.
-
-    The in-memory database raises none of botocore's events by itself; a test that plays botocore's retries can.
-    """
-
-    def __init__(self) -> None:
-        self.endpoint_url = "memory://dynamodb"
-        self.region_name = "memory"
-        self.events: Any = HierarchicalEmitter()
 
 
 class Exceptions:
@@ -129,7 +118,7 @@ def check_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
 # A DynamoDB in this process, for tests that take microseconds a request.
 
 
-_METHODS: Final = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): name for name in _OPERATIONS}
+_METHODS: Final = {xform_name(name): name for name in _OPERATIONS}
 
 #: The database whose ``with`` block is open; there is one process-wide seam, so there is one.
 _in_use: list[MemoryDynamoDB] = []
@@ -268,7 +257,10 @@ class MemoryClient:
 
     def __init__(self, database: MemoryDynamoDB) -> None:
         self.exceptions: Exceptions = database.exceptions
-        self.meta: Meta = Meta()
+        #: None of botocore's events is raised by this client itself; a test that plays botocore's retries can.
+        self.meta: Any = SimpleNamespace(
+            endpoint_url="memory://dynamodb", region_name="memory", events=HierarchicalEmitter()
+        )
         self._database = database
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from django.http import JsonResponse
 from django.utils.cache import get_conditional_response
-from pynamodb.models import Model
 
 from pynamo_locking._facade import tables
 from pynamo_locking.contrib import _frameworks
-from pynamo_locking.contrib._frameworks import etag
+from pynamo_locking.contrib._frameworks import etag, if_match
 from pynamo_locking.contrib.django import apps
 
-__all__ = ["conditional", "etag", "health", "if_match"]
+if TYPE_CHECKING:
+    from pynamodb.models import Model
 
-_M = TypeVar("_M", bound=Model)
+__all__ = ["conditional", "etag", "health", "if_match"]
 
 #: How many seconds a connection may take, and again the response.
 _PATIENCE: Final = 1.0
@@ -33,29 +33,6 @@ def conditional(request: Any, response: Any, item: Model) -> Any:
     if request.method not in ("GET", "HEAD"):
         return response  # If-Match is compared by the write, which has happened
     return get_conditional_response(request, etag=response["ETag"], response=response)
-
-
-def if_match(request: Any, item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
-    """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
-
-    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
-    is answered by 412.
-
-    Args:
-        request: the request with the header.
-        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
-            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
-            enough to `update` or `delete` it; to `save` it, set all its attributes.
-        hash_key: with a model.
-        range_key: with a model.
-
-    Raises:
-        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
-        StaleVersion: it names another version, or there is no such item.
-        ConfigurationError: the model has no version.
-    """
-    found: _M = _frameworks.if_match(request.META, item, hash_key, range_key)
-    return found
 
 
 def health(_request: Any) -> Any:

@@ -207,7 +207,7 @@ class Native:
             self.pending[transaction.request.places[number]] = transaction
         del transaction.unprepared[0]
         if not transaction.unprepared:
-            check_size(transaction.changes.values())
+            check_size(change.new for change in transaction.changes.values())
             self._listener.decided(transaction.request)
 
     def _try(self, transaction: Transaction, number: int) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _places_of(store: Store, kwargs: dict[str, Any]) -> Iterator[Place]:
         if "Item" in action:
             yield Place(table.name, table.key_of_item(action["Item"]))
         elif "Key" in action:
-            yield Place(table.name, table.key_of_request(action["Key"]))
+            yield Place(table.name, table.read_key(action["Key"])[0])
 
 
 def _actions_of(kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -355,7 +355,7 @@ def test_mutexes_are_handed_on_in_order(clock):
     joins = []
     for number in range(3):
         joins.append(start(lambda number=number: take(number)))
-        until(lambda number=number: len([s for s in clock._timeline._sleepers if s.place is mutex]) > number)
+        until(lambda number=number: len([s for s in clock._timeline._sleepers if s.place is mutex._free]) > number)
     assert in_thread(lambda: mutex.acquire(blocking=False)) is False
     mutex.release()
     assert order == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -35,31 +34,13 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """Do it."""
         try:
-            self._do(options, apps.models())
+            self.stdout.write(_frameworks.performed(apps.models(), options["action"], options, _agrees))
         except (LockingError, PynamoDBException) as error:
             raise CommandError(str(error)) from error
-
-    def _do(self, options: dict[str, Any], models: list[Any]) -> None:
-        if options["action"] == "break":
-            self._break(models, options["model"], options["key"], options["ticket"], is_sure=options["yes"])
-            return
-        is_list = options["action"] == "list"
-        rows = (
-            list(_frameworks.listed(models)) if is_list else _frameworks.shown(models, options["model"], options["key"])
-        )
-        self.stdout.write(json.dumps(rows) if options["is_json"] else _frameworks.table(rows))
-
-    def _break(self, models: list[Any], model: str, key: list[str], ticket: int, *, is_sure: bool) -> None:
-        question = f"Remove ticket {ticket} from the lock of {model} {'/'.join(key)}? [y/N] "
-        if not is_sure and not _agrees(question):
-            raise CommandError("Nothing was done.")
-        if not _frameworks.broken(models, model, key, ticket):
-            raise CommandError(f"Ticket {ticket} is not in that queue (any more).")
-        self.stdout.write(f"Ticket {ticket} is gone.")
 
 
 def _agrees(question: str) -> bool:
     try:
-        return input(question).strip().lower() in ("y", "yes")
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:  # no person can answer
         return False
