@@ -479,13 +479,13 @@ def check_current(item: Model, error: type[PynamoDBException]) -> None:
         raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
 
 
-def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
+def stale(item: Model, error: type[PynamoDBException], why: str, stored: Known | None = None) -> Exception:
     """Return the error for an instance that is known to be stale without a request."""
-    version = known_state(item).version
+    known = known_state(item)
     refused: Exception = also(StaleVersion, error)(
         f"this {type(item).__name__} {why}",
-        expected=version,
-        actual=version,
+        expected=known.version,
+        actual=(stored or known).version,
         cause=responses.condition_failed(error, "the copy is older than its version", item.Meta.table_name),
     )
     return refused

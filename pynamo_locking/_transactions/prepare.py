@@ -122,7 +122,7 @@ class IntentWrite:
         write, held, intent = self.member.final(), self.held, lock_record.stored_intent(self.intent)
         clause = protocol.SET_INTENT if self.has_document else protocol.SET_INTENT_AND_LOCK
         given = {**self.row.names, ":intent": intent, ":map": {"M": {lock_record.TX: intent}}}
-        condition = self.member.change.condition if self.intent.is_placeholder else write.condition
+        condition = self.member.condition if self.intent.is_placeholder else write.condition
         if self.intent.is_placeholder:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
