@@ -336,14 +336,9 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
     return WrittenBy(_version_of(item), write_id, left)
 
 
-def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
+def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None, **more: Any) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    _change(item, written_by=_written_by(item, write_id, names))
-
-
-def note_expected(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
-    """Note the same of the write that was expected."""
-    _change(item, written_by=_written_by(item, write_id, names), expected=None)
+    _change(item, written_by=_written_by(item, write_id, names), **more)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:

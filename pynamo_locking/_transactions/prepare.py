@@ -398,7 +398,7 @@ class IntentWriter:
         left = one.waits_until - now
         if left <= 0:
             one.is_contended = True
-            raise write.locked_out(one.row, state, TransactWriteError)
+            raise write.locked_by(one.row, state.entries[0], TransactWriteError)
         self._pulse()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
@@ -452,11 +452,8 @@ class _IntentWork(Work):
         connection = intents[0].row.connection if pending is None else pending.connection
         super().__init__(connection, resolver=writer.resolver())
         self.writer, self.pending, self.is_transaction = writer, pending, pending is not None
-        self.intents, self.label, self.in_doubt = (
-            [_IntentRow(writer, one) for one in intents],
-            intents[0].row.label,
-            False,
-        )
+        self.intents = [_IntentRow(writer, one) for one in intents]
+        self.label, self.in_doubt = intents[0].row.label, False
 
     @override
     def rows(self, how: Next | None) -> Sequence[RowWrite]:
