@@ -243,8 +243,8 @@ MISTAKES: Final = (
     Mistake(
         "a savepoint keeps a condition",
         "_transactions/item.py",
-        "self.change, self.item = Change(self.base), self._first",
-        "self.change, self.item = Change(self.base, condition=self.change.condition), self._first",
+        "self._forget_change()\n        self.item",
+        "kept = self.condition\n        self._forget_change()\n        self.condition = kept\n        self.item",
         "transactions/test_copies.py::test_a_rollback_to_a_savepoint_forgets_the_condition_of_a_write",
     ),
     Mistake(

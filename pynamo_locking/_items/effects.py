@@ -65,11 +65,6 @@ def size_of(image: Image) -> int:
     return item_size(canonical_item(image))
 
 
-def rough_size_of(image: Image) -> int:
-    """Return about the size of an item, in a third of the time: numbers count as they are spelled."""
-    return item_size(image)
-
-
 def key_rules(model: type[Model]) -> tuple[KeyRule, ...]:
     """Return the key attributes of a table and of all its indexes, those of other classes of the table included."""
     schema = schema_of(model)

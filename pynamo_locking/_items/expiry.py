@@ -161,12 +161,6 @@ def date(kwargs: Mapping[str, Any], second: int | None = None) -> int | None:
     return second
 
 
-def date_now(action: Mapping[str, Any]) -> None:
-    """Set the time of a transaction's action, such as ``{"Put": {...}}``, before it is first sent."""
-    for kwargs in action.values():
-        date(kwargs)
-
-
 def alive(name: str) -> Condition:
     """Return the condition that an item has not expired when the request is made.
 

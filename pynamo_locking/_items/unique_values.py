@@ -103,12 +103,6 @@ def _wrong(model: type[Model], what: str) -> ConfigurationError:
     return ConfigurationError(f"Meta.unique of {model.__name__} {what}.")
 
 
-def scope_of(model: type[Model]) -> str:
-    """Return what the names of a model's rows begin with: ``Meta.unique_scope``, or the name of its table."""
-    scope: str = getattr(model.Meta, "unique_scope", None) or model.Meta.table_name
-    return scope
-
-
 def held(model: type[Model], image: Mapping[str, Any]) -> dict[str, Value]:
     """Return the unique values in an image, by the names of their rows. A combination with a missing part is none."""
     unique, found = unique_of(model), dict[str, Value]()
@@ -125,7 +119,8 @@ def held(model: type[Model], image: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _named(model: type[Model], group: tuple[str, ...]) -> str:
-    return f"{scope_of(model)}#{'+'.join(model.get_attributes()[name].attr_name for name in group)}"
+    scope = getattr(model.Meta, "unique_scope", None) or model.Meta.table_name
+    return f"{scope}#{'+'.join(model.get_attributes()[name].attr_name for name in group)}"
 
 
 def prefix_of(model: type[Model], group: tuple[str, ...]) -> str:

@@ -336,14 +336,9 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
     return WrittenBy(_version_of(item), write_id, left)
 
 
-def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
+def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None, **more: Any) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    _change(item, written_by=_written_by(item, write_id, names))
-
-
-def note_expected(item: Model, write_id: str | None, names: Iterable[str] | None) -> None:
-    """Note the same of the write that was expected."""
-    _change(item, written_by=_written_by(item, write_id, names), expected=None)
+    _change(item, written_by=_written_by(item, write_id, names), **more)
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
@@ -479,13 +474,13 @@ def check_current(item: Model, error: type[PynamoDBException]) -> None:
         raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
 
 
-def stale(item: Model, error: type[PynamoDBException], why: str) -> Exception:
+def stale(item: Model, error: type[PynamoDBException], why: str, stored: Known | None = None) -> Exception:
     """Return the error for an instance that is known to be stale without a request."""
-    version = known_state(item).version
+    known = known_state(item)
     refused: Exception = also(StaleVersion, error)(
         f"this {type(item).__name__} {why}",
-        expected=version,
-        actual=version,
+        expected=known.version,
+        actual=(stored or known).version,
         cause=responses.condition_failed(error, "the copy is older than its version", item.Meta.table_name),
     )
     return refused

@@ -71,9 +71,6 @@ class QueuedChange(Generic[G]):
     """One caller's change of one item.
 
     Args:
-        model: of the item.
-        key: its hash key and its range key.
-        function: changes an instance.
         attempts: how many refusals end it.
         create: whether to begin with a new instance if there is no item.
         consistent_read: whether the first read must be consistent.
@@ -246,7 +243,7 @@ class CombiningQueue(Generic[G]):
         """Return the item with the changes of all functions that do not raise; tell the others what they raised."""
         for change in taken:
             try:
-                item = self._changed(self._begun(change) if item is None else item, change)
+                item = self._changed(item, change)
             except KeyboardInterrupt:  # not of the function
                 raise
             except BaseException as error:  # noqa: BLE001 - raised again in its caller
@@ -255,14 +252,12 @@ class CombiningQueue(Generic[G]):
                 raise ConfigurationError("a function has forked: its change is made by the parent process.")
         return item
 
-    def _begun(self, change: QueuedChange[G]) -> G:
-        """Return a new instance of an item that does not exist."""
-        if not change.create:
-            raise self._model.DoesNotExist("There is no such item.")
-        return self._model(*self._key)
-
-    def _changed(self, item: G, change: QueuedChange[G]) -> G:
+    def _changed(self, item: G | None, change: QueuedChange[G]) -> G:
         """Return a copy of an item with one more change. No function keeps an instance that another one changes."""
+        if item is None:
+            if not change.create:
+                raise self._model.DoesNotExist("There is no such item.")
+            item = self._model(*self._key)
         mine = copy.deepcopy(item)
         change.apply(mine)
         if any(getattr(mine, name) != getattr(item, name) for name in self._fixed):

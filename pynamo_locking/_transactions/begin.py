@@ -21,8 +21,8 @@ from pynamo_locking._models.mixins import LockableMixin
 from pynamo_locking._models.writes import open_here
 from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking._transactions.options import TransactionKeywords
-from pynamo_locking._transactions.transaction import Transaction, items_of
-from pynamo_locking._writes.write import locked_out
+from pynamo_locking._transactions.transaction import Transaction, items_of, next_attempt
+from pynamo_locking._writes.write import locked_by
 from pynamo_locking.exceptions import (
     ItemLocked,
     LockLost,
@@ -280,7 +280,7 @@ class RetryLoop:
         is_last = self._number == self._most
         for member, _ in () if is_last or self.begun._is_over else self._newly_contended():
             if member.row is not None:
-                raise locked_out(member.row, member.row.state(member.stored), TransactWriteError)
+                raise locked_by(member.row, member.row.state(member.stored).entries[0], TransactWriteError)
         return result
 
     def _newly_contended(self) -> list[tuple[TransactionItem, LockableMixin]]:
@@ -330,7 +330,7 @@ class RetryLoop:
     def begin_again(self) -> None:
         """Begin the transaction of the next attempt, with the age of the first."""
         left = max(0.0, self.begun._options.deadline.at - runtime.current.monotonic())
-        self.begun = self.begun._again(Transaction(**{**self._options, "wait": left}))
+        self.begun = next_attempt(self.begun, Transaction(**{**self._options, "wait": left}))
         items_of(self.begun).refused = dict(self._refused)
 
 

@@ -19,7 +19,6 @@ from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, check_actions, error_of_refusal
-from pynamo_locking.exceptions import StaleVersion, also
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -144,42 +143,21 @@ def strict(
 # One item of a transaction: as it is stored, as the transaction sees it, and the one write that results.
 
 
-class Change(NamedTuple):
-    """What a transaction does to an item, and the item as it sees it since. A value: a savepoint keeps an old one.
+#: What a transaction does to an item: what an operation that fails leaves as it was.
+_CHANGE: Final = ("after", "write", "writer", "condition", "is_checked", "pending", "has_values")
 
-    Attributes:
-        after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
-        write: what the commit will do; None if the item is only read.
-        writer: of that write.
-        condition: the callers' conditions.
-        is_checked: whether the stored item must be the one that is known.
-        pending: the actions of an update that was not evaluated yet.
-        has_values: whether the transaction has changed values of the item.
-    """
-
-    after: Image | Unread | None
-    write: Write | None = None
-    writer: Writer | None = None
-    condition: Condition | None = None
-    is_checked: bool = False
-    pending: Sequence[Action] = ()
-    has_values: bool = False
+#: The same, and the instances: what a savepoint goes back to.
+_SAVED: Final = (*_CHANGE, "item", "expected", "_first", "_version", "_is_key")
 
 
 class SavedItem(NamedTuple):
     """An item of a transaction at a savepoint; `values` are those of the instance, now and as they were read."""
 
-    change: Change
-    item: GuardedMixin
+    state: dict[str, Any]
     values: tuple[dict[str, Any], dict[str, Any]]
     is_current: bool
     is_shown: bool
     is_unread: bool
-    is_read: bool
-    first: GuardedMixin
-    version: int | None
-    is_key: bool
-    expected: Condition | None
 
 
 class TransactionItem:
@@ -197,9 +175,15 @@ class TransactionItem:
 
     Attributes:
         before: what is known of the stored item.
-        change: what the transaction does to it. What was read stays read, whatever becomes of the change.
+        after: the item as the transaction sees it; None if the transaction deleted it, or it never existed.
+        write: what the commit will do; None if the item is only read.
+        writer: of that write.
+        condition: the callers' conditions.
+        is_checked: whether the stored item must be the one that is known.
+        pending: the actions of an update that was not evaluated yet.
+        has_values: whether the transaction has changed values of the item.
         expected: the condition that an item which was not read has the unique values that its instance has noted.
-        is_read: whether the transaction relies on the item beyond its own write.
+        is_read: whether the transaction relies on the item beyond its own write; that stays.
         extents: where its writes take place, for locks of ranges; None if the instance shows it.
         came: the stored item, if it was read together with others, for the one that asks for it next.
     """
@@ -220,7 +204,7 @@ class TransactionItem:
         self.identity = ItemKey.of(self.table, key)
         self.base = base
         self.before: Known = versions.known_state(item)
-        self.change = Change(base)
+        self._forget_change()
         self.expected: Condition | None = None
         self.is_read: bool = False
         self._row: LockRow | None = None
@@ -236,28 +220,13 @@ class TransactionItem:
         # dict of values, so an instance with another dict shows nothing of it. All savepoints share this list.
         self._shown: list[tuple[GuardedMixin, dict[str, Any]]] = []
 
-    @property
-    def after(self) -> Image | Unread | None:
-        """The item as the transaction sees it; None if the transaction deleted it, or it never existed."""
-        return self.change.after
-
-    @property
-    def write(self) -> Write | None:
-        """What the commit will do; None if the item is only read."""
-        return self.change.write
-
-    @property
-    def writer(self) -> Writer | None:
-        """The writer of that write."""
-        return self.change.writer
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the stored item must be the one that is known."""
-        return self.change.is_checked
-
-    def _set(self, **changed: Any) -> None:
-        self.change = self.change._replace(**changed)
+    def _forget_change(self) -> None:
+        self.after = self.base
+        self.write: Write | None = None
+        self.writer: Writer | None = None
+        self.condition: Condition | None = None
+        self.is_checked = self.has_values = False
+        self.pending: Sequence[Action] = ()
 
     @property
     def model(self) -> type[GuardedMixin]:
@@ -321,20 +290,15 @@ class TransactionItem:
         known, is_other = versions.known_state(item), item is not self.item
         is_made_anew = self.is_deleted and known == Known()
         if not is_other and not is_made_anew and known.version != self._version:
-            why = "the item is not in the version that was assigned"
-            raise also(StaleVersion, TransactWriteError)(
-                f"this {self.model.__name__} was given version {known.version}, and the transaction knows the item in "
-                f"version {self.before.version}.",
-                expected=known.version,
-                actual=self.before.version,
-                cause=responses.condition_failed(TransactWriteError, why, self.table),
-            )
+            known_here = f"the transaction knows the item in version {self.before.version}"
+            why = f"was given version {known.version}, and {known_here}."
+            raise versions.stale(item, TransactWriteError, why, self.before)
         self._is_key = is_other and known in (Known(), self._given) and known != self.before
         if self._is_key and not (is_made_anew or replaces):
             return  # the instance only names the item; `_operation` refuses it if the operation checks its version
         if is_other and not is_made_anew:
             self.compare(item, is_old=replaces and self.write is not None)
-        if is_made_anew or not self.change.has_values or self.is_deleted:
+        if is_made_anew or not self.has_values or self.is_deleted:
             self.item, self._version, self._is_key = item, known.version, False
 
     def unsaved(self) -> list[str]:
@@ -377,8 +341,7 @@ class TransactionItem:
         """Return the item as the transaction sees it, reading it if necessary; make the instance show it."""
         if isinstance(self.after, Unread):
             self.load()
-            pending = self.change.pending
-            self._set(after=self.base, pending=())
+            pending, self.after, self.pending = self.pending, self.base, ()
             if pending:
                 self._evaluate(pending)
             elif isinstance(self.after, dict):
@@ -389,7 +352,7 @@ class TransactionItem:
             and versions.known_state(self.item).version == self._version
         ):
             # The instance was replaced or refreshed. With another version, old values could be saved under it.
-            self._show(self.after, is_committed=not self.change.has_values)
+            self._show(self.after, is_committed=not self.has_values)
         assert not isinstance(self.after, Unread)  # noqa: S101 - loaded
         return self.after
 
@@ -409,7 +372,7 @@ class TransactionItem:
             after = effects.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
         except values_module.Refusal as refused:
             raise TransactWriteError(f"Failed to update item: {refused}", refused) from refused
-        self._set(after=after)
+        self.after = after
         self._show(after, is_committed=False)
 
     def load(self) -> None:
@@ -443,7 +406,7 @@ class TransactionItem:
         if was_unread:
             self._keep_undeclared()
         self.before = versions.known_of(self.model, self.stored)
-        self._set(is_checked=True)
+        self.is_checked = True
         if self.write.operation is UPDATE:
             self.shown_image()
         self._plan_again()
@@ -452,7 +415,7 @@ class TransactionItem:
         """Keep undeclared attributes of an item that was read after a save that is sent as an update."""
         is_update = self.write is not None and self.write.operation is SAVE and self.write.attributes is None
         if is_update and isinstance(self.after, dict):
-            self._set(after=undeclared(self.item, self.stored) | self.after)
+            self.after = undeclared(self.item, self.stored) | self.after
 
     def rely(self) -> None:
         """Rely on what was read; a write that was to overwrite any stored item now requires this one."""
@@ -464,35 +427,38 @@ class TransactionItem:
         """Rely on the item being the one that is known."""
         self.is_read = True
         if self.write is not None and not self.is_checked:
-            self._set(is_checked=True)
+            self.is_checked = True
             self._plan_again()
 
     def require(self, condition: Condition | None) -> None:
         """Add a condition of the caller."""
         if condition is not None:
-            self._set(condition=conditions.both(self.change.condition, condition))
+            self.condition = conditions.both(self.condition, condition)
 
     def make_optional(self) -> None:
         """Let the transaction continue without the write if its condition is false."""
         if self.write is not None:
-            self._set(write=self.write.but(is_optional=True))
+            self.write = self.write.but(is_optional=True)
 
     @contextlib.contextmanager
     def _operation(self, condition: Condition | None, *, checks: bool) -> Iterator[None]:
         """Add the condition of an operation; restore the previous state if the operation fails."""
         if checks and self._is_key:  # the caller expects the instance to be the stored item
             self.compare(self.item, is_old=True)
-        before = self.change
+        before = self._state(_CHANGE)
         try:
             self.require(condition)
             yield
         except BaseException:
-            self.change = before
+            vars(self).update(before)
             raise
+
+    def _state(self, names: Sequence[str]) -> dict[str, Any]:
+        return {name: vars(self)[name] for name in names}
 
     def save(self, condition: Condition | None, *, checks: bool) -> None:
         """Store the instance as it is now; `StaleVersion` if that would undo changes of the transaction."""
-        if checks and self.change.has_values and not self.is_deleted and not self.is_current:
+        if checks and self.has_values and not self.is_deleted and not self.is_current:
             why = "does not show what the transaction has done to the item: go on with the instance that its get"
             raise versions.stale(self.item, TransactWriteError, f"{why} returns.")
         with self._operation(condition, checks=False):
@@ -501,7 +467,7 @@ class TransactionItem:
             if not isinstance(self.base, Unread) and not isinstance(self.after, Unread):
                 extra = undeclared(self.item, self.after or {})
             self._plan_save(checks=checks, extra=extra, replaces=True)
-            self._set(pending=(), has_values=True)
+            self.pending, self.has_values = (), True
 
     def _know_deleted(self, *, checks: bool) -> None:
         """Read an item deleted by this transaction if an update will write it again: no old attribute must remain."""
@@ -514,17 +480,17 @@ class TransactionItem:
             check_actions(self.item, self._new_writer().protected, actions)
             self._check_if(checks)
             self._update(actions)
-            self._set(has_values=True)
+            self.has_values = True
 
     def _check_if(self, checks: bool) -> None:  # noqa: FBT001
         if not self.is_checked and (self.is_read or checks):
-            self._set(is_checked=True)
+            self.is_checked = True
 
     def _update(self, actions: Sequence[Action]) -> None:
         before = self.write
-        is_first = before is None or (before.operation is UPDATE and not self.change.has_values)
+        is_first = before is None or (before.operation is UPDATE and not self.has_values)
         if is_first and isinstance(self.after, Unread):
-            self._set(pending=list(actions))  # evaluated here only if the caller reads the item; else by DynamoDB
+            self.pending = list(actions)  # evaluated here only if the caller reads the item; else by DynamoDB
             self._plan_update(list(actions))
             return
         if before is not None and not is_first:
@@ -559,9 +525,9 @@ class TransactionItem:
             self._check_if(checks)
             if self.is_checked and self.is_absent:
                 self.load()  # the stored item may have no version
-            self._set(after=None)
+            self.after = None
             if self.is_absent and self.is_checked:
-                self._set(write=None)  # the commit only checks that it is still absent
+                self.write = None  # the commit only checks that it is still absent
                 self.is_read = True
             else:
                 self._plan_delete()
@@ -587,7 +553,7 @@ class TransactionItem:
     def note_lock(self) -> None:
         """Use the lock, acquired after the write was planned, for the write."""
         if self.write is not None:
-            self._set(writer=self._new_writer())
+            self.writer = self._new_writer()
 
     def _plan_save(self, *, checks: bool, extra: Image | None, replaces: bool) -> None:
         """Plan to store the instance as it is now; for `extra` and `replaces` see `complete_save`."""
@@ -595,26 +561,26 @@ class TransactionItem:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
             write = writer.plan_save(
-                self.change.condition,
+                self.condition,
                 checks_version=self.is_checked,
                 error=TransactWriteError,
                 stored=self.stored if self.is_checked else None,
             )
         write, after = complete_save(write, self.stored, extra, replaces=replaces)
-        self._set(write=write, writer=writer, after=after)
+        self.write, self.writer, self.after = write, writer, after
         self._values = self.item.attribute_values
 
     def _plan_update(self, actions: list[Action]) -> None:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
-            write = writer.plan_update(actions, self.change.condition, checks_version=self.is_checked)
-        self._set(write=write, writer=writer)
+            write = writer.plan_update(actions, self.condition, checks_version=self.is_checked)
+        self.write, self.writer = write, writer
 
     def _plan_delete(self) -> None:
         writer = self._new_writer()
         with versions.planned_as(self.item, self.before):
-            write = writer.plan_delete(self.change.condition, checks_version=self.is_checked)
-        self._set(write=write, writer=writer)
+            write = writer.plan_delete(self.condition, checks_version=self.is_checked)
+        self.write, self.writer = write, writer
 
     def _changes(self) -> list[Action]:
         """Return the actions that turn the stored item into the one that the transaction sees."""
@@ -627,13 +593,12 @@ class TransactionItem:
         if self.write.operation is SAVE:
             with versions.planned_as(self.item, self.before):
                 part = versions.part_of(self.item, is_checked=True, token=self._token)
-            self._set(write=saved_again(self.write, part, self.change.condition))
+            self.write = saved_again(self.write, part, self.condition)
         elif self.write.operation is DELETE:
             self._plan_delete()
         else:
             is_unknown = isinstance(self.after, Unread)
-            pending = [*self.change.pending]
-            self._plan_update(pending or ([conditions.nothing()] if is_unknown else self._changes()))
+            self._plan_update([*self.pending] or ([conditions.nothing()] if is_unknown else self._changes()))
 
     def final(self) -> Write:
         """Return the write or check that DynamoDB will do, with all of its conditions."""
@@ -643,7 +608,7 @@ class TransactionItem:
             with versions.planned_as(self.item, self.before):
                 part = versions.part_of(self.item, is_checked=True)
             condition = self._strict(expiry.for_save(self.model, part.condition()), part)
-            return Write(self.item, CHECK, part, conditions.both(self.change.condition, condition))
+            return Write(self.item, CHECK, part, conditions.both(self.condition, condition))
         return write.but(
             condition=conditions.both(self._strict(write.condition, write.part), self.expected),
             claims=None,  # the rows are items of the transaction: see `TransactionItems.take_values`
@@ -665,7 +630,8 @@ class TransactionItem:
     def reset(self) -> None:
         """Forget all operations but the read."""
         self._mark_shown_stale(but=self._first if isinstance(self.base, dict) else None)
-        self.change, self.item = Change(self.base), self._first
+        self._forget_change()
+        self.item = self._first
         if isinstance(self.base, dict):
             self._show(self.base, is_committed=True)
             versions.set_known(self.item, self.before)
@@ -677,25 +643,17 @@ class TransactionItem:
         """Return the present state."""
         item = self.item
         return SavedItem(
-            self.change,
-            item,
+            self._state(_SAVED),
             copy.deepcopy((item.attribute_values, self._seen)),
             is_current=self.is_current,
             is_shown=any(each is item and item.attribute_values is shown for each, shown in self._shown),
             is_unread=isinstance(self.base, Unread),
-            is_read=self.is_read,
-            first=self._first,
-            version=self._version,
-            is_key=self._is_key,
-            expected=self.expected,
         )
 
     def restore(self, saved: SavedItem) -> None:
         """Go back to a state. What was read since is still relied on."""
-        item = saved.item
-        self.change, self.item, self.expected = saved.change, item, saved.expected
-        self.is_read = self.is_read or saved.is_read
-        self._first, self._version, self._is_key = saved.first, saved.version, saved.is_key
+        vars(self).update(saved.state)
+        item = self.item
         if saved.is_unread:
             self._keep_undeclared()
         if self.is_read:

@@ -122,7 +122,7 @@ class IntentWrite:
         write, held, intent = self.member.final(), self.held, lock_record.stored_intent(self.intent)
         clause = protocol.SET_INTENT if self.has_document else protocol.SET_INTENT_AND_LOCK
         given = {**self.row.names, ":intent": intent, ":map": {"M": {lock_record.TX: intent}}}
-        condition = self.member.change.condition if self.intent.is_placeholder else write.condition
+        condition = self.member.condition if self.intent.is_placeholder else write.condition
         if self.intent.is_placeholder:
             clause = protocol.ITEM_IS_NEW + clause
         if held is not None:
@@ -398,7 +398,7 @@ class IntentWriter:
         left = one.waits_until - now
         if left <= 0:
             one.is_contended = True
-            raise write.locked_out(one.row, state, TransactWriteError)
+            raise write.locked_by(one.row, state.entries[0], TransactWriteError)
         self._pulse()
         runtime.current.sleep(min(left, backoff(3, runtime.current.jitter())))
 
@@ -452,11 +452,8 @@ class _IntentWork(Work):
         connection = intents[0].row.connection if pending is None else pending.connection
         super().__init__(connection, resolver=writer.resolver())
         self.writer, self.pending, self.is_transaction = writer, pending, pending is not None
-        self.intents, self.label, self.in_doubt = (
-            [_IntentRow(writer, one) for one in intents],
-            intents[0].row.label,
-            False,
-        )
+        self.intents = [_IntentRow(writer, one) for one in intents]
+        self.label, self.in_doubt = intents[0].row.label, False
 
     @override
     def rows(self, how: Next | None) -> Sequence[RowWrite]:

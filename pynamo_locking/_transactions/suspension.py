@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.write_outcome import Known
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _KEY: Final = "key"
 
-#: What a row says about an item: `known` if it was there, and `op` if it was not only read.
+#: What a row says about an item: `known` if it was there, and `op` if it was not only read. As it is read, it has also
+#: the `values` of its key, and `actions` unless it is deleted.
 _ITEM: Final = Codec(
     SimpleNamespace,
     table=Field("table", TEXT),
@@ -48,17 +49,6 @@ _CHANGES: Final = Codec(SimpleNamespace, set=Field("set", MAP), remove=Field("re
 
 #: What to do about a broken row.
 _ADVICE: Final = "Delete the row, and begin a new transaction."
-
-
-class _Remembered(NamedTuple):
-    """An item in a row: `known` is None if it was absent, `op` if it was only read, `actions` if it is deleted."""
-
-    table: str
-    model: str
-    values: tuple[Any, Any]
-    known: Known | None
-    op: str | None
-    actions: list[Action] | None
 
 
 #: An item, and what to do to it; None: delete it.
@@ -170,26 +160,26 @@ def resume(
 
 def _content(
     stored: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str
-) -> tuple[str | None, list[_Remembered]]:
+) -> tuple[str | None, list[SimpleNamespace]]:
     content = stored[CONTENT]["M"]
     key = content[_KEY]["S"] if _KEY in content else None
     return key, [_remembered(each["M"], models, own) for each in content["items"]["L"]]
 
 
-def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str) -> _Remembered:
-    item = _ITEM.decode(entry)
+def _remembered(entry: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str) -> SimpleNamespace:
+    item: SimpleNamespace = _ITEM.decode(entry)
     if item.op is not None and item.table == own:  # rows of the table itself are only relied on
         raise ValueError(item.op)
-    actions: list[Action] | None = None
+    item.actions = None
     if item.op == "update":
         changes = _CHANGES.decode(entry)
-        actions = [Place(name).set(Stored(value)) for name, value in changes.set.items()]
+        actions: list[Action] = [Place(name).set(Stored(value)) for name, value in changes.set.items()]
         actions += [Place(name).remove() for name in changes.remove]
-        actions = actions or [conditions.nothing()]
+        item.actions = actions or [conditions.nothing()]
     model = _chosen(models.get(item.table, []), item.model)
-    values = (None, None) if model is None else _values(model, item.key)
-    known = None if item.known is None else _KNOWN.decode(item.known)
-    return _Remembered(item.table, item.model, values, known, item.op, actions)
+    item.values = (None, None) if model is None else _values(model, item.key)
+    item.known = None if item.known is None else _KNOWN.decode(item.known)
+    return item
 
 
 def _place_of(model: type[GuardedMixin]) -> str:
@@ -204,11 +194,11 @@ def _chosen(models: list[type[GuardedMixin]], name: str) -> type[GuardedMixin] |
     return next((each for each in models if each.__name__ == name or len(models) == 1), None)
 
 
-def _model_of(entry: _Remembered) -> tuple[str, str]:
+def _model_of(entry: SimpleNamespace) -> tuple[str, str]:
     return entry.table, entry.model
 
 
-def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[_Remembered]) -> Iterator[_Planned]:
+def _found(members: TransactionItems, model: type[GuardedMixin], entries: list[SimpleNamespace]) -> Iterator[_Planned]:
     found = members._find(model, [entry.values for entry in entries])
     for member, entry in zip(found, entries, strict=True):
         _check(member, entry.known)

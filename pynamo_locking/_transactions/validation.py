@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import chunks, shows_committed
+from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.batch_requests import TooLarge, transact_get
-from pynamo_locking._items import effects
 from pynamo_locking._pynamodb import connection_of
 
 if TYPE_CHECKING:
@@ -150,9 +150,8 @@ def _intent_in(member: TransactionItem, image: Image | None) -> WriteIntent | No
     row = member.row
     intent = None if row is None else row.state(image).intent
     if row is not None and intent is not None:
-        transaction_record.declared_record_table(
-            row, intent
-        )  # refuses an intent that names another table, before the table is read
+        # It refuses an intent that names another table, before the table is read.
+        transaction_record.declared_record_table(row, intent)
     return intent
 
 
@@ -161,7 +160,7 @@ def size_of_member(member: TransactionItem) -> int:
     if member.is_absent:
         return 0
     stored = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
-    return effects.rough_size_of(stored)
+    return item_size(stored)
 
 
 def _record_table(members: Sequence[TransactionItem], intent: WriteIntent) -> RecordTable:

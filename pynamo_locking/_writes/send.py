@@ -36,7 +36,7 @@ from pynamo_locking._locks import fencing, local_queue
 from pynamo_locking._locks.held_lock import in_order, note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
 from pynamo_locking._pynamodb import attempts_of, connection_of, serialized_key_of
-from pynamo_locking._writes.write import CHECK, Sent, busy_with_locks, locked_by, outcome_query_of, why_refused
+from pynamo_locking._writes.write import CHECK, Sent, locked_by, outcome_query_of, why_refused
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -312,9 +312,13 @@ class ForeignLockCheck(RowWrite):
         found = self._in_the_way(state)
         if found:
             advice = "Lock the range yourself (locked_range()), or try again when it is free."
-            raise locked_by(self.row, found[0], kind, advice, cause) from cause
+            raise locked_by(self.row, found[0], kind, cause, advice=advice) from cause
         if self._reads > _MOST_READS:
-            raise busy_with_locks(self.row, kind, cause) from cause
+            raise also(TransactionConflict, kind)(
+                f"other parties lock ranges of {self.row.label} so often that a write beside them was refused again "
+                f"and again; nothing was written, and a retry is safe: {cause}",
+                cause=cause,
+            ) from cause
         self.request = self._asking(state)
         return not refusal.work.is_named
 
@@ -399,7 +403,8 @@ class Work:
         self.actions, self.all = actions, [*actions, *guards]
         for row in self.all:  # once: copies with the same token must be equal
             if row.has_time:
-                expiry.date_now(row.request)
+                for kwargs in row.request.values():
+                    expiry.date(kwargs)
 
     @property
     def resolver(self) -> Resolver:

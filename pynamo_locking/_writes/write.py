@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
     from pynamodb.models import Model
 
-    from pynamo_locking._core.lock_queue import LockState, QueueEntry
+    from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._core.write_outcome import Resolution
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.protocol import Clause
@@ -472,25 +472,13 @@ def check_actions(item: Model, protected: str | None, actions: Sequence[Action])
 # Turns the refusal of a write into the error for its caller.
 
 
-def locked_out(
-    row: LockRow,
-    state: LockState,
-    error: type[PynamoDBException],
-    cause: Exception | None = None,
-    stored: tuple[type[Model], Image] | None = None,
-) -> ItemLocked:
-    """Return the error for a write from outside the lock while another owner holds it."""
-    advice = "Acquire the lock (locked() or edit()), or try again when it is free."
-    return locked_by(row, state.entries[0], error, advice, cause, stored)
-
-
 def locked_by(
     row: LockRow,
     holder: QueueEntry,
     error: type[PynamoDBException],
-    advice: str,
     cause: Exception | None = None,
     stored: tuple[type[Model], Image] | None = None,
+    advice: str = "Acquire the lock (locked() or edit()), or try again when it is free.",
 ) -> ItemLocked:
     """Return the error for a write that an entry is in the way of."""
     return also(ItemLocked, error)(
@@ -502,22 +490,13 @@ def locked_by(
     )
 
 
-def busy_with_locks(row: LockRow, error: type[PynamoDBException], cause: Exception) -> TransactionConflict:
-    """Return the error for a write that found another queue at each attempt."""
-    return also(TransactionConflict, error)(
-        f"other parties lock ranges of {row.label} so often that a write beside them was refused again and again; "
-        f"nothing was written, and a retry is safe: {cause}",
-        cause=cause,
-    )
-
-
 def why_refused(
     write: Write, kind: type[PynamoDBException], image: Image | None, cause: Exception, lock: LockRow | None = None
 ) -> Exception:
     """Return the error for a refused write; `lock` must be free, if given."""
     state = FREE if lock is None else lock.state(image)
     if lock is not None and state.entries:
-        return locked_out(lock, state, kind, cause, None if image is None else (type(write.item), image))
+        return locked_by(lock, state.entries[0], kind, cause, None if image is None else (type(write.item), image))
     return error_of_refusal(write, kind, image, cause)
 
 

@@ -93,13 +93,8 @@ class Writer:
         row: LockRow | None = None,
         foreign_checks: Sequence[ForeignLockCheck] = (),
     ) -> None:
-        self.item, self.held_entries, self.lock, self.row, self.foreign_checks = (
-            item,
-            held_entries,
-            lock,
-            row,
-            foreign_checks,
-        )
+        self.item, self.lock, self.row = item, lock, row
+        self.held_entries, self.foreign_checks = held_entries, foreign_checks
         self.own = next(iter(held_entries), None)
         self.protected = None if lock is None else lock.attr_name
         self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
@@ -275,7 +270,7 @@ class Writer:
             )
         if self.own is None:
             if state.entries:
-                raise write_module.locked_out(row, state, TransactWriteError)
+                raise write_module.locked_by(row, state.entries[0], TransactWriteError)
             return None
         if state.raw is None or state.find(self.own.entry.id, self.own.entry.ticket) is None:
             if state.next_ticket > self.own.entry.ticket:  # the copy was read after the entry had joined and left
@@ -292,7 +287,7 @@ def note_committed(item: Model) -> None:
     if written is None:
         versions.note_written(item, None)
         return
-    versions.note_expected(item, written.write_id, written.names)
+    versions.note_written(item, written.write_id, written.names, expected=None)
     if written.outdates:
         versions.mark_stale(item, is_locked=False)
     if written.document is not None:
