@@ -1,7 +1,7 @@
 """Messages that are delivered more than once: the key of a message, and the answer to a batch of them.
 
-An effect is applied once by `idempotent` inside a transaction, under a key that is the same in each delivery.
-A record without such a key raises `InvalidInput`, before anything is done.
+An effect is applied once by `idempotent` inside a transaction, under a key that is the same in each delivery: see the
+page :doc:`/how-to/apply-each-message-once`. A record without such a key raises `InvalidInput`, before anything is done.
 Nothing here makes a request, or needs another package.
 """
 

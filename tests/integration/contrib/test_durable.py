@@ -15,6 +15,7 @@ from pynamo_locking.contrib.messages import durable_key
 from pynamo_locking.exceptions import InvalidInput
 from pynamo_locking.recipes import IdempotencyTable, idempotent
 from tests.support.models import declare
+from tests.support.pages import blocks_of
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -51,9 +52,9 @@ def later(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> list[timedelta]:
     return ahead
 
 
-def run(handler: Any) -> Any:
+def run(handler: Any, event: object = None) -> Any:
     with runner.DurableFunctionTestRunner(handler=handler, poll_interval=0.02) as started:
-        result = started.run(input="{}", execution_timeout=3 * 365 * 24 * 3600)
+        result = started.run(input=json.dumps(event), execution_timeout=3 * 365 * 24 * 3600)
     started._scheduler._loop.close()  # which it leaves to the garbage collection, with a warning
     return result
 
@@ -113,6 +114,16 @@ def test_an_invocation_that_fails_before_the_result_of_a_step_is_stored(later: l
     result = run(handler)
     assert (result.error, json.loads(result.result)) == (None, 105)
     assert ran == ["pay", "pay"]
+    assert Account.get("a-1").balance == 105
+
+
+def test_the_handler_of_the_page(later: list[timedelta]) -> None:
+    """docs/how-to/apply-each-message-once.md."""
+    [block] = blocks_of("apply-each-message-once")
+    page = {"pay_in": lambda key, _account, amount: pay_in(key, amount)}
+    exec(block, page)
+    event = {"account": "a-1", "amount": 5}
+    assert json.loads(run(page["handler"], event).result) == 105
     assert Account.get("a-1").balance == 105
 
 
