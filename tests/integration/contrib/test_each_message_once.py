@@ -3,7 +3,6 @@
 Messages come from a queue, a stream, durable steps, states of Step Functions and Celery. A delivery is acknowledged
 after it was handled, so that a consumer that is killed in between leaves it to another one; two may have it at a time.
 Consumers are killed at random, and of each fourth message right after its commit.
-``MESSAGES=200`` is the long form.
 """
 
 from __future__ import annotations
