@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 #: In the plural, which is found by the singular too; by page, or heading of a page.
 TERMS: Final = {
+    "how-to/apply-each-message-once": ("exactly-once", "deduplication", "partial batch responses"),
     "explanation/concepts#lost-updates-optimistic-and-pessimistic-locking": ("lost updates", "pessimistic locking"),
     "explanation/concepts#queue-ticket-and-fencing-token": ("fencing tokens",),
     "how-to/disjoint-intervals": ("exclusion constraints",),

@@ -23,6 +23,7 @@ from pynamo_locking._facade import (
     recovery,
     transaction_record,
 )
+from pynamo_locking.contrib.messages import partial_batch
 from pynamo_locking.exceptions import LockingError
 
 if TYPE_CHECKING:
@@ -204,8 +205,7 @@ def lambda_handler(
         handler = lambda_handler(Auditor([Account]), on_finding=alarm)
 
     Each finding is logged as a warning and given to `on_finding`. A record that cannot be read does not stop the
-    others. If `on_finding` raises an error, the handler names that record as failed: with ``ReportBatchItemFailures``
-    Lambda sends it and those after it again.
+    others. If `on_finding` raises an error, its record has failed, see `pynamo_locking.contrib.messages.partial_batch`.
 
     Args:
         auditor: what checks the records.
@@ -215,17 +215,14 @@ def lambda_handler(
         The handler. It returns ``{"batchItemFailures": [...]}``.
     """
 
+    def report(record: Record) -> None:
+        for finding in auditor.audit_record(record):
+            logger.warning("written by another program: %s", finding)
+            if on_finding is not None:
+                on_finding(finding)
+
     def handle(event: Mapping[str, Any], _context: object = None) -> dict[str, Any]:
-        for record in event.get("Records", ()):
-            for finding in auditor.audit_record(record):
-                logger.warning("written by another program: %s", finding)
-                try:
-                    if on_finding is not None:
-                        on_finding(finding)
-                except Exception:
-                    logger.exception("on_finding failed; the record is left to be sent again")
-                    return {"batchItemFailures": [{"itemIdentifier": finding.sequence}]}
-        return {"batchItemFailures": []}
+        return partial_batch(event, report)
 
     return handle
 

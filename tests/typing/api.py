@@ -40,6 +40,7 @@ from pynamo_locking import (
 )
 from pynamo_locking.batches import BatchResult, GuardedBatch
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
+from pynamo_locking.contrib.messages import partial_batch
 from pynamo_locking.contrib.streams import Auditor, Finding, lambda_handler
 from pynamo_locking.exceptions import (
     BatchError,
@@ -637,6 +638,7 @@ def streams_of_dynamodb(event: dict[str, Any]) -> None:
         assert_type(finding, Finding)
         assert_type(finding.kind, str)
     assert_type(lambda_handler(auditor, on_finding=print)(event, None), dict[str, Any])
+    assert_type(partial_batch(event, print), dict[str, Any])
 
 
 def tasks_of_celery(task: UniqueTask, claims: type[TaskClaims]) -> None:
