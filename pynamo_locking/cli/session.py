@@ -231,20 +231,13 @@ def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
     given = {"region": settings.region, "host": settings.endpoint}
     changed = {name: value for name, value in given.items() if value is not None}
     with ExitStack() as ends:
+        each: Any
         for each in inspection.with_tables([model]) if changed else ():
             ends.callback(set_connection, each, None)
-            for name, value in changed.items():
-                ends.callback(_put_back, each.Meta, name, vars(each.Meta).get(name, _MISSING))
-                setattr(each.Meta, name, value)
+            ends.callback(setattr, each, "Meta", each.Meta)
+            each.Meta = type("Meta", (each.Meta,), changed)
             set_connection(each, None)
         yield
-
-
-def _put_back(meta: Any, name: str, value: Any) -> None:
-    if value is _MISSING:
-        delattr(meta, name)
-    else:
-        setattr(meta, name, value)
 
 
 # What every command begins with: settings, the way to print, and the models it is about.

@@ -320,10 +320,8 @@ def _configure(model: type[Model], settings: dict[str, Any]) -> None:
     names = (*_META.values(), "table_name", _SETTINGS)
     declared = {name: getattr(meta, name, None) for name in names} if before is None else before.declared
     values = _values(declared, settings)
-    if before is not None and _SETTINGS in before.values:
-        values.setdefault(
-            _SETTINGS, before.values[_SETTINGS]
-        )  # without this key an application accepts those from before
+    if before is not None and _SETTINGS in before.values:  # without this key an application accepts those from before
+        values.setdefault(_SETTINGS, before.values[_SETTINGS])
     if before is not None and before.values != values:
         raise _late(model, "configured otherwise, by another application of this process,")
     changed = {name: value for name, value in values.items() if getattr(meta, name, None) != value}
