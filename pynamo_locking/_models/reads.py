@@ -164,38 +164,17 @@ class ReadingMixin(PlacedMixin):
         Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for intents.
         """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
-        if isolation is not None:
-            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
-            return pages_of(
-                cls,
-                connection_of(cls).query,
-                serialize_key(cls, hash_key)[:1],
-                conditions.both(filter_condition, unexpired),
-                reader,
-                limit=limit,
-                page_size=page_size,
-                rate_limit=rate_limit,
-                exclusive_start_key=last_evaluated_key,
-                range_key_condition=range_key_condition,
-                scan_index_forward=scan_index_forward,
-            )
-        asked = _listed(attributes_to_get)
-        found = super().query(
-            hash_key,
-            range_key_condition,
-            cls._only_visible(filter_condition, unexpired, index_name),
-            consistent_read,
-            index_name,
-            scan_index_forward,
-            limit,
-            last_evaluated_key,
-            asked,
-            page_size,
-            rate_limit,
-            **options,
-        )
-        cls._note_part(found, asked, index_name)
-        return found if unexpired is None or page_size is not None else growing(found)
+        how: dict[str, Any] = {
+            "range_key_condition": range_key_condition,
+            "consistent_read": consistent_read,
+            "scan_index_forward": scan_index_forward,
+            "limit": limit,
+            "last_evaluated_key": last_evaluated_key,
+            "page_size": page_size,
+            "rate_limit": rate_limit,
+        }
+        in_part = {"index_name": index_name, "attributes_to_get": attributes_to_get}
+        return cls._found("query", (hash_key,), (filter_condition, unexpired), isolation, in_part, how, options)
 
     @override
     @classmethod
@@ -219,44 +198,43 @@ class ReadingMixin(PlacedMixin):
     ) -> ResultIterator[_R]:
         """Scan items. See PynamoDB's `Model.scan`, and `query` for `isolation` and its cost."""
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
-        if isolation is not None:
-            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
-            return pages_of(
-                cls,
-                connection_of(cls).scan,
-                (),
-                conditions.both(filter_condition, unexpired),
-                reader,
-                limit=limit,
-                page_size=page_size,
-                rate_limit=rate_limit,
-                exclusive_start_key=last_evaluated_key,
-                segment=segment,
-                total_segments=total_segments,
-            )
-        asked = _listed(attributes_to_get)
-        found = super().scan(
-            cls._only_visible(filter_condition, unexpired, index_name),
-            segment,
-            total_segments,
-            limit,
-            last_evaluated_key,
-            page_size,
-            consistent_read,
-            index_name,
-            rate_limit,
-            asked,
-            **options,
-        )
-        cls._note_part(found, asked, index_name)
-        return found if unexpired is None or page_size is not None else growing(found)
+        how: dict[str, Any] = {
+            "segment": segment,
+            "total_segments": total_segments,
+            "limit": limit,
+            "last_evaluated_key": last_evaluated_key,
+            "page_size": page_size,
+            "consistent_read": consistent_read,
+            "rate_limit": rate_limit,
+        }
+        in_part = {"index_name": index_name, "attributes_to_get": attributes_to_get}
+        return cls._found("scan", (), (filter_condition, unexpired), isolation, in_part, how, options)
 
     @classmethod
-    def _note_part(cls, found: ResultIterator[_R], asked: list[Any] | None, index_name: str | None) -> None:
-        """Note with the instances of a query or a scan which attributes they were read with."""
+    def _found(
+        cls,
+        operation: str,
+        key: tuple[Any, ...],
+        filters: tuple[Condition | None, Condition | None],
+        isolation: str | None,
+        in_part: dict[str, Any],
+        how: dict[str, Any],
+        options: dict[str, Any],
+    ) -> ResultIterator[Self]:
+        """Query or scan, with the caller's filter, and the one that leaves out expired items."""
+        if isolation is not None:
+            reader, serialized = reader_of(isolation, **in_part, **options), serialize_key(cls, *key)[:1] if key else ()
+            act = getattr(connection_of(cls), operation)
+            return pages_of(cls, act, serialized, conditions.both(*filters), reader, **how)
+        index_name, asked = in_part["index_name"], _listed(in_part["attributes_to_get"])
+        visible = cls._only_visible(*filters, index_name)
+        found: ResultIterator[Self] = getattr(super(), operation)(
+            *key, filter_condition=visible, index_name=index_name, attributes_to_get=asked, **how, **options
+        )
         part = expiry.projected(cls, index_name) if asked is None else _whole_names(asked)
-        if part is not None:
+        if part is not None:  # noted with the instances
             map_results(found, lambda item: versions.read_in_part(item, part))
+        return found if filters[1] is None or how["page_size"] is not None else growing(found)
 
     @override
     @classmethod
