@@ -108,11 +108,6 @@ class IntentWrite:
         return writer.own if writer is not None and writer.is_embedded else None
 
     @property
-    def document_size(self) -> int:
-        """What the lock document takes that the intent leaves behind in an item that had none."""
-        return 0 if self.has_document else item_size({self.row.attribute: lock_record.EMPTY})
-
-    @property
     def size(self) -> int:
         """The size of the item while it carries the intent, as far as the item is known."""
         return _size_of_base(self.member) + _size_of_intent(self)
@@ -273,7 +268,8 @@ def _size_of_base(member: TransactionItem) -> int:
 def _size_of_intent(one: IntentWrite) -> int:
     """Return by how much the intent makes its item larger."""
     with_intent = {one.row.attribute: {"M": {lock_record.TX: lock_record.stored_intent(one.intent)}}}
-    return item_size(with_intent) + one.document_size - item_size({one.row.attribute: lock_record.EMPTY})
+    # The document stays, in an item that had none.
+    return item_size(with_intent) - (item_size({one.row.attribute: lock_record.EMPTY}) if one.has_document else 0)
 
 
 def _has_document(member: TransactionItem) -> bool:
