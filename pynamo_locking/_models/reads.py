@@ -74,7 +74,11 @@ class ReadingMixin(PlacedMixin):
             is decided.
         """
         if isolation is not None:
-            item = cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
+            reader = reader_of(isolation, attributes_to_get=attributes_to_get)
+            image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
+            if image is None:
+                raise cls.DoesNotExist("There is no such item.")
+            item = cls.from_raw_data(image)
             return item if include_expired else expiry.present(item)
         target = cls._target_held_here(hash_key, range_key)
         if target is not None and target.is_elsewhere and attributes_to_get is None:
@@ -83,14 +87,6 @@ class ReadingMixin(PlacedMixin):
         with responses.readable_errors():
             item = super().get(hash_key, range_key, consistent_read or target is not None, names)
         return _present(versions.read_in_part(item, _whole_names(names)), include_expired=include_expired)
-
-    @classmethod
-    def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
-        reader = reader_of(isolation, attributes_to_get=attributes_to_get)
-        image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
-        if image is None:
-            raise cls.DoesNotExist("There is no such item.")
-        return cls.from_raw_data(image)
 
     @classmethod
     def _with_needed(cls, attributes_to_get: Any) -> list[Any] | None:

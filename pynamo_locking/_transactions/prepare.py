@@ -110,7 +110,11 @@ class IntentWrite:
     @property
     def size(self) -> int:
         """The size of the item while it carries the intent, as far as the item is known."""
-        return _size_of_base(self.member) + _size_of_intent(self)
+        member = self.member
+        if member.is_absent:
+            return item_size(member.key) + _size_of_intent(self)
+        base = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
+        return item_size(base) + _size_of_intent(self)
 
     def request(self) -> dict[str, Any]:
         """Return the UpdateItem that writes the intent, once the item's lock and intent are free."""
@@ -257,12 +261,6 @@ def _may_expire(model: type[GuardedMixin], base: Image | Unread | None) -> bool:
 
 def _no_place(member: TransactionItem) -> CannotBeStaged:
     return CannotBeStaged(f"{member.final().label} has no place for an intent")
-
-
-def _size_of_base(member: TransactionItem) -> int:
-    if member.is_absent:
-        return item_size(member.key)
-    return item_size(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
 
 
 def _size_of_intent(one: IntentWrite) -> int:

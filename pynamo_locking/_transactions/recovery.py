@@ -135,9 +135,13 @@ def sweep(
     report, mutex, failures = SweepReport(), runtime.current.mutex(), list[Exception]()
     age = seconds(older_than, "older_than")
     last_ms = runtime.current.time_ms() - 1000 * age if age else math.inf  # the clock that stored it may be ahead
-    has_ended = cache(partial(_has_ended, record_table))
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
+
+    @cache
+    def has_ended(transaction_id: str) -> bool:
+        record = persistently(lambda: transaction_record.read(record_table, transaction_id))
+        return record is None or record.state.is_final
 
     def job(segment: int) -> None:
         try:
@@ -236,11 +240,6 @@ def _sweep_one(
     if event_stream.listeners and not dry_run:
         event_stream.recovered(record_table, record, record.id, outcome=completed, recovered_by="sweep")
     return completed
-
-
-def _has_ended(record_table: RecordTable, transaction_id: str) -> bool:
-    record = persistently(lambda: transaction_record.read(record_table, transaction_id))
-    return record is None or record.state.is_final
 
 
 def _count(report: SweepReport, transaction_id: str, verdict: str) -> None:
