@@ -271,8 +271,8 @@ MISTAKES: Final = (
     Mistake(
         "a third attempt forgets the first",
         "_transactions/transaction.py",
-        "earlier = (*self._options.earlier, self.id)",
-        "earlier = (self.id,)",
+        "earlier = (*options.earlier, transaction.id)",
+        "earlier = (transaction.id,)",
         "transactions/test_fates.py::test_a_repeated_function_is_asked_for_as_a_whole",
     ),
 )

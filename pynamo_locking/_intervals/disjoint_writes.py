@@ -23,17 +23,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pynamodb.attributes import Attribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.constants import LIST
 from pynamodb.exceptions import TransactWriteError, UpdateError
 from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
 from pynamodb.models import Model
-from typing_extensions import override
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
@@ -48,11 +47,11 @@ from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attr
 from pynamo_locking._items import conditions, effects, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
-from pynamo_locking._locks.locked_all import Block, in_order, locked_all
+from pynamo_locking._locks.locked_all import in_order, locked_all
 from pynamo_locking._models.attributes import VersionAttribute
 from pynamo_locking._models.isolation import IsolatedReader
 from pynamo_locking._models.mixins import VersionedMixin
-from pynamo_locking._models.tables import OwnRows
+from pynamo_locking._models.tables import OwnRows, RawAttribute
 from pynamo_locking._pynamodb import connection_of, key_values_of, set_connection
 from pynamo_locking._transactions.item import Unread
 from pynamo_locking._transactions.items import ADVICE
@@ -70,7 +69,7 @@ from pynamo_locking.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -91,20 +90,6 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 350_000
 
 
-class _Raw(Attribute[Any]):
-    """A list that stays in DynamoDB's form."""
-
-    attr_type = LIST
-
-    @override
-    def serialize(self, value: Any) -> Any:
-        return value
-
-    @override
-    def deserialize(self, value: Any) -> Any:
-        return value
-
-
 class ConflictRow(OwnRows, VersionedMixin, Model):
     """The guard of the intervals of one hash key, a row in a table of locks. Each such table has a subclass."""
 
@@ -114,7 +99,7 @@ class ConflictRow(OwnRows, VersionedMixin, Model):
     _is_guard: ClassVar[bool] = True
 
     name = UnicodeAttribute(hash_key=True)
-    touched = _Raw(null=True)
+    touched = RawAttribute(LIST, null=True)
     version = VersionAttribute()
 
 
@@ -220,50 +205,39 @@ def unsure_of(item: GuardedMixin) -> UnknownPlacements:
     return versions.noted(item, UnknownPlacements) or UnknownPlacements()
 
 
-def note_unsure(item: GuardedMixin, unsure: UnknownPlacement) -> None:
-    """Remember a write with an unknown outcome."""
-    versions.note(item, UnknownPlacements((*unsure_of(item), unsure)))
-
-
 def forget_unsure(item: GuardedMixin) -> None:
     """Forget the writes, whose outcome is known now."""
     versions.drop_note(item, UnknownPlacements)
 
 
-class Memory:
-    """The state of an instance before it became part of a transaction."""
+def restoring(item: GuardedMixin) -> Callable[[], None]:
+    """Return what restores the present state of an instance, except for the remembered writes."""
+    before, values = dict(vars(item)), dict(item.attribute_values)  # the dict itself is in the state
 
-    def __init__(self, item: GuardedMixin) -> None:
-        self._item = item
-        self._state, self._values = dict(vars(item)), dict(item.attribute_values)  # the dict itself is in the state
-
-    def restore(self) -> None:
-        """Restore the state, except for the remembered writes."""
-        state, unsure = vars(self._item), unsure_of(self._item)
+    def restore() -> None:
+        state, unsure = vars(item), unsure_of(item)
         state.clear()
-        state.update(self._state)
-        self._item.attribute_values.clear()
-        self._item.attribute_values.update(self._values)
+        state.update(before)
+        item.attribute_values.clear()
+        item.attribute_values.update(values)
         if unsure:
-            versions.note(self._item, unsure)
+            versions.note(item, unsure)
+
+    return restore
 
 
 @dataclass
 class Placing:
-    """A row, and its new interval.
+    """A row, and its new interval `span`. Keys are in DynamoDB's form, but for the `hash_key` of the model.
 
     Attributes:
-        row: the instance.
-        span: its new interval.
-        write: adds the write to a transaction, and returns the member.
+        write: adds the write to a transaction, and returns the `member`.
         kind: of the write: `SAVE`, `MOVE` or `UPDATE`.
         asked: returns a digest of the request, equal for equal requests.
-        hash_key: its hash key, as the model has it.
-        key: its new key, in DynamoDB's form.
+        key: its new key.
         guard: the name of the guard of its hash key, equal for equal hash keys however they are written.
-        stored_at: its stored key, in DynamoDB's form; None if it is not stored, as far as the caller knows.
+        stored_at: its stored key; None if it is not stored, as far as the caller knows.
         is_adopted: whether an earlier call with an unknown outcome has stored it at its new key.
-        member: what `write` has returned.
         extents: its old and new intervals, as the locks of ranges see them.
     """
 
@@ -503,7 +477,7 @@ class Staged:
             if is_done_before(tx, self.axis.model):  # its own rows are in the way
                 return
             raise
-        items_of(tx).undo += [Memory(placing.row).restore for placing in self.placings if placing.kind == MOVE]
+        items_of(tx).undo += [restoring(placing.row) for placing in self.placings if placing.kind == MOVE]
         try:
             for staging in work:
                 staging.stage()
@@ -512,37 +486,31 @@ class Staged:
             raise
 
 
+@dataclass
 class StagedInserts:
-    """New rows of one hash key: `look` refuses them, `stage` adds them to the transaction, with the guard.
+    """New rows of one hash key: `check_room` refuses them, `stage` adds them to the transaction, with the guard.
 
-    An `OverlapError` is also an `error` of PynamoDB.
-
-    Attributes:
-        has_cleared: whether the transaction deletes expired rows for them.
+    An `OverlapError` is also an `error` of PynamoDB. `has_cleared` tells whether expired rows are deleted for them.
     """
 
-    def __init__(
-        self,
-        axis: IntervalAttributes,
-        tx: Transaction,
-        guard: TransactionItem,
-        group: list[Placing],
-        error: type[Exception],
-    ) -> None:
-        guard.rely()
-        self._axis = axis
-        self._tx = tx
-        self._guard = guard
-        self._group = group
-        self._error = error
-        self._hash_key = group[0].stored_hash_key
+    _axis: IntervalAttributes
+    _tx: Transaction
+    _guard: TransactionItem
+    _group: list[Placing]
+    _error: type[Exception]
+    has_cleared: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._guard.rely()
+        self._hash_key = self._group[0].stored_hash_key
         self._expired: list[Image] = []
         self._ours = {member.identity: member.after for member in self._written()}
-        self._ours |= {identity: None for identity, key in items_of(tx).gone.items() if self._is_here(identity, key)}
-        self._extents = [extent for placing in group for extent in placing.extents]
+        self._ours |= {
+            identity: None for identity, key in items_of(self._tx).gone.items() if self._is_here(identity, key)
+        }
+        self._extents = [extent for placing in self._group for extent in placing.extents]
         self._touched: list[Touched] = []
         self._left: list[Placing] = []
-        self.has_cleared = False
 
     def _written(self) -> list[TransactionItem]:
         """Return the rows of the hash key that the transaction writes, and of which it knows where they will be."""
@@ -711,6 +679,7 @@ def overlap(
 _REFUSALS: Final = 3
 
 
+@dataclass
 class Disjoint:
     """Stores rows where no other row is, all or none.
 
@@ -718,25 +687,18 @@ class Disjoint:
     rows are written under range locks, one for each hash key.
     """
 
-    def __init__(
-        self,
-        axis: IntervalAttributes,
-        placings: Sequence[Placing],
-        deadline: float,
-        error: type[Exception],
-        *,
-        is_locked: bool,
-    ) -> None:
-        self._axis = axis
-        self._guards = guards_of(axis)
-        self._placings = placings
-        self._deadline = deadline
-        self._error = error
-        self._seen: list[Any] = []
-        self._is_over = False
-        self._has_turn = False
-        self._has_cleared = False
-        self._groups = by_guard(placings)
+    _axis: IntervalAttributes
+    _placings: Sequence[Placing]
+    _deadline: float
+    _error: type[Exception]
+    is_locked: InitVar[bool]
+    _seen: Sequence[Any] = field(default=(), init=False)
+    _is_over: bool = field(default=False, init=False)
+    _has_turn: bool = field(default=False, init=False)
+    _has_cleared: bool = field(default=False, init=False)
+
+    def __post_init__(self, is_locked: bool) -> None:
+        self._guards, self._groups = guards_of(self._axis), by_guard(self._placings)
         self._check_size(is_locked=is_locked)
 
     def _check_size(self, *, is_locked: bool) -> None:
@@ -764,7 +726,7 @@ class Disjoint:
             self._run(turn)
 
     def _run(self, turn: contextlib.ExitStack) -> None:
-        before = [Memory(placing.row) for placing in self._placings]
+        before = [restoring(placing.row) for placing in self._placings]
         begun, refused, attempt = Transaction(wait=self._left()), None, 0
         while True:
             try:
@@ -772,10 +734,10 @@ class Disjoint:
             except BaseException as error:
                 begun.rollback()
                 is_refused = isinstance(error, (Conflict, OverlapError))  # else, as after an interrupt, it is unknown
-                for memory, placing in zip(before, self._placings, strict=True):
-                    memory.restore()
+                for restore, placing in zip(before, self._placings, strict=True):
+                    restore()
                     if not is_refused and placing.unsure is not None:
-                        note_unsure(placing.row, placing.unsure)
+                        versions.note(placing.row, UnknownPlacements((*unsure_of(placing.row), placing.unsure)))
                 is_final = error is refused or self._is_over or isinstance(error, ItemLocked)
                 if is_final or not isinstance(error, Conflict):
                     raise
@@ -794,7 +756,7 @@ class Disjoint:
         """Wait until no other writer that was refused as often is before us."""
         meta: Any = self._axis.model.Meta
         try:
-            turn.enter_context(behind([meta.lock_table.locked(turn_name(name)) for name in self._groups], self._left()))
+            turn.enter_context(Turn([meta.lock_table.locked(turn_name(name)) for name in self._groups], self._left()))
         except LockTimeout:
             raise self._too_late(refused) from refused
         self._has_turn = True
@@ -862,31 +824,22 @@ class Disjoint:
         return versions.known_of(self._guards, image or {}) != guard.before
 
 
-def behind(locks: Sequence[Lock[Any]], wait: float) -> Block[None]:
-    """Hold locks that only decide which call is first: a lost one is no error once the block has stored its rows."""
-    held = locked_all(*locks, wait=wait)
-    return Block(lambda: _behind(held), lambda: _abehind(held))
+class Turn:
+    """Holds locks that only decide which call is first: a lost one is no error once the block has stored its rows."""
 
+    def __init__(self, locks: Sequence[Lock[Any]], wait: float) -> None:
+        self._held: Any = locked_all(*locks, wait=wait)
 
-@contextlib.contextmanager
-def _behind(locks: Block[Any]) -> Iterator[None]:
-    is_done = False
-    try:
-        with locks:
-            yield
-            is_done = True
-    except LockLost:
-        if not is_done:
-            raise
+    def __enter__(self) -> None:
+        self._held.__enter__()
 
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(*(() if error[0] else (LockLost,))):
+            self._held.__exit__(*error)
 
-@contextlib.asynccontextmanager
-async def _abehind(locks: Block[Any]) -> AsyncIterator[None]:
-    is_done = False
-    try:
-        async with locks:
-            yield
-            is_done = True
-    except LockLost:
-        if not is_done:
-            raise
+    async def __aenter__(self) -> None:
+        await self._held.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        with contextlib.suppress(*(() if error[0] else (LockLost,))):
+            await self._held.__aexit__(*error)

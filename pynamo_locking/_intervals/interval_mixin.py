@@ -16,7 +16,7 @@ from pynamo_locking._intervals.disjoint_writes import (
     Disjoint,
     Placing,
     Staged,
-    behind,
+    Turn,
     by_guard,
     check_together,
     ends_in,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.update import Action
 
     from pynamo_locking._core.lock_modes import LockMode
-    from pynamo_locking._locks.locked_all import Block
     from pynamo_locking._models.writes import Placed
     from pynamo_locking._writes.writer import Writer
 
@@ -271,14 +270,14 @@ class Intervals(IntervalQueries[_M]):
         *,
         pessimistic: bool = False,
         wait: Duration | None = None,
-    ) -> tuple[Disjoint, Block[None]]:
+    ) -> tuple[Disjoint, Turn]:
         """Return what stores the rows, and the locks to hold meanwhile, if the caller wants any."""
         for placing in placings:
             check_alone(placing.row)
         deadline = runtime.current.monotonic() + (_WAIT_S if wait is None else seconds(wait, "wait"))
         work = Disjoint(self._axis, placings, deadline, error, is_locked=pessimistic)
         locks = self._range_locks(placings) if pessimistic else []
-        return work, behind(locks, max(0.0, deadline - runtime.current.monotonic()))
+        return work, Turn(locks, max(0.0, deadline - runtime.current.monotonic()))
 
     def _range_locks(self, placings: list[Placing]) -> list[Any]:
         """Return one range lock for each hash key, which spans all of its new rows."""
@@ -352,13 +351,11 @@ class IntervalMixin(VersionedMixin):
     #: The `Intervals` of the model, which store, move and find rows.
     intervals = _IntervalsOf()
 
-    @override
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:
         its = Intervals(cls)
         return its._staged(tx, its._placings(new_rows))
 
-    @override
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
         its, member = Intervals(type(self)), None if tx is None else items_of(tx).written(self)
         if member is None or member.is_deleted:

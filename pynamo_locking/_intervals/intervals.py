@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class Edge:
-    """Where an interval begins or ends.
-
-    Attributes:
-        at: sorts as DynamoDB sorts the stored value.
-        value: the value in the model.
-    """
+    """Where an interval begins or ends: `value` in the model, and `at`, which sorts as it does in DynamoDB."""
 
     at: Any
     value: Any = field(compare=False)
@@ -128,11 +123,9 @@ _OPEN: Final[dict[str, Any]] = {"NULL": True}
 
 @dataclass(frozen=True)
 class IntervalAttributes:
-    """The attributes of begin and end of a model's rows.
+    """The attributes of begin and end of a model's rows: their Python names and their stored names.
 
     Attributes:
-        names: their Python names.
-        stored: their stored names.
         is_by_begin: whether the begin is the range key; otherwise the end is.
         may_be_open: whether a row may lack the end that is not the range key: the interval is open there.
     """

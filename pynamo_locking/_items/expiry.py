@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._io import runtime
-from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._pynamodb import indexes_of, python_name_of, ttl_attribute_of
 
 if TYPE_CHECKING:
@@ -191,14 +191,6 @@ def for_update(model: type[Model], condition: Condition | None) -> Condition | N
     if name is None:
         return condition
     return alive(name) if condition is None else condition & alive(name)
-
-
-def still(model: type[Model], image: Mapping[str, Any]) -> Condition:
-    """Return the condition that an expired item still has the time of expiry in this image."""
-    name = attribute_name(model)
-    assert name is not None  # noqa: S101 - asked for only then
-    condition: Condition = Place(name) == Stored(image[name])
-    return condition
 
 
 def holds_without_item(condition: Condition | None) -> bool:

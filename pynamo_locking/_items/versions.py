@@ -49,22 +49,19 @@ class Shape:
     format.
     """
 
-    def __init__(
-        self,
-        attribute: Attribute[Any] | None,
-        write_id_name: str | None,
-        lasting: frozenset[Any],
-        unique: unique_values.Unique | None,
-        *,
-        has_format: bool = False,
-    ) -> None:
-        self.attribute = attribute
-        self.write_id_name = write_id_name
-        self.lasting = lasting
-        self.unique = unique
+    def __init__(self, model: type[Model]) -> None:
+        name, attributes = version_name_of(model), model.get_attributes()
+        self.attribute: Attribute[Any] | None = None if name is None else attributes[name]
+        self.write_id_name = _find_name(model, self.attribute)
+        required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
+        self.lasting: frozenset[Any] = frozenset({*required, self.write_id_name})
+        self.unique = unique_values.unique_of(model)
+        has_format = getattr(model, "_has_format", False)
+        if has_format and FORMAT_NAME in {each.attr_name for each in attributes.values()}:
+            raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")
         # Building these is a large part of the work of a write, and they are the same for all writes.
-        self.version: Path | None = None if attribute is None else Place(attribute.attr_name)
-        self.write_id: Path | None = None if write_id_name is None else Place(write_id_name)
+        self.version: Path | None = None if name is None else Place(attributes[name].attr_name)
+        self.write_id: Path | None = None if self.write_id_name is None else Place(self.write_id_name)
         self.count: Action | None = None if self.version is None else self.version.add(Stored({NUMBER: "1"}))
         self.begin: Action | None = None if self.version is None else self.version.set(Stored({NUMBER: "1"}))
         self.known: Condition | None = known_format() if has_format else None
@@ -78,15 +75,7 @@ def shape_of(model: type[Model]) -> Shape:
     """
     shape: Shape | None = vars(model).get(_SHAPE)
     if shape is None:
-        name = version_name_of(model)
-        attribute = None if name is None else model.get_attributes()[name]
-        write_id_name = _find_name(model, attribute)
-        required = {each.attr_name for each in model.get_attributes().values() if not each.null or each is attribute}
-        has_format = getattr(model, "_has_format", False)
-        if has_format and FORMAT_NAME in {each.attr_name for each in model.get_attributes().values()}:
-            raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")
-        lasting, unique = frozenset({*required, write_id_name}), unique_values.unique_of(model)
-        shape = Shape(attribute, write_id_name, lasting, unique, has_format=has_format)
+        shape = Shape(model)
         setattr(model, _SHAPE, shape)
     return shape
 
@@ -108,11 +97,7 @@ def _find_name(model: type[Model], attribute: Attribute[Any] | None) -> str | No
 
 
 def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
-    """Refuse a row of ours of a newer format.
-
-    Raises:
-        UnknownFormat: it is.
-    """
+    """Refuse a row of ours of a newer format: `UnknownFormat`."""
     if image is None or shape_of(model).known is None:
         return
     keys = (hash_attribute_of(model), range_attribute_of(model))
@@ -144,13 +129,10 @@ def flaw_of(model: type[Model], image: Mapping[str, Any] | None) -> str | None:
 
 
 class VersionPart:
-    """The version's part of one write.
+    """The version's part of one write, by a writer who knows the stored item as `before`.
 
-    Attributes:
-        shape: of the item's model.
-        before: what the writer knows of the stored item.
-        is_checked: whether the stored version must be the known one.
-        write_ids: the ids under which the write was sent, in order; empty if the model has none.
+    `is_checked` says whether that must be so. The write was sent under the `write_ids`, in order; the model may have
+    none.
     """
 
     def __init__(self, shape: Shape, before: Known, nonce: str, *, is_checked: bool) -> None:
@@ -229,13 +211,7 @@ _SLOT: Final = "_pynamo_locking"
 
 
 class WrittenBy(NamedTuple):
-    """The write that stored an item.
-
-    Attributes:
-        version: that it stored.
-        write_id: of the write.
-        removable: the names in the stored item that a save may have to remove; None if they are not known.
-    """
+    """The write that stored an item; for `removable` see the function."""
 
     version: int | None = None
     write_id: str | None = None
@@ -250,7 +226,6 @@ class ItemState(NamedTuple):
         freshness: whether the instance is known to be stale.
         values: what the rows of its unique values depend on, and the version and write id of the item that has them.
         notes: what upper floors keep with the instance, by its class.
-        expected: the write of which PynamoDB will tell the instance; None if there is none.
         part: the stored names of the attributes that the instance was read with; None for all.
     """
 
@@ -258,7 +233,6 @@ class ItemState(NamedTuple):
     freshness: Freshness = Freshness()
     values: tuple[Known, Mapping[str, Any]] = (Known(), {})
     notes: Mapping[type, Any] = {}
-    expected: Any = None
     part: frozenset[str] | None = None
 
     def __deepcopy__(self, memo: object) -> ItemState:
@@ -287,16 +261,6 @@ def noted(item: Model, kind: type[T]) -> T | None:
 def note(item: Model, what: object) -> None:
     """Keep a note with an instance, in place of the last one of its class."""
     _change(item, notes={**_state_of(item).notes, type(what): what})
-
-
-def expect(item: Model, write: object) -> None:
-    """Keep a write with an instance until `note_expected` notes it."""
-    _change(item, expected=write)
-
-
-def expected(item: Model) -> Any:
-    """Return the write that an instance expects, None if there is none."""
-    return _state_of(item).expected
 
 
 def drop_note(item: Model, kind: type[T]) -> T | None:
@@ -336,9 +300,9 @@ def _written_by(item: Model, write_id: str | None, names: Iterable[str] | None =
     return WrittenBy(_version_of(item), write_id, left)
 
 
-def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None, **more: Any) -> None:
+def note_written(item: Model, write_id: str | None, names: Iterable[str] | None = None) -> None:
     """Note the id of the write that has stored an instance, None if it is not known, and the names it has stored."""
-    _change(item, written_by=_written_by(item, write_id, names), **more)
+    _change(item, written_by=_written_by(item, write_id, names))
 
 
 def remember(item: Model, image: Mapping[str, Any]) -> None:
@@ -385,8 +349,7 @@ def values_of(item: Model) -> tuple[Known, Mapping[str, Any]]:
 
 def copy_state(source: Model, target: Model) -> None:
     """Copy what one instance knows of the stored item to another instance."""
-    state = _state_of(target)
-    vars(target)[_SLOT] = _state_of(source)._replace(notes=state.notes, expected=state.expected)
+    vars(target)[_SLOT] = _state_of(source)._replace(notes=_state_of(target).notes)
 
 
 def take_version(item: Model, attributes: Mapping[str, Any]) -> None:
@@ -447,31 +410,26 @@ def _nonce(item: Model, before: Known, token: str | None) -> str:
 
 def note_accepted(item: Model) -> None:
     """Note that DynamoDB has accepted an instance which another write had made stale."""
-    if freshness(item).why is Why.WRITTEN:
+    if _state_of(item).freshness.why is Why.WRITTEN:
         _change(item, freshness=_NOTHING.freshness)
 
 
 def mark_stale(item: Model, why: Why = Why.COMMITTED, *, is_locked: bool = True) -> None:
     """Mark an instance as stale: the stored item may differ from it."""
     has_version = version_name_of(item) is not None
-    stale = freshness(item).made_stale(why, known_state(item), has_version=has_version, is_locked=is_locked)
+    stale = _state_of(item).freshness.made_stale(why, known_state(item), has_version=has_version, is_locked=is_locked)
     _change(item, freshness=stale)
-
-
-def freshness(item: Model) -> Freshness:
-    """Return whether an instance is known to be stale, and why."""
-    return _state_of(item).freshness
 
 
 def is_old(item: Model) -> bool:
     """Tell whether an instance is stale."""
-    return freshness(item).is_old(known_state(item))
+    return _state_of(item).freshness.is_old(known_state(item))
 
 
 def check_current(item: Model, error: type[PynamoDBException]) -> None:
     """Refuse to save a stale instance whose staleness DynamoDB could not notice."""
-    if freshness(item).must_not_be_saved:
-        raise stale(item, error, f"{freshness(item).why}. Nothing was sent. refresh() it first.")
+    if _state_of(item).freshness.must_not_be_saved:
+        raise stale(item, error, f"{_state_of(item).freshness.why}. Nothing was sent. refresh() it first.")
 
 
 def stale(item: Model, error: type[PynamoDBException], why: str, stored: Known | None = None) -> Exception:

@@ -38,7 +38,6 @@ from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from pynamodb.connection import Connection
     from pynamodb.expressions.condition import Condition
@@ -512,11 +511,9 @@ class GuardedBatch(Generic[M]):
         self._check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._has_ended = True
-        if error is None:
+        if error[0] is None:
             self._commit()
 
     def _commit(self) -> None:
@@ -624,11 +621,10 @@ def _transact(jobs: list[_Job[M]]) -> list[Exception | None]:
         is_explained = any(refusals) and not isinstance(error, OutcomeUnknown)
         errors = refusals if is_explained else [error] * len(jobs)
     first = next((error for error in errors if error is not None), None)
-    return errors if first is None else [error or _with_another(first) for error in errors]
-
-
-def _with_another(first: Exception) -> Exception:
-    return Conflict(f"not written, since another write of the same transaction was refused: {first}", cause=first)
+    if first is None:
+        return errors
+    why = f"not written, since another write of the same transaction was refused: {first}"
+    return [error or Conflict(why, cause=first) for error in errors]
 
 
 def _interrupted(is_begun: bool) -> Exception:  # noqa: FBT001

@@ -15,6 +15,7 @@ import itertools
 import weakref
 from collections import deque
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -67,39 +68,26 @@ _POLL_S: Final = 1.0
 _is_applying: ContextVar[bool] = ContextVar("pynamo_locking_is_applying", default=False)
 
 
+@dataclass(eq=False)
 class QueuedChange(Generic[G]):
-    """One caller's change of one item.
+    """One caller's change of one item; see `VersionedMixin.modify` for the options."""
 
-    Args:
-        attempts: how many refusals end it.
-        create: whether to begin with a new instance if there is no item.
-        consistent_read: whether the first read must be consistent.
-    """
+    model: type[G]
+    key: tuple[Any, Any]
+    function: Callable[[G], object]
+    attempts: int
+    create: bool
+    consistent_read: bool
 
-    def __init__(
-        self,
-        model: type[G],
-        key: tuple[Any, Any],
-        function: Callable[[G], object],
-        *,
-        attempts: int,
-        create: bool,
-        consistent_read: bool,
-    ) -> None:
-        self.model = model
-        self.key = key
-        self.function = function
-        self.attempts = attempts
-        self.create = create
-        self.consistent_read = consistent_read
+    def __post_init__(self) -> None:
         self.refusals = 0
         self.mailbox = Mailbox()
         self.is_told = False
         self._context = copy_context()
         self._error: BaseException | None = None
         self._saved: G | None = None
-        self._line_key = model, keys.ItemKey.of(model.Meta.table_name, keys.key_of(model, *key))
-        self.line: CombiningQueue[G] = CombiningQueue(model, key)
+        self._line_key = self.model, keys.ItemKey.of(self.model.Meta.table_name, keys.key_of(self.model, *self.key))
+        self.line: CombiningQueue[G] = CombiningQueue(self.model, self.key)
 
     def apply(self, item: G) -> None:
         """Call the function with the context variables of its caller."""
@@ -157,9 +145,7 @@ class QueuedChange(Generic[G]):
 class CombiningQueue(Generic[G]):
     """The callers of this process that wait for a change of one item.
 
-    Attributes:
-        waiting: their changes, in the order in which they came.
-        leader: returns the caller that makes the attempts.
+    Their changes are `waiting`, in the order in which they came. `leader` returns the caller that makes the attempts.
     """
 
     def __init__(self, model: type[G], key: tuple[Any, Any]) -> None:
@@ -393,14 +379,6 @@ class Edit(Generic[G]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._leave(error)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._handle.aend_block(partial(self._leave, error), error)
-
-    def _leave(self, error: BaseException | None) -> None:
         self._copies.edits -= 1
         try:
             if error is None:
@@ -412,6 +390,11 @@ class Edit(Generic[G]):
             self._handle.end_block(failure)
             raise
         self._handle.end_block(error)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._handle.aend_block(partial(self.__exit__, kind, error, traceback), error)
 
     def _save(self) -> None:
         if self._handle.item_is_deleted:  # in the block, and perhaps the lock with it

@@ -119,12 +119,9 @@ LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted
 
 
 class IsolatedReader:
-    """Reads items consistently.
+    """Reads items consistently, on one of the `LEVELS`, for a transaction with that priority, if there is one.
 
-    Args:
-        level: one of `LEVELS`.
-        deadline: when to stop waiting, by the monotonic clock; None to wait as long as a single write.
-        priority: of the reading transaction, if any.
+    It waits until the deadline, by the monotonic clock; without one as long as a single write.
     """
 
     def __init__(self, level: str, *, deadline: Deadline | None = None, priority: str | None = None) -> None:
@@ -203,9 +200,8 @@ class IsolatedReader:
     def _is_in_the_future(self, record: TransactionRecord | None, intent: WriteIntent) -> bool:
         """Tell whether the intent belongs to an undecided transaction, which comes after everything read here."""
         if self._level == "snapshot":
-            self._ghosts += (
-                intent.is_placeholder
-            )  # placeholders and their records must fit into the one read that checks them
+            # Placeholders and their records must fit into the one read that checks them.
+            self._ghosts += intent.is_placeholder
             if not shows_committed(record) or self._ghosts > dynamodb.MOST_ACTIONS // 2:
                 return False
         return resolution_of_intent(record) is IntentResolution.WAIT
@@ -340,7 +336,8 @@ def pages_of(
     if lock is not None and wanted is not None:
         sent = wanted | Place(lock.attr_name, lock_record.TX).exists()
     first = limit if page_size is None else page_size
-    kwargs = {**how, "filter_condition": sent, "consistent_read": True, "limit": first}
+    start = how.pop("last_evaluated_key")
+    kwargs = {**how, "exclusive_start_key": start, "filter_condition": sent, "consistent_read": True, "limit": first}
     found: ResultIterator[_M] = ResultIterator(
         operation, arguments, kwargs, map_fn=model.from_raw_data, limit=limit, rate_limit=rate_limit
     )

@@ -74,7 +74,11 @@ class ReadingMixin(PlacedMixin):
             is decided.
         """
         if isolation is not None:
-            item = cls._get_isolated(hash_key, range_key, isolation, attributes_to_get)
+            reader = reader_of(isolation, attributes_to_get=attributes_to_get)
+            image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
+            if image is None:
+                raise cls.DoesNotExist("There is no such item.")
+            item = cls.from_raw_data(image)
             return item if include_expired else expiry.present(item)
         target = cls._target_held_here(hash_key, range_key)
         if target is not None and target.is_elsewhere and attributes_to_get is None:
@@ -83,14 +87,6 @@ class ReadingMixin(PlacedMixin):
         with responses.readable_errors():
             item = super().get(hash_key, range_key, consistent_read or target is not None, names)
         return _present(versions.read_in_part(item, _whole_names(names)), include_expired=include_expired)
-
-    @classmethod
-    def _get_isolated(cls, hash_key: Any, range_key: Any, isolation: str, attributes_to_get: Any) -> Self:
-        reader = reader_of(isolation, attributes_to_get=attributes_to_get)
-        image = reader.read(cls, keys.key_of(cls, hash_key, range_key))
-        if image is None:
-            raise cls.DoesNotExist("There is no such item.")
-        return cls.from_raw_data(image)
 
     @classmethod
     def _with_needed(cls, attributes_to_get: Any) -> list[Any] | None:
@@ -164,38 +160,17 @@ class ReadingMixin(PlacedMixin):
         Cost: that of the query. With `isolation` that of a consistent one, and what `batch_get` takes for intents.
         """
         unexpired = None if include_expired else expiry.filter_of_query(cls, index_name, range_key_condition)
-        if isolation is not None:
-            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
-            return pages_of(
-                cls,
-                connection_of(cls).query,
-                serialize_key(cls, hash_key)[:1],
-                conditions.both(filter_condition, unexpired),
-                reader,
-                limit=limit,
-                page_size=page_size,
-                rate_limit=rate_limit,
-                exclusive_start_key=last_evaluated_key,
-                range_key_condition=range_key_condition,
-                scan_index_forward=scan_index_forward,
-            )
-        asked = _listed(attributes_to_get)
-        found = super().query(
-            hash_key,
-            range_key_condition,
-            cls._only_visible(filter_condition, unexpired, index_name),
-            consistent_read,
-            index_name,
-            scan_index_forward,
-            limit,
-            last_evaluated_key,
-            asked,
-            page_size,
-            rate_limit,
-            **options,
-        )
-        cls._note_part(found, asked, index_name)
-        return found if unexpired is None or page_size is not None else growing(found)
+        how: dict[str, Any] = {
+            "range_key_condition": range_key_condition,
+            "consistent_read": consistent_read,
+            "scan_index_forward": scan_index_forward,
+            "limit": limit,
+            "last_evaluated_key": last_evaluated_key,
+            "page_size": page_size,
+            "rate_limit": rate_limit,
+        }
+        in_part = {"index_name": index_name, "attributes_to_get": attributes_to_get}
+        return cls._found("query", (hash_key,), (filter_condition, unexpired), isolation, in_part, how, options)
 
     @override
     @classmethod
@@ -219,44 +194,43 @@ class ReadingMixin(PlacedMixin):
     ) -> ResultIterator[_R]:
         """Scan items. See PynamoDB's `Model.scan`, and `query` for `isolation` and its cost."""
         unexpired = None if include_expired else expiry.filter_of_scan(cls, index_name)
-        if isolation is not None:
-            reader = reader_of(isolation, index_name=index_name, attributes_to_get=attributes_to_get, **options)
-            return pages_of(
-                cls,
-                connection_of(cls).scan,
-                (),
-                conditions.both(filter_condition, unexpired),
-                reader,
-                limit=limit,
-                page_size=page_size,
-                rate_limit=rate_limit,
-                exclusive_start_key=last_evaluated_key,
-                segment=segment,
-                total_segments=total_segments,
-            )
-        asked = _listed(attributes_to_get)
-        found = super().scan(
-            cls._only_visible(filter_condition, unexpired, index_name),
-            segment,
-            total_segments,
-            limit,
-            last_evaluated_key,
-            page_size,
-            consistent_read,
-            index_name,
-            rate_limit,
-            asked,
-            **options,
-        )
-        cls._note_part(found, asked, index_name)
-        return found if unexpired is None or page_size is not None else growing(found)
+        how: dict[str, Any] = {
+            "segment": segment,
+            "total_segments": total_segments,
+            "limit": limit,
+            "last_evaluated_key": last_evaluated_key,
+            "page_size": page_size,
+            "consistent_read": consistent_read,
+            "rate_limit": rate_limit,
+        }
+        in_part = {"index_name": index_name, "attributes_to_get": attributes_to_get}
+        return cls._found("scan", (), (filter_condition, unexpired), isolation, in_part, how, options)
 
     @classmethod
-    def _note_part(cls, found: ResultIterator[_R], asked: list[Any] | None, index_name: str | None) -> None:
-        """Note with the instances of a query or a scan which attributes they were read with."""
+    def _found(
+        cls,
+        operation: str,
+        key: tuple[Any, ...],
+        filters: tuple[Condition | None, Condition | None],
+        isolation: str | None,
+        in_part: dict[str, Any],
+        how: dict[str, Any],
+        options: dict[str, Any],
+    ) -> ResultIterator[Self]:
+        """Query or scan, with the caller's filter, and the one that leaves out expired items."""
+        if isolation is not None:
+            reader, serialized = reader_of(isolation, **in_part, **options), serialize_key(cls, *key)[:1] if key else ()
+            act = getattr(connection_of(cls), operation)
+            return pages_of(cls, act, serialized, conditions.both(*filters), reader, **how)
+        index_name, asked = in_part["index_name"], _listed(in_part["attributes_to_get"])
+        visible = cls._only_visible(*filters, index_name)
+        found: ResultIterator[Self] = getattr(super(), operation)(
+            *key, filter_condition=visible, index_name=index_name, attributes_to_get=asked, **how, **options
+        )
         part = expiry.projected(cls, index_name) if asked is None else _whole_names(asked)
-        if part is not None:
+        if part is not None:  # noted with the instances
             map_results(found, lambda item: versions.read_in_part(item, part))
+        return found if filters[1] is None or how["page_size"] is not None else growing(found)
 
     @override
     @classmethod

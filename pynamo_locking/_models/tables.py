@@ -74,7 +74,8 @@ class Audited(NamedTuple):
 def audited(model: type[Model]) -> Audited:
     """Return where a model keeps what an auditor checks; `ConfigurationError` if it has no table."""
     check_place(model)
-    shape, lock, ttl = versions.shape_of(model), getattr(model, "_lock_attribute", lambda: None)(), _ttl_of(model)
+    shape, ttl = versions.shape_of(model), ttl_attribute_of(model)
+    lock = getattr(model, "_lock_attribute", lambda: None)()
     return Audited(
         model=model,
         table=str(model.Meta.table_name),
@@ -83,13 +84,8 @@ def audited(model: type[Model]) -> Audited:
         write_id=shape.write_id_name,
         lock=None if lock is None else lock.attr_name,
         expires=expiry.attribute_name(model),
-        ttl=ttl,
+        ttl=None if ttl is None else str(ttl.attr_name),
     )
-
-
-def _ttl_of(model: type[Model]) -> str | None:
-    attribute: Any = ttl_attribute_of(model)
-    return None if attribute is None else str(attribute.attr_name)
 
 
 def describe(model: type[Model]) -> dict[str, Any]:
@@ -265,6 +261,22 @@ else:
 
 #: The attribute for the range key of a shared table.
 _RANGE_KEY: Final = "_range_key_beside"
+
+
+class RawAttribute(Attribute[Any]):
+    """A value that stays in DynamoDB's form, of that type."""
+
+    def __init__(self, attr_type: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.attr_type = attr_type
+
+    @override
+    def serialize(self, value: Any) -> Any:
+        return value
+
+    @override
+    def deserialize(self, value: Any) -> Any:
+        return value
 
 
 class _Part(UnicodeAttribute):

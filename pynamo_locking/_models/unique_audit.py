@@ -124,7 +124,7 @@ class _Audit:
         for image in _scanned(self._model):
             if self._is_mine(image):
                 self.items += 1
-                key = self._key_in(image)
+                key = {key.attr_name: image[key.attr_name] for key in stored_keys(self._model)}
                 expires[ItemKey.of(self._model.Meta.table_name, key)] = self._expires_of(image)
                 for name in unique_values.held(self._model, image) if not self._is_over(image) else ():
                     self._having[name][ItemKey.of(self._model.Meta.table_name, key)] = key
@@ -258,9 +258,6 @@ class _Audit:
         name = self._expires if table is None else expiry.attribute_name(table)
         stored = expiry.time_in(image, name)
         return None if stored is None else int(float(stored["N"]))
-
-    def _key_in(self, image: Image) -> Image:
-        return {key.attr_name: image[key.attr_name] for key in stored_keys(self._model)}
 
     def _group_of(self, name: str) -> tuple[str, ...] | None:
         return next((group for prefix, group in self._prefixes.items() if name.startswith(prefix)), None)

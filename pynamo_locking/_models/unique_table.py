@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from pynamodb.attributes import Attribute, UnicodeAttribute
+from pynamodb.attributes import UnicodeAttribute
 from pynamodb.constants import MAP
 from pynamodb.models import Model
-from typing_extensions import override
 
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute, VersionAttribute
 from pynamo_locking._models.mixins import ExpiringMixin, VersionedMixin
-from pynamo_locking._models.tables import OwnTable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-class _HolderAttribute(Attribute["Mapping[str, Any]"]):
-    """The table and the key of an item, in DynamoDB's form."""
-
-    attr_type = MAP
-
-    @override
-    def serialize(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        return value
-
-    @override
-    def deserialize(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        return value
+from pynamo_locking._models.tables import OwnTable, RawAttribute
 
 
 class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
@@ -60,7 +42,7 @@ class UniqueTable(OwnTable, ExpiringMixin, VersionedMixin, Model):
     _also_stored: ClassVar[frozenset[str]] = frozenset({"version_write_id"})
 
     name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
-    holder: _HolderAttribute = _HolderAttribute(null=True)
+    holder: RawAttribute = RawAttribute(MAP, null=True)
     expires: TTLAttribute = TTLAttribute(null=True, attr_name="expires_s")
     version: VersionAttribute = VersionAttribute(null=True)
     lock: LockAttribute = LockAttribute()

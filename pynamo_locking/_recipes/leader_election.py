@@ -24,7 +24,6 @@ from pynamo_locking.exceptions import LockLost, LockTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.transactions import TransactWrite
@@ -227,18 +226,14 @@ class LeaderElection:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
         self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._stop()
         await arun_steps(self._until(lambda: self._is_over))
 
@@ -263,13 +258,17 @@ class LeaderElection:
             self._mailboxes.remove(mailbox)
 
     def _until_elected(self, timeout: Duration | None) -> Steps[LeaderTerm | None]:
-        ends = runtime.current.monotonic() + (math.inf if timeout is None else seconds(timeout, "timeout"))
+        timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
+        yield from self._until_or_over(lambda: self.is_leader or self._is_over, timeout_s)
+        return self.term
+
+    def _until_or_over(self, is_true: Callable[[], bool], timeout_s: float) -> Steps[None]:
+        ends = runtime.current.monotonic() + timeout_s
 
         def left() -> float:
             return ends - runtime.current.monotonic()
 
-        yield from self._until(lambda: self.is_leader or self._is_over or left() <= 0, left)
-        return self.term
+        yield from self._until(lambda: is_true() or left() <= 0, left)
 
     def _stop(self) -> None:
         self._is_stopping = True
@@ -298,13 +297,8 @@ class LeaderElection:
                 except Exception:
                     logger.exception("the campaign for %s goes on after an error", lock.name)
                 if not is_well:  # let another process lead
-                    began, pause_s = runtime.current.monotonic(), handle_of(lock).options.lease * RENEW_AFTER
-                    run_steps(
-                        self._until(
-                            lambda: self._is_stopping or runtime.current.monotonic() >= began + pause_s,  # noqa: B023
-                            lambda: began + pause_s - runtime.current.monotonic(),  # noqa: B023
-                        )
-                    )
+                    pause_s = handle_of(lock).options.lease * RENEW_AFTER
+                    run_steps(self._until_or_over(lambda: self._is_stopping, pause_s))
         finally:
             self._is_running = False
             self._tell()

@@ -22,6 +22,7 @@ all items before the decision, which wait for each other.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -215,23 +216,23 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
 # Commits more items than a native transaction holds: record, intents, one decision, finish.
 
 
+@dataclass(eq=False)
 class MultiRequestCommit:
-    """One commit of the long path; `extra` are more actions of its decision."""
+    """One commit of the long path; `_extra` are more actions of its decision."""
 
-    def __init__(
-        self,
-        members: Sequence[TransactionItem],
-        plan: CommitPlan,
-        options: TransactionOptions,
-        extra: Sequence[RowWrite],
-    ) -> None:
+    _members: Sequence[TransactionItem]
+    _plan: CommitPlan
+    _options: TransactionOptions
+    _extra: Sequence[RowWrite]
+
+    def __post_init__(self) -> None:
+        options = self._options
         assert options.record_table is not None  # noqa: S101 - `CommitRun.plan` checks it
-        self._members = members
-        self._plan = plan
-        self._options = options
         self._record_table = options.record_table
-        self._record = new_record(options, is_validated_early=bool(plan.validated))
-        self._extra = extra
+        now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
+        self._record = _record(options, TransactionStatus.PENDING)._replace(
+            lease_ms=lease_ms, until_ms=now_ms + lease_ms, is_validated_early=bool(self._plan.validated)
+        )
         self._done = 0
         self._heartbeats = 0
         self._renewed = 0.0
@@ -372,10 +373,8 @@ class MultiRequestCommit:
     def _progress(self) -> None:
         self._done += 1
         if self._options.on_progress is not None:
-            staged = len(self._plan.staged)
-            self._options.on_progress(
-                min(self._done, len(self._intent_writes) + staged), len(self._intent_writes) + staged
-            )
+            steps = len(self._intent_writes) + len(self._plan.staged)
+            self._options.on_progress(min(self._done, steps), steps)
 
     # The decision
 
@@ -499,20 +498,6 @@ def assemble(assembly: TransactionActions, i: int, member: TransactionItem) -> N
         assembly.add_write(i, member.writer, member.final())
 
 
-def new_record(options: TransactionOptions, *, is_validated_early: bool) -> TransactionRecord:
-    """Return the record of a transaction before anything is known of its intents."""
-    now_ms, lease_ms = runtime.current.time_ms(), int(options.lease * 1000)
-    return TransactionRecord(
-        options.id,
-        TransactionStatus.PENDING,
-        options.priority,
-        options.owner,
-        lease_ms=lease_ms,
-        until_ms=now_ms + lease_ms,
-        is_validated_early=is_validated_early,
-    )
-
-
 def participant(row: LockRow, changes_row: str) -> dict[str, Any]:
     """Return what a row of participants says of an item."""
     stored = {"table": {"S": row.table}, "key": {"M": row.key}, "lock": {"S": row.attribute}}
@@ -541,12 +526,6 @@ def facts_of(record_table: RecordTable, one: IntentWrite) -> IntentFacts:
         and batch_requests.has_statement(StatementWrite(one.row.connection, "UpdateItem", one.request())),
         is_finished_together=bool(place) and batch_requests.has_statement(write_intents.finishing(one.row, one.intent)),
     )
-
-
-def facts_if_read(member: TransactionItem) -> IntentFacts:
-    """Return the same for an item that is read right before it gets its intent, as far as it is known now."""
-    assert member.row is not None  # noqa: S101 - checked when the path was chosen
-    return IntentFacts(key_size=key_size(participant(member.row, "")), place=_place(member), read_with=member.model)
 
 
 def _place(member: TransactionItem) -> Hashable:
@@ -592,7 +571,9 @@ class CommitRun:
         member, table, id_ = self._members[i], self._options.record_table, self._options.id
         assert table is not None  # noqa: S101 - `_choose` checks it
         if needs_read(member):
-            return facts._replace(intent=facts_if_read(member))
+            assert member.row is not None  # noqa: S101 - checked when the path was chosen
+            size = key_size(participant(member.row, ""))
+            return facts._replace(intent=IntentFacts(key_size=size, place=_place(member), read_with=member.model))
         one = plan_intent(member, id_, table, row_of_changes(id_, i), is_staged=is_staged)
         return facts._replace(intent=facts_of(table, one))
 
@@ -712,7 +693,7 @@ class CommitRun:
         return connections if record_table is None else [*connections, record_table.connection]
 
     def _write_long(self, plan: CommitPlan) -> None:
-        self._long = MultiRequestCommit(self._members, plan, self._options, extra=key_action(self._options))
+        self._long = MultiRequestCommit(self._members, plan, self._options, key_action(self._options))
         try:
             self._long.run()
         except CannotBeStaged as error:
@@ -734,7 +715,7 @@ def _facts(member: TransactionItem, table: str | None, *, is_long: bool) -> Memb
     measure = effects.size_of if is_long else item_size  # about the same, in a third of the time
     is_deleted = write is not None and write.operation is DELETE
     after = {} if is_deleted or isinstance(member.after, Unread) else member.after or {}
-    is_counted = member.writer is not None and member.writer.is_locked  # the lock's entry refuses a second copy
+    is_counted = member.writer is not None and member.writer.own is not None  # the lock's entry refuses a second copy
     facts = MemberFacts(
         is_write=write is not None,
         is_absent=member.is_absent,

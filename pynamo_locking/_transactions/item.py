@@ -78,12 +78,6 @@ def undeclared(item: Model, image: Image) -> Image:
     return {name: value for name, value in image.items() if name not in ours}
 
 
-def are_undeclared(item: Model, actions: Sequence[Action]) -> bool:
-    """Tell whether one of some actions is about an attribute that is not declared."""
-    declared = _declared(item)
-    return any(conditions.path_of(action)[0] not in declared for action in actions)
-
-
 def changes(before: Image, after: Image, keys: Collection[str]) -> list[Action]:
     """Return the actions that turn one image into another; an action that changes nothing if they are equal."""
     set_, removed = effects.difference(before, after, keys=keys)
@@ -122,24 +116,6 @@ def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> W
     return again.but(attributes=attributes)
 
 
-def strict(
-    condition: Condition | None, part: VersionPart, before: Known, key_name: str, *, exists: bool | None
-) -> Condition | None:
-    """Add a condition where the version alone is ambiguous: no item, no version, or no write id.
-
-    `exists` says whether the item existed when it was read; None if that is not known for certain.
-    """
-    write_id = part.shape.write_id
-    if not part.is_checked or write_id is None:
-        return condition
-    if before.version is not None:
-        return condition if before.write_id else conditions.both(condition, write_id.does_not_exist())
-    if exists is None:
-        return condition
-    path = Place(key_name)
-    return conditions.both(condition, path.exists() if exists else path.does_not_exist())
-
-
 # One item of a transaction: as it is stored, as the transaction sees it, and the one write that results.
 
 
@@ -170,7 +146,6 @@ class TransactionItem:
         item: the instance that every caller of the transaction's `get` receives.
         key: the item's key, in DynamoDB's form.
         base: the stored item; None if there is none.
-        reader: of the transaction.
         token: of the transaction, from which the write ids are derived.
 
     Attributes:
@@ -512,7 +487,9 @@ class TransactionItem:
                 self.pin()
         elif before.operation is DELETE:
             self._know_deleted(checks=False)
-        elif before.attributes is None and isinstance(self.base, Unread) and are_undeclared(self.item, actions):
+        elif before.attributes is None and isinstance(self.base, Unread):
+            if {conditions.path_of(each)[0] for each in actions} <= _declared(self.item):
+                return
             if self.is_checked:
                 self.load()
                 self._keep_undeclared()
@@ -617,9 +594,17 @@ class TransactionItem:
         )
 
     def _strict(self, condition: Condition | None, part: VersionPart) -> Condition | None:
+        """Add a condition where the version alone is ambiguous: no item, no version, or no write id."""
+        write_id = part.shape.write_id
+        if not part.is_checked or write_id is None:
+            return condition
+        if self.before.version is not None:
+            return condition if self.before.write_id else conditions.both(condition, write_id.does_not_exist())
         may_be_expired = self.base is None and expiry.attribute_name(self.model) is not None
-        exists = None if may_be_expired or isinstance(self.base, Unread) else self.base is not None
-        return strict(condition, part, self.before, next(iter(self.key)), exists=exists)
+        if may_be_expired or isinstance(self.base, Unread):
+            return condition
+        path = Place(next(iter(self.key)))
+        return conditions.both(condition, path.does_not_exist() if self.base is None else path.exists())
 
     def holds(self, image: Image | None) -> bool:
         """Tell whether an image is the item that was read, by the condition of its write."""

@@ -80,10 +80,16 @@ class Counted:
     hash_key: Image
     keys: dict[Any, Image] = field(default_factory=dict)
 
-    def names(self, chosen: Container[Any] | None) -> list[Image]:
-        """Return the keys of these items without their hash key; of all items unless some are chosen."""
+    def names(self, chosen: Container[Any] | None) -> dict[str, Any]:
+        """Return, as it is stored, the keys of these items without their hash key; of all unless some are chosen."""
         keys = [key for identity, key in self.keys.items() if chosen is None or identity in chosen]
-        return [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
+        rests = [{name: value for name, value in key.items() if name not in self.hash_key} for key in keys]
+        return {"L": [{"M": rest} for rest in rests]}
+
+    @staticmethod
+    def has_room(names: dict[str, Any]) -> bool:
+        """Tell whether one transaction may name so much."""
+        return size_of({_NAMED: names}) <= _MOST_BYTES
 
 
 def named_in(guard: TransactionItem) -> dict[str, list[Image]]:
@@ -108,28 +114,6 @@ def is_full(guard: Image) -> bool:
     return len(others) > _MOST_NAMED or (bool(others) and size_of(others) > _MOST_BYTES)
 
 
-def has_room(names: Sequence[Image]) -> bool:
-    """Tell whether one transaction may name so much."""
-    return size_of({_NAMED: _stored(names)}) <= _MOST_BYTES
-
-
-def _stored(names: Sequence[Image]) -> dict[str, Any]:
-    return {"L": [{"M": dict(key)} for key in names]}
-
-
-def naming(transaction_id: str, names: Sequence[Image]) -> Action:
-    """Return the action by which a transaction names its items; `ConfigurationError` if there are too many."""
-    if not has_room(names):
-        raise too_many()
-    action: Action = Place(_NAMED + transaction_id).set(Stored(_stored(names)))
-    return action
-
-
-def forgetting(guard: Image) -> list[Action]:
-    """Return the actions that remove what earlier transactions have named, once it is settled."""
-    return [Place(name).remove() for name in _attributes(guard)]
-
-
 def too_many() -> ConfigurationError:
     """Return the error for more keys than a guard has room for."""
     return ConfigurationError(
@@ -144,11 +128,9 @@ def too_many() -> ConfigurationError:
 
 @dataclass(frozen=True)
 class Locking:
-    """How a transaction locks what it reads.
+    """How a transaction locks what it reads; `shared` among readers.
 
-    Attributes:
-        shared: among readers.
-        refuses_absent: whether an absent item that cannot be locked is refused: the caller would take it for locked.
+    It `refuses_absent` items that cannot be locked if the caller would take them for locked.
     """
 
     shared: bool
@@ -175,16 +157,6 @@ def lock_of_name(lock: Lock[Any]) -> Lock[Any] | None:
     if target.is_elsewhere or target.row.may_create or getattr(model.Meta, "lock_table", None) is None:
         return None
     return Lock(lock_target_by_name(model, target.row.key, options.settings, target.read), options, None)
-
-
-def no_lock_of_absent(lock: Lock[Any], wanted: Locking) -> ConfigurationError:
-    """Return the error for an absent item whose lock would be in the item."""
-    target = handle_of(lock).target
-    return ConfigurationError(
-        f"there is no item {target.row.label}, and {wanted} cannot lock it, since its lock would be in the item: name "
-        f"a subclass of NamedLock in Meta.lock_table of {target.model.__name__}, where the name of an absent item is "
-        f"locked."
-    )
 
 
 def shared_item(item: GuardedMixin) -> ConfigurationError:
@@ -321,16 +293,11 @@ class TransactionItems:
             new = [(key, image) for key, image, member in zip(keys, page, known, strict=True) if member is None]
             committed = self.reader.committed(model, new, resolver)
             for key, image, old in zip(keys, page, known, strict=True):
-                member = old or self._add_found(model, key, image, next(committed))
+                current = None if old is not None else unexpired(model, next(committed))
+                member = old or self._add(model.from_raw_data(copy_of(current or image)), key, current)
                 if self._relies_on_reads:
                     member.rely()
                 yield member
-
-    def _add_found(
-        self, model: type[GuardedMixin], key: Image, image: Image, committed: Image | None
-    ) -> TransactionItem:
-        current = unexpired(model, committed)
-        return self._add(model.from_raw_data(copy_of(current or image)), key, current)
 
     def query(
         self,
@@ -483,13 +450,15 @@ class TransactionItems:
             if guard is None or guard.write is None:  # a savepoint rolled it back
                 continue
             names = counted.names(None)
-            if not has_room(names):
+            if not counted.has_room(names):
                 chosen = chosen or {member.identity for member in direct()}
                 names = counted.names(chosen)
-            actions = [naming(self._id, names)]
+            if not counted.has_room(names):
+                raise too_many()
+            actions: list[Action] = [Place(_NAMED + self._id).set(Stored(names))]
             if is_full(guard.stored):
                 self._settle(counted.model, counted.hash_key, guard)
-                actions += forgetting(guard.stored)
+                actions += [Place(name).remove() for name in _attributes(guard.stored)]
             guard.update(actions, None, checks=False)
         if chosen is not None and not {member.identity for member in direct()} <= chosen:
             raise too_many()  # the size of the names has changed which items are direct
@@ -532,7 +501,11 @@ class TransactionItems:
                 yield name
                 yield lock
             elif not handle_of(lock).depth and locking.refuses_absent:
-                raise no_lock_of_absent(lock, locking)
+                raise ConfigurationError(
+                    f"there is no item {handle_of(lock).target.row.label}, and {locking} cannot lock it, since its "
+                    f"lock would be in the item: name a subclass of NamedLock in Meta.lock_table of {model.__name__}, "
+                    f"where the name of an absent item is locked."
+                )
             handles = [handle_of(each) for each in (lock, name) if each is not None]
             if any(not each.held_entry().entry.lock_mode.may_write for each in handles if each.depth):
                 self._share(locks[lock])

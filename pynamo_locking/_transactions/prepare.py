@@ -108,14 +108,13 @@ class IntentWrite:
         return writer.own if writer is not None and writer.is_embedded else None
 
     @property
-    def document_size(self) -> int:
-        """What the lock document takes that the intent leaves behind in an item that had none."""
-        return 0 if self.has_document else item_size({self.row.attribute: lock_record.EMPTY})
-
-    @property
     def size(self) -> int:
         """The size of the item while it carries the intent, as far as the item is known."""
-        return _size_of_base(self.member) + _size_of_intent(self)
+        member = self.member
+        if member.is_absent:
+            return item_size(member.key) + _size_of_intent(self)
+        base = member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False)
+        return item_size(base) + _size_of_intent(self)
 
     def request(self) -> dict[str, Any]:
         """Return the UpdateItem that writes the intent, once the item's lock and intent are free."""
@@ -264,16 +263,11 @@ def _no_place(member: TransactionItem) -> CannotBeStaged:
     return CannotBeStaged(f"{member.final().label} has no place for an intent")
 
 
-def _size_of_base(member: TransactionItem) -> int:
-    if member.is_absent:
-        return item_size(member.key)
-    return item_size(member.base if isinstance(member.base, dict) else member.item.serialize(null_check=False))
-
-
 def _size_of_intent(one: IntentWrite) -> int:
     """Return by how much the intent makes its item larger."""
     with_intent = {one.row.attribute: {"M": {lock_record.TX: lock_record.stored_intent(one.intent)}}}
-    return item_size(with_intent) + one.document_size - item_size({one.row.attribute: lock_record.EMPTY})
+    # The document stays, in an item that had none.
+    return item_size(with_intent) - (item_size({one.row.attribute: lock_record.EMPTY}) if one.has_document else 0)
 
 
 def _has_document(member: TransactionItem) -> bool:

@@ -135,27 +135,24 @@ def sweep(
     report, mutex, failures = SweepReport(), runtime.current.mutex(), list[Exception]()
     age = seconds(older_than, "older_than")
     last_ms = runtime.current.time_ms() - 1000 * age if age else math.inf  # the clock that stored it may be ahead
-    has_ended = cache(partial(_has_ended, record_table))
     if not is_count(segments):
         raise ConfigurationError(f"sweep() needs at least one segment, not {segments!r}.")
 
-    def of_segment(segment: int) -> None:
-        for image in _open_rows(record_table, segment, segments):
-            transaction_id = image[ID]["S"]
-            verdict = _sweep_row(record_table, image, last_ms, lambda: pool.is_over, has_ended, dry_run=dry_run)
-            if pool.is_over:  # the caller was interrupted
-                return
-            if not verdict:
-                continue
-            with mutex:
-                report.examined += 1
-                _count(report, transaction_id, verdict)
-                if on_progress is not None:
-                    on_progress(report)
+    @cache
+    def has_ended(transaction_id: str) -> bool:
+        record = persistently(lambda: transaction_record.read(record_table, transaction_id))
+        return record is None or record.state.is_final
 
     def job(segment: int) -> None:
         try:
-            of_segment(segment)
+            for image in _open_rows(record_table, segment, segments):
+                verdict = _sweep_row(record_table, image, last_ms, lambda: pool.is_over, has_ended, dry_run=dry_run)
+                if pool.is_over:  # the caller was interrupted
+                    return
+                with mutex:
+                    _count(report, image[ID]["S"], verdict)
+                    if verdict and on_progress is not None:
+                        on_progress(report)
         except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
             failures.append(error)
 
@@ -213,8 +210,11 @@ def _sweep_row(
         record = transaction_record.record_in(image, record_table)
         if record is not None:
             return "" if record.renewed_ms > last_ms else _sweep_one(record_table, record, is_over, dry_run=dry_run)
-        if not dry_run:
-            _remove_if_ended(record_table, image[ID]["S"], has_ended)
+        # A transaction that is pending or committed may need its rows of changes, and its record is there for as long
+        # (R3, R9). The process that has left one behind was to remove it.
+        owner = None if dry_run else transaction_record.owner_of_changes(image[ID]["S"])
+        if owner is not None and has_ended(owner):
+            transaction_record.delete_row(record_table, image[ID]["S"])
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
         logger.warning("transaction %r could not be completed: %s", image[ID]["S"], error)
         return f"failed: {error}"
@@ -242,25 +242,11 @@ def _sweep_one(
     return completed
 
 
-def _has_ended(record_table: RecordTable, transaction_id: str) -> bool:
-    record = persistently(lambda: transaction_record.read(record_table, transaction_id))
-    return record is None or record.state.is_final
-
-
-def _remove_if_ended(record_table: RecordTable, row_id: str, has_ended: Callable[[str], bool]) -> None:
-    """Remove a row of changes whose transaction has ended: the process that has left it behind was to remove it.
-
-    A transaction that is pending or committed may need it, and its record is there for as long (R3, R9).
-    """
-    owner = transaction_record.owner_of_changes(row_id)
-    if owner is not None and has_ended(owner):
-        transaction_record.delete_row(record_table, row_id)
-
-
 def _count(report: SweepReport, transaction_id: str, verdict: str) -> None:
+    report.examined += bool(verdict)
     if verdict.startswith("failed"):
         report.failed[transaction_id] = verdict.removeprefix("failed: ")
-    else:
+    elif verdict:
         setattr(report, verdict, getattr(report, verdict) + 1)
 
 
@@ -382,14 +368,12 @@ def _read(rows: list[LockRow], states: list[tuple[LockRow, LockState]]) -> None:
         except responses.BOTOCORE_EXCEPTIONS as error:
             logger.debug("items are read one by one: %s", error)
         else:
-            states += [_found(rows[0], image) for image in images]
+            like = rows[0]
+            for image in images:
+                row = _row(like.connection, like.table, {name: image[name] for name in like.key}, like.attribute)
+                states.append((row, lock_record.state_in(image, like.attribute)))
             return
     states += [(row, _state_of(row)) for row in rows]
-
-
-def _found(like: LockRow, image: Image) -> tuple[LockRow, LockState]:
-    key = {name: image[name] for name in like.key}
-    return _row(like.connection, like.table, key, like.attribute), lock_record.state_in(image, like.attribute)
 
 
 def _state_of(row: LockRow) -> LockState:

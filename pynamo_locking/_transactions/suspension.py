@@ -118,14 +118,8 @@ def resume(
 ) -> tuple[str | None, list[_Planned]]:
     """Rely on all that a suspended transaction had read; return its idempotency key, and its writes to plan again.
 
-    The commit deletes its row, on condition that no other process has gone on with it meanwhile.
-
-    Raises:
-        InvalidInput: the id is no text.
-        DoesNotExist: there is no such row.
-        StaleVersion: an item was changed since the transaction was suspended.
-        ConfigurationError: this transaction continues one already, or a model is missing.
-        CorruptRow: the row is not as it was written.
+    The commit deletes its row, on condition that no other process has gone on with it meanwhile. For the errors see
+    `Transaction.resume`.
     """
     if not isinstance(id_, str):
         raise InvalidInput(f"the id of a suspended transaction is a text, not {id_!r:.80}.")

@@ -110,13 +110,10 @@ class Savepoint:
                 del self._members.by_key[key]
 
 
-# What a transaction reads, as it sees it.
+# Transactions of any number of items.
 
 
 _M = TypeVar("_M", bound=GuardedMixin)
-
-
-# Transactions of any number of items.
 
 
 class Transaction:
@@ -352,13 +349,6 @@ class Transaction:
         if self._read_only:
             raise ConfigurationError("this transaction is read only: use another one to write.")
 
-    def _is_done_before(self, model: type[GuardedMixin]) -> bool:
-        """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
-        if self._options.idempotency_key is not None and not self._was_done:
-            table = record_table_of(self._members.table(model))
-            self._was_done = commit.is_done(replace(self._options, record_table=table))
-        return self._was_done
-
     def _count_in_guard(self, member: TransactionItem) -> None:
         if is_guarding(member.model) and (member.is_absent or member.is_deleted or not member.is_checked):
             self._members.count_in_guard(member)
@@ -577,13 +567,6 @@ class Transaction:
         self._check_open()
         self._after_rollback.append(callback)
 
-    def _again(self, successor: Transaction) -> Transaction:
-        """Give another attempt the age of this transaction, so that it is not pre-empted for ever."""
-        earlier = (*self._options.earlier, self.id)
-        successor._options = replace(successor._options, priority=self._options.priority, earlier=earlier)
-        successor._members.reader.priority = self._options.priority
-        return successor
-
     def __enter__(self) -> Self:
         self._check_open()
         return self
@@ -791,7 +774,10 @@ def is_committed(transaction: Transaction) -> bool:
 
 def is_done_before(transaction: Transaction, model: type[GuardedMixin]) -> bool:
     """Tell whether a transaction with this idempotency key was committed; if so, this one writes nothing."""
-    return transaction._is_done_before(model)
+    if transaction._options.idempotency_key is not None and not transaction._was_done:
+        table = record_table_of(transaction._members.table(model))
+        transaction._was_done = commit.is_done(replace(transaction._options, record_table=table))
+    return transaction._was_done
 
 
 def check_writable(transaction: Transaction) -> None:
@@ -805,5 +791,9 @@ def count_in_guard(transaction: Transaction, member: TransactionItem) -> None:
 
 
 def next_attempt(transaction: Transaction, successor: Transaction) -> Transaction:
-    """Give the next attempt the age of the first one; return it."""
-    return transaction._again(successor)
+    """Give another attempt the age of the first one, so that it is not pre-empted for ever; return it."""
+    options = transaction._options
+    earlier = (*options.earlier, transaction.id)
+    successor._options = replace(successor._options, priority=options.priority, earlier=earlier)
+    successor._members.reader.priority = options.priority
+    return successor

@@ -82,15 +82,8 @@ class TransactionActions(Work):
                 "one transaction cannot write inside and outside of a range that is locked here, if all writes are "
                 "checked (Meta.enforce_locks): lock one range that spans both."
             )
-        held_entries = [own for own in writer.held_entries if not self.guards_row_of(own)]
-        return [
-            *held_entries,
-            *(
-                foreign_check
-                for foreign_check in writer.foreign_checks
-                if foreign_check.row.identity not in self.foreign_checks
-            ),
-        ]
+        new = [each for each in writer.foreign_checks if each.row.identity not in self.foreign_checks]
+        return [*(own for own in writer.held_entries if not self.guards_row_of(own)), *new]
 
     @contextlib.contextmanager
     def _last_under_locks(self) -> Iterator[list[RowWrite]]:
@@ -159,7 +152,7 @@ class TransactionActions(Work):
         if isinstance(error, OutcomeUnknown):
             for key, writer in self._writers.items():
                 write = self.by_key[key].write
-                if writer.is_locked and write is not None:
+                if writer.own is not None and write is not None:
                     write.note_doubt()
             return
         for own in self.deleted_locks:

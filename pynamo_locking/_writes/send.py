@@ -30,6 +30,7 @@ from pynamo_locking._core.errors import LockingError
 from pynamo_locking._core.lock_queue import FREE, dead_among
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, judge
 from pynamo_locking._io import client, protocol, responses, runtime, wakeups
+from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._io.write_intents import Resolver, conflicts
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._locks import fencing, local_queue
@@ -67,14 +68,9 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """The refusal of one row.
+    """The refusal of one row, which is stored as `image`, with DynamoDB's message about it.
 
-    Attributes:
-        work: what was sent.
-        image: the stored row.
-        error: what the request raised.
-        message: DynamoDB's, about this row.
-        in_doubt: whether an earlier copy of the work may have been applied.
+    `in_doubt` says whether an earlier copy of the work may have been applied.
     """
 
     work: Work
@@ -123,11 +119,9 @@ class RowWrite:
 
     Attributes:
         is_dropped: whether the work continues without it.
-        has_time: whether a time is in its conditions, as far as is known.
     """
 
     is_dropped = False
-    has_time = True
     _may_evict = _may_delete_expired = True
 
     def __init__(
@@ -154,7 +148,6 @@ class RowWrite:
             clause, given = self._filled or (None, None)
             kwargs = self.write.kwargs(clause, given)
             self._second = expiry.date(kwargs, self._second)  # copies have the time of the first one
-            self.has_time = self._second is not None
             return {self.write.request.removesuffix("Item"): kwargs}
         assert self.check is not None  # noqa: S101 - it has one of them
         assert self._filled is not None  # noqa: S101 - the same
@@ -255,7 +248,8 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
     """Delete an expired item, if it still has the time of expiry in `image`."""
     hash_key, range_key = serialized_key_of(item)
     known = versions.shape_of(type(item)).known
-    connection, condition = connection_of(item), conditions.both(expiry.still(type(item), image), known)
+    name, connection = expiry.attribute_name(type(item)) or "", connection_of(item)
+    condition = conditions.both(Place(name) == Stored(image[name]), known)
     kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
     if filled is not None:
         protocol.merge(kwargs, *filled)
@@ -277,10 +271,7 @@ _MOST_READS: Final = 8
 class ForeignLockCheck(RowWrite):
     """The check that the lock in another row keeps no writer from some items.
 
-    Args:
-        row: the row of the lock.
-        extents: where the written item is and was: entries that lock a part of it are in the way.
-        settings: say when a lease is over.
+    The `extents` are where the written item is and was: entries that lock a part of it are in the way.
     """
 
     def __init__(self, row: LockRow, extents: Iterable[LockMode], settings: LockSettings) -> None:
@@ -359,18 +350,13 @@ class Work:
     """Writes of rows that are sent together: a native transaction, unless a subclass says otherwise.
 
     Args:
-        connection: of any of the rows.
-        actions: as for `ask`.
         token: by which DynamoDB recognises a second copy for ten minutes.
         is_named: whether the caller has chosen the token, so that another work may be the same.
         options: other arguments of PynamoDB's `Connection.transact_write_items`.
         resolver: resolves intents of other transactions.
 
     Attributes:
-        kind: PynamoDB's error.
-        policy: how often it is sent.
         told: what could not be done, for messages.
-        is_transaction: whether it is sent as one.
         item: the row of a work that is about one item.
         explained: why rows were refused, by their identity, if the work was.
         unchanged: the rows that were not refused then.
@@ -402,9 +388,8 @@ class Work:
         """Take what is to be sent: the caller's actions, in the caller's order, and other rows of this package."""
         self.actions, self.all = actions, [*actions, *guards]
         for row in self.all:  # once: copies with the same token must be equal
-            if row.has_time:
-                for kwargs in row.request.values():
-                    expiry.date(kwargs)
+            for kwargs in row.request.values():
+                expiry.date(kwargs)
 
     @property
     def resolver(self) -> Resolver:
@@ -611,9 +596,7 @@ class ItemWork(Work):
     """The write of one item.
 
     Args:
-        write: what is done to it.
-        lock: its embedded lock, if it carries one.
-        check: of the held entry in that lock.
+        check: of the held entry in its embedded `lock`.
         checks: of those in other rows: of the item's own lock, then of a range, then of the table.
         foreign_checks: of locks in other rows that are not held.
         unanswered: the first attempt, if it was a statement of a batch to which no answer came.

@@ -110,7 +110,6 @@ class UniqueRows:
     """The unique values that a write of an item gives up and takes.
 
     Args:
-        item: the instance.
         kind: PynamoDB's error of the write.
         change: returns what the item will be, given what it is, of the attributes that matter.
 
@@ -180,12 +179,6 @@ def _check_place(item: Model, table: type[Model]) -> None:
 
 
 # What a write of an item of a model with unique values does to their rows.
-
-
-def claims_of_save(item: Model, values: Image, kind: type[PynamoDBException]) -> UniqueRows:
-    """Return what a save does to the rows."""
-    after = unique_values.watched(type(item), values)
-    return UniqueRows(item, kind, lambda _: after)
 
 
 def claims_of_delete(item: Model, kind: type[PynamoDBException]) -> UniqueRows:

@@ -23,7 +23,7 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
-from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._items import conditions, expiry, keys, unique_values, versions
 from pynamo_locking._pynamodb import (
     class_of,
     connection_of,
@@ -32,7 +32,7 @@ from pynamo_locking._pynamodb import (
     range_attribute_of,
     serialized_key_of,
 )
-from pynamo_locking._writes.unique_rows import claims_of_delete, claims_of_save, claims_of_update, not_unique
+from pynamo_locking._writes.unique_rows import UniqueRows, claims_of_delete, claims_of_update, not_unique
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._items.versions import VersionPart
     from pynamo_locking._locks.held_lock import HeldEntry
-    from pynamo_locking._writes.unique_rows import UniqueRows
 
 
 # Finds out the final outcome of a write that got no response.
@@ -317,7 +316,7 @@ class Write(NamedTuple):
         is_known = self.operation is SAVE and self.part.is_checked and not self.is_strict
         names = self.stored() if is_known else None
         # A user's override of the next call sees the id.
-        versions.expect(self.item, ExpectedWrite(self.part.write_id, names, own))
+        versions.note(self.item, ExpectedWrite(self.part.write_id, names, own))
         self.item.update_local_version_attribute()
         if self.operation is SAVE:
             versions.note_values(self.item, self.values)
@@ -400,7 +399,10 @@ def plan_save(
     part = versions.part_of(item, is_checked=checks_version, token=token)
     whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
     values = item.serialize(null_check=True)
-    claims = None if part.shape.unique is None else claims_of_save(item, values, error)
+    claims = None
+    if part.shape.unique is not None:
+        after = unique_values.watched(type(item), values)
+        claims = UniqueRows(item, error, lambda _: after)
     if kept or (not checks_version and part.shape.attribute is not None):
         actions = conditions.save_actions(item, values, kept, part, stored or {})
         returned = None if checks_version else "UPDATED_NEW"

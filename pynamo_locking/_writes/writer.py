@@ -67,10 +67,8 @@ class Writer:
     lock alone.
 
     Args:
-        item: the instance.
-        owns: the held entries: in the embedded lock, or of its own lock, of a range, and of the table.
-        lock: the attribute of the embedded lock.
-        row: the row of the embedded lock.
+        held_entries: in the embedded lock, or of its own lock, of a range, and of the table.
+        lock: the attribute of the embedded lock, which is in `row`.
         foreign_checks: of locks that this context does not hold, and that must not be in the way.
 
     Attributes:
@@ -98,11 +96,6 @@ class Writer:
         self.own = next(iter(held_entries), None)
         self.protected = None if lock is None else lock.attr_name
         self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether this context holds the lock of the item."""
-        return self.own is not None
 
     @property
     def is_embedded(self) -> bool:
@@ -151,7 +144,7 @@ class Writer:
     def delete(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Delete the item; a separate lock stays."""
         write = self.plan_delete(condition, checks_version=checks_version)
-        if self.is_locked and not self.is_embedded:
+        if self.own is not None and not self.is_embedded:
             write = write.but(kind=EntryEffect.KEEP)
         data = self.send(write)
         self._note_deleted(is_deleted=True)
@@ -170,7 +163,7 @@ class Writer:
         try:
             data = send.send_item(write, self.held_entries, self.row, self.foreign_checks, unanswered)
         except (Conflict, OutcomeUnknown) as error:
-            if self.is_locked and isinstance(error, OutcomeUnknown):
+            if self.own is not None and isinstance(error, OutcomeUnknown):
                 write.note_doubt()
             if event_stream.listeners:
                 write_module.write_failed(write, error)
@@ -257,9 +250,9 @@ class Writer:
             )
         if write.operation is DELETE:  # for which PynamoDB does not tell the instance of the commit
             return
-        is_second = versions.expected(self.item) is not None
+        is_second = versions.noted(self.item, ExpectedWrite) is not None
         write_id = None if is_second else write.part.write_id
-        versions.expect(self.item, ExpectedWrite(write_id, None, self.own, bool(write.actions), document))
+        versions.note(self.item, ExpectedWrite(write_id, None, self.own, bool(write.actions), document))
 
     def _next_document(self, row: LockRow, state: LockState) -> dict[str, Any] | None:
         """Return the lock document with this write's number in it; None outside the lock."""
@@ -283,11 +276,11 @@ class Writer:
 
 def note_committed(item: Model) -> None:
     """Note that the expected write of an instance was applied; without one PynamoDB has written it, without an id."""
-    written: ExpectedWrite | None = versions.expected(item)
+    written = versions.drop_note(item, ExpectedWrite)
     if written is None:
         versions.note_written(item, None)
         return
-    versions.note_written(item, written.write_id, written.names, expected=None)
+    versions.note_written(item, written.write_id, written.names)
     if written.outdates:
         versions.mark_stale(item, is_locked=False)
     if written.document is not None:
@@ -345,7 +338,10 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
     """
     if writer.own is not None or writer.separate or not write.part.is_checked:
         return None
-    request = _deleting(writer, write) if write.operation is DELETE else _saving(writer, write)
+    if write.operation is DELETE:
+        request: Any = "DeleteItem", {**writer.request(write), "ReturnValues": "ALL_OLD"}
+    else:
+        request = _saving(writer, write)
     if request is None or (write.claims is not None and write.claims.rows):
         return None
     operation, kwargs = request
@@ -353,10 +349,6 @@ def as_statement(writer: Writer, write: Write) -> BatchedWrite | None:
     # No hidden retries: a repeated INSERT could create again what was deleted since.
     connection = client.single_attempt(connection_of(write.item).connection)
     return BatchedWrite(writer, write, batch_requests.StatementWrite(connection, operation, kwargs), said)
-
-
-def _deleting(writer: Writer, write: Write) -> tuple[str, dict[str, Any]]:
-    return "DeleteItem", {**writer.request(write), "ReturnValues": "ALL_OLD"}
 
 
 def _saving(writer: Writer, write: Write) -> tuple[str, dict[str, Any]] | None:

@@ -13,6 +13,7 @@ from pynamo_locking._core.transactions import TransactionRecord, TransactionStat
 from pynamo_locking._io import client, runtime, transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._transactions import commit
+from pynamo_locking._transactions.transaction import next_attempt
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
@@ -340,7 +341,7 @@ def test_a_long_attempt_after_a_small_one(few: None, monkeypatch: pytest.MonkeyP
     small = created(1, idempotency_key="k")
     with delayed("TransactWriteItems") as late:
         unknown(small)
-        long = small._again(Transaction(Transactions, idempotency_key="k"))
+        long = next_attempt(small, Transaction(Transactions, idempotency_key="k"))
         for item in list(Purse.scan()):
             long.update(item, [Purse.balance.add(1)])
         sent = len(late)
