@@ -107,7 +107,7 @@ def _of_queue(before: LockState, after: LockState) -> Iterator[Breach]:
     gone = [entry for entry in before.entries if after.find(entry.id) is None]
     come = [entry for entry in after.entries if before.find(entry.id) is None]
     drawn = sum(entry.members for entry in come if entry.ticket == before.next_ticket)
-    is_sound = not come or (len(come) == 1 and (drawn > 0 or _is_handed_over(gone, come[0])))
+    is_sound = not come or (len(come) == 1 and (drawn > 0 or _takes_its_place(gone, come[0])))
     if not is_sound or after.next_ticket > before.next_ticket + drawn:
         yield Breach("queue_changed", "entries or tickets were put into the queue by another program", *told)
     expected = eviction_traces(gone, before.evicted) if len(gone) > 1 else {}
@@ -128,8 +128,11 @@ def _is_changed(before: QueueEntry, after: QueueEntry) -> bool:
     )
 
 
-def _is_handed_over(gone: list[QueueEntry], new: QueueEntry) -> bool:
-    return len(gone) == 1 and gone[0].ticket < new.ticket <= gone[0].last_ticket
+def _takes_its_place(gone: list[QueueEntry], new: QueueEntry) -> bool:
+    """Tell whether an entry stands where another one stood, by a hand-over, or by a detach or an attach."""
+    if len(gone) != 1:
+        return False
+    return new.ticket == gone[0].ticket if new.token_id else gone[0].ticket < new.ticket <= gone[0].last_ticket
 
 
 def is_written_past(before: LockState, after: LockState) -> bool:
