@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pynamo_locking._expressions.values import Refusal, canonical_item, item_size, size_of, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 # What DynamoDB can store: an item is checked here before it is too late to refuse it.
@@ -150,6 +150,12 @@ ACTION_PASSED: Final = "None"
 HTTP_CLIENT_ERROR: Final = 400
 HTTP_SERVER_ERROR: Final = 500
 
+#: A limit was reached: by a request, by an action of a transaction, or by a statement of a batch.
+THROTTLING: Final = frozenset(
+    {THROTTLED, "RequestLimitExceeded", "Throttling", "ThrottlingException"}
+    | {"ThrottlingError", "ProvisionedThroughputExceeded"}
+)
+
 
 class Answer(Enum):
     """What one attempt of a request came back with, if not with success."""
@@ -169,10 +175,7 @@ _BY_CODE: Final = {
     CONDITION_FAILED: Answer.REFUSED,
     "TransactionConflictException": Answer.CONFLICT,
     "ReplicatedWriteConflictException": Answer.CONFLICT,  # of another Region, in a table with strong consistency
-    THROTTLED: Answer.BUSY,
-    "RequestLimitExceeded": Answer.BUSY,
-    "Throttling": Answer.BUSY,
-    "ThrottlingException": Answer.BUSY,
+    **dict.fromkeys(THROTTLING, Answer.BUSY),
     "TransactionInProgressException": Answer.BUSY,
     FAILED: Answer.UNANSWERED,
     "InternalFailure": Answer.UNANSWERED,
@@ -183,8 +186,7 @@ _BY_CODE: Final = {
 _BY_REASON: Final = {
     ACTION_FAILED: Answer.REFUSED,
     "TransactionConflict": Answer.CONFLICT,
-    "ThrottlingError": Answer.CONFLICT,  # botocore does not repeat a cancelled transaction, whatever the reason
-    "ProvisionedThroughputExceeded": Answer.CONFLICT,
+    **dict.fromkeys(THROTTLING, Answer.CONFLICT),  # botocore does not repeat a cancelled transaction
 }
 
 
@@ -201,6 +203,55 @@ def answer_of_reasons(codes: Collection[str]) -> Answer:
     if Answer.REFUSED in answers:
         return Answer.REFUSED
     return Answer.CONFLICT if answers == {Answer.CONFLICT} else Answer.DENIED
+
+
+# Why a request was throttled.
+
+
+class Throttling(NamedTuple):
+    """Why a request was throttled, or a part of it.
+
+    Attributes:
+        reason: DynamoDB's, such as ``"TableWriteKeyRangeThroughputExceeded"``; the error code, if it gives none.
+        table: the throttled table.
+        index_name: the throttled index, if it is one.
+        action: which action of a transaction, or statement of a batch, it is; None for the request.
+    """
+
+    reason: str
+    table: str
+    index_name: str | None = None
+    action: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason} of {self.table}" + ("" if self.index_name is None else f"/index/{self.index_name}")
+
+
+def throttling_in(response: Mapping[str, Any], tables: Sequence[str]) -> list[Throttling]:
+    """Return why DynamoDB has throttled a request, by its response; empty if it has not.
+
+    Args:
+        response: the error, or the answer of a batch of statements.
+        tables: the table of each item that is asked for; the first one, if DynamoDB does not name it.
+    """
+    code = response.get("Error", {}).get("Code")
+    if code in THROTTLING:
+        told = throttling_reasons(response) or [{}]
+        return [Throttling(each.get("reason") or code, *_resource(each.get("resource"), tables)) for each in told]
+    parts = response.get("CancellationReasons") or [each.get("Error", {}) for each in response.get("Responses", ())]
+    codes = [part.get("Code") for part in parts]
+    return [Throttling(code, tables[i], action=i) for i, code in enumerate(codes) if code in THROTTLING]
+
+
+def throttling_reasons(response: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return DynamoDB's reasons as it gives them; their name begins with a small letter in a ThrottlingException."""
+    return list(response.get("ThrottlingReasons") or response.get("throttlingReasons") or ())
+
+
+def _resource(arn: str | None, tables: Sequence[str]) -> tuple[str, str | None]:
+    """Return table and index of an ARN: ``arn:aws:dynamodb:REGION:ACCOUNT:table/TABLE/index/INDEX``."""
+    table, _, index = (arn or "").partition(":table/")[2].partition("/index/")
+    return table or tables[0], index or None
 
 
 # When a request is sent again, and when its sender stops. Pure: it neither sends nor waits.

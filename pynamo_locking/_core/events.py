@@ -267,6 +267,31 @@ class WriteInDoubt(WriteEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Throttled(Event):
+    """DynamoDB has throttled an attempt of a request, also if a later attempt succeeded.
+
+    Emitted when the request ends, once for each reason: of every request that PynamoDB sends in this process. Of the
+    attempts that botocore has repeated, those of PynamoDB's own reads (`get`, `query`, `scan`) are not known.
+
+    Attributes:
+        name: table and key of the throttled item, as in the name of a lock. If DynamoDB does not tell which item of a
+            transaction it is, all of them that are in the table, separated by commas. The table alone for a query, a
+            scan and a batch.
+        table: the throttled table.
+        index: the throttled index; None for the table itself, or if DynamoDB gives no reason.
+        reason: DynamoDB's, such as ``"TableWriteKeyRangeThroughputExceeded"``; its error code if it gives none, as in a
+            cancelled transaction.
+        operation: DynamoDB's name of the operation, such as ``"UpdateItem"``.
+    """
+
+    name: str
+    table: str
+    index: str | None
+    reason: str
+    operation: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionEvent(Event):
     """Something that happened to a transaction.
 
