@@ -209,22 +209,16 @@ def answer_of_reasons(codes: Collection[str]) -> Answer:
 
 
 class Throttling(NamedTuple):
-    """Why a request was throttled, or a part of it.
+    """Why a request was throttled: the reason, or the error code if DynamoDB gives none, and the table or index.
 
     Attributes:
-        reason: DynamoDB's, such as ``"TableWriteKeyRangeThroughputExceeded"``; the error code, if it gives none.
-        table: the throttled table.
-        index_name: the throttled index, if it is one.
+        resource: ``TABLE`` or ``TABLE/index/INDEX``.
         action: which action of a transaction, or statement of a batch, it is; None for the request.
     """
 
     reason: str
-    table: str
-    index_name: str | None = None
+    resource: str
     action: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.reason} of {self.table}" + ("" if self.index_name is None else f"/index/{self.index_name}")
 
 
 def throttling_in(response: Mapping[str, Any], tables: Sequence[str]) -> list[Throttling]:
@@ -236,22 +230,16 @@ def throttling_in(response: Mapping[str, Any], tables: Sequence[str]) -> list[Th
     """
     code = response.get("Error", {}).get("Code")
     if code in THROTTLING:
-        told = throttling_reasons(response) or [{}]
-        return [Throttling(each.get("reason") or code, *_resource(each.get("resource"), tables)) for each in told]
+        told = [(each.get("reason"), each.get("resource") or "") for each in throttling_reasons(response) or [{}]]
+        return [Throttling(reason or code, arn.partition(":table/")[2] or tables[0]) for reason, arn in told]
     parts = response.get("CancellationReasons") or [each.get("Error", {}) for each in response.get("Responses", ())]
-    codes = [part.get("Code") for part in parts]
-    return [Throttling(code, tables[i], action=i) for i, code in enumerate(codes) if code in THROTTLING]
+    told = [(part.get("Code"), table) for part, table in zip(parts, tables, strict=False)]
+    return [Throttling(code, table, i) for i, (code, table) in enumerate(told) if code in THROTTLING]
 
 
 def throttling_reasons(response: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return DynamoDB's reasons as it gives them; their name begins with a small letter in a ThrottlingException."""
     return list(response.get("ThrottlingReasons") or response.get("throttlingReasons") or ())
-
-
-def _resource(arn: str | None, tables: Sequence[str]) -> tuple[str, str | None]:
-    """Return table and index of an ARN: ``arn:aws:dynamodb:REGION:ACCOUNT:table/TABLE/index/INDEX``."""
-    table, _, index = (arn or "").partition(":table/")[2].partition("/index/")
-    return table or tables[0], index or None
 
 
 # When a request is sent again, and when its sender stops. Pure: it neither sends nor waits.

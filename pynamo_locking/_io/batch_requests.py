@@ -66,7 +66,7 @@ def transact_get(connection: Connection, gets: Sequence[dict[str, Any]]) -> list
                 continue
             if responses.answer_in(error, is_single=True) in PASSING:
                 raise also(TransactionConflict, TransactWriteError)(
-                    f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
+                    f"other transactions or a limit held up this one; nothing was written, and it can be tried "
                     f"again: {error}",
                     cause=error,
                 ) from error

@@ -299,14 +299,14 @@ def _tell_throttled(operation: str, kwargs: dict[str, Any], last: dict[str, Any]
     reset = _attempts.set(None)  # requests of a listener are no attempts of this one
     try:
         for why in [why for refusal in refusals for why in dynamodb.throttling_in(refusal, tables)]:
-            named = [each for each in actions if each["TableName"] == why.table] or actions
-            named = named if why.action is None else [actions[why.action]]
+            table, _, index = why.resource.partition("/index/")
+            items = [each for i, each in enumerate(actions) if why.action in {None, i} and each["TableName"] == table]
             event_stream.emit(
                 event_stream.events.Throttled(
                     **event_stream.clocks(),
-                    name=", ".join(dict.fromkeys(map(_name_of, named))),
-                    table=why.table,
-                    index=why.index_name,
+                    name=", ".join(dict.fromkeys(map(_name_of, items))) or table,
+                    table=table,
+                    index=index or None,
                     reason=why.reason,
                     operation=operation,
                 )
@@ -324,17 +324,11 @@ def actions_of(kwargs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _name_of(action: dict[str, Any]) -> str:
-    table, item = action["TableName"], action.get("Item")
-    key = action.get("Key", {}) if item is None else {name: item[name] for name in _key_names(table)}
-    return row_name(table, tuple(next(iter(value.items())) for value in key.values()))
-
-
-def _key_names(table: str) -> list[str]:
-    for connection in [*_connections]:
+    table, item, key = str(action["TableName"]), action.get("Item", {}), action.get("Key", {})
+    for connection in [*_connections] if item else []:
         with suppress(TableError):
-            names: list[str] = connection.get_meta_table(table).get_key_names()
-            return names
-    return []
+            key = {name: item[name] for name in connection.get_meta_table(table).get_key_names()}
+    return row_name(table, tuple(next(iter(value.items())) for value in key.values()))
 
 
 def scan(

@@ -111,7 +111,7 @@ def explain(error: BaseException, tables: Sequence[str]) -> dict[str, Any]:
     response = _response(_original(error))
     found = [each for each in dynamodb.throttling_in(response, tables) if each.reason != code_of(error)]
     if found:
-        error.args = (f"{error} ({'; '.join(map(str, found))})",)
+        error.args = (f"{error} ({'; '.join(f'{each.reason} of {each.resource}' for each in found)})",)
         _response(error)["ThrottlingReasons"] = dynamodb.throttling_reasons(response)  # PynamoDB's copy lacks them
     return response
 

@@ -476,7 +476,7 @@ class Work:
             return TransactWriteError(f"Failed to write transaction items: {error}", responses.readable(error))
         codes = tuple(None if reason is None else reason.code for reason in responses.shown(reasons))
         return also(TransactionConflict, TransactWriteError)(
-            f"other transactions kept the items of this one busy; nothing was written, and a retry is safe: {error}",
+            f"other transactions or a limit held up this one; nothing was written, and a retry is safe: {error}",
             reasons=codes,
             cause=error,
         )

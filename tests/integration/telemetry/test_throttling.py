@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pynamodb.connection import Connection
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.exceptions import PutError, PynamoDBException
 
 from pynamo_locking import TransactWrite, events, transaction
+from pynamo_locking._io import runtime
 from pynamo_locking._pynamodb import requests_seen
+from pynamo_locking._transactions import commit as commit_module
 from pynamo_locking.events import Throttled
-from pynamo_locking.exceptions import LockingError
+from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.telemetry import logs, opentelemetry
 from pynamo_locking.testing import VirtualClock, throttled
+from pynamo_locking.testing.memory import client_error
 from tests.support.faults import answered
 from tests.support.models import declare
+from tests.support.transaction_models import Purse, Transactions, make_long_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,18 +174,27 @@ def test_a_throttled_statement_of_a_batch_is_told(heard: list[Throttled]) -> Non
     assert len(told) >= 2
 
 
+def test_attempts_that_botocore_repeats_are_told(heard: list[Throttled]) -> None:
+    """The engine's answers have no reason, so the code is one."""
+    codes = ["ThrottlingException", "RequestLimitExceeded", "ProvisionedThroughputExceededException"]
+    with answered(["GetItem"], *codes):
+        Account.get("a", isolation="read_committed")
+    assert [(event.name, event.reason) for event in heard] == [(_name("a"), code) for code in codes]
+
+
 def test_requests_of_a_subscriber_are_no_attempts_of_the_request(heard: list[Throttled]) -> None:
-    """It may read, and lock, while it is told."""
-    seen: list[Any] = []
+    """It may read while it is told. That its own request had no answer puts no other one in doubt."""
+    seen: list[str] = []
 
     def look(event: Throttled) -> None:
-        with Account.locked("b", wait=0):
-            seen.append((event.name, Account.get("a").id))
+        with answered(["GetItem"], ReadTimeoutError):
+            seen.append(Account.get("a").id)
 
-    Account("b").save()
-    with events.subscribe(look, Throttled), throttled(Account, times=1):
-        Account.locked("a", wait=9).acquire().release()
-    assert seen == [(_name("a"), "a")]
+    refused = answered(["UpdateItem"], "ThrottlingException", always=True)
+    with events.subscribe(look, Throttled), refused, pytest.raises(PutError) as caught:
+        Account("b").save()
+    assert seen == ["a"] * len(heard)
+    assert not isinstance(caught.value, OutcomeUnknown)
 
 
 def test_pynamodb_sends_by_one_method(heard: list[Throttled]) -> None:
@@ -187,3 +203,52 @@ def test_pynamodb_sends_by_one_method(heard: list[Throttled]) -> None:
     with throttled(Account), pytest.raises(PynamoDBException, match="TableReadProvisionedThroughputExceeded of"):
         Connection.query(connection, Account.Meta.table_name, "a")
     assert [event.name for event in heard] == [Account.Meta.table_name]
+
+
+def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a thread that needs it. Each operation is throttled once, under a lock and in a long commit."""
+    memory.bind(Account, Purse, Transactions)
+    Account("a").save()
+    mine, told = threading.local(), list[tuple[str, int]]()
+
+    class Counted:
+        """A mutex that counts those which this thread holds."""
+
+        def __init__(self) -> None:
+            self.mutex = threading.RLock()
+
+        def __enter__(self) -> None:
+            self.mutex.acquire()
+            mine.held = getattr(mine, "held", 0) + 1
+
+        def __exit__(self, *_: object) -> None:
+            mine.held -= 1
+            self.mutex.release()
+
+    def once(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        place = operation, str(kwargs.get("UpdateExpression"))
+        if place in struck or operation == "BatchExecuteStatement":
+            return send()
+        struck.add(place)
+        raise client_error(operation, "ThrottlingException", "too fast", {})
+
+    struck: set[tuple[str, str]] = set()
+    monkeypatch.setattr(runtime.Runtime, "mutex", lambda _: Counted())
+    monkeypatch.setattr(commit_module, "next_renewal", lambda *_: 0.0)
+    make_long_from(monkeypatch, 2)
+    with (
+        events.subscribe(lambda event: told.append((event.operation, getattr(mine, "held", 0))), Throttled),
+        requests_seen(once, lambda: False),
+        suppress(PynamoDBException),
+    ):
+        with Account.locked("a", heartbeat=False) as lock:
+            with suppress(OutcomeUnknown):
+                lock.renew()
+            with suppress(PynamoDBException):
+                lock.item.update([Account.balance.add(1)])
+        with transaction() as tx:
+            for i in range(4):
+                tx.save(Purse(f"p{i}"))
+    assert {held for _, held in told} == {0}
+    assert {operation for operation, _ in told} == {"PutItem", "UpdateItem", "TransactWriteItems"}
+    assert len(told) == len(struck) > 5

@@ -14,9 +14,10 @@ from botocore.exceptions import ClientError
 from benchmarks.contenders.counters import CREDENTIALS, REGION, create_table
 from pynamo_locking import LockSettings, NamedLock, events
 from tests.conftest import ON_AWS
+from tests.support.faults import Fault
 from tests.support.models import declare
 from tests.support.partitions import Partitions
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, nth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -200,3 +201,15 @@ def test_our_lock_gets_through(dynoxide: Engine) -> None:
     assert len(told) == proxy.throttled.total() > 0
     assert {event.name for event in told} == {f"{Names.Meta.table_name}/hot"}
     assert {event.reason for event in told} <= {f"Table{kind}KeyRangeThroughputExceeded" for kind in ("Read", "Write")}
+
+
+def test_reasons_that_botocore_does_not_parse_are_told(dynoxide: Engine) -> None:
+    """Older releases leave them out; another attempt succeeds."""
+    assert dynoxide.host is not None
+    dynoxide.bind(Names)
+    told: list[events.Throttled] = []
+    with events.subscribe(told.append, events.Throttled), Proxy(dynoxide.host) as proxy:
+        _lead_through(proxy, dynoxide)
+        proxy.plan = nth(0, Fault.THROTTLED)
+        Names.lock_state("hot")
+    assert [(event.reason, event.table) for event in told] == [("TableReadAccountLimitExceeded", Names.Meta.table_name)]
