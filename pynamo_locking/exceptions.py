@@ -143,7 +143,7 @@ class NotUnique(Conflict):
 
 
 class TransactionConflict(Conflict):
-    """Other transactions, or writes of another Region, kept the items busy; nothing changed.
+    """Other transactions or writes of another Region kept the items busy, or DynamoDB throttled; nothing changed.
 
     The write was sent nine times, with pauses of full jitter, at most 9.1 s in total. A write of another Region is
     DynamoDB's ``ReplicatedWriteConflictException``, of global tables with strong consistency.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pynamo_locking._expressions.values import Refusal, canonical_item, item_size, size_of, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 # What DynamoDB can store: an item is checked here before it is too late to refuse it.
@@ -150,6 +150,12 @@ ACTION_PASSED: Final = "None"
 HTTP_CLIENT_ERROR: Final = 400
 HTTP_SERVER_ERROR: Final = 500
 
+#: A limit was reached: by a request, by an action of a transaction, or by a statement of a batch.
+THROTTLING: Final = frozenset(
+    {THROTTLED, "RequestLimitExceeded", "Throttling", "ThrottlingException"}
+    | {"ThrottlingError", "ProvisionedThroughputExceeded"}
+)
+
 
 class Answer(Enum):
     """What one attempt of a request came back with, if not with success."""
@@ -169,10 +175,7 @@ _BY_CODE: Final = {
     CONDITION_FAILED: Answer.REFUSED,
     "TransactionConflictException": Answer.CONFLICT,
     "ReplicatedWriteConflictException": Answer.CONFLICT,  # of another Region, in a table with strong consistency
-    THROTTLED: Answer.BUSY,
-    "RequestLimitExceeded": Answer.BUSY,
-    "Throttling": Answer.BUSY,
-    "ThrottlingException": Answer.BUSY,
+    **dict.fromkeys(THROTTLING, Answer.BUSY),
     "TransactionInProgressException": Answer.BUSY,
     FAILED: Answer.UNANSWERED,
     "InternalFailure": Answer.UNANSWERED,
@@ -183,8 +186,7 @@ _BY_CODE: Final = {
 _BY_REASON: Final = {
     ACTION_FAILED: Answer.REFUSED,
     "TransactionConflict": Answer.CONFLICT,
-    "ThrottlingError": Answer.CONFLICT,  # botocore does not repeat a cancelled transaction, whatever the reason
-    "ProvisionedThroughputExceeded": Answer.CONFLICT,
+    **dict.fromkeys(THROTTLING, Answer.CONFLICT),  # botocore does not repeat a cancelled transaction
 }
 
 
@@ -201,6 +203,43 @@ def answer_of_reasons(codes: Collection[str]) -> Answer:
     if Answer.REFUSED in answers:
         return Answer.REFUSED
     return Answer.CONFLICT if answers == {Answer.CONFLICT} else Answer.DENIED
+
+
+# Why a request was throttled.
+
+
+class Throttling(NamedTuple):
+    """Why a request was throttled: the reason, or the error code if DynamoDB gives none, and the table or index.
+
+    Attributes:
+        resource: ``TABLE`` or ``TABLE/index/INDEX``.
+        action: which action of a transaction, or statement of a batch, it is; None for the request.
+    """
+
+    reason: str
+    resource: str
+    action: int | None = None
+
+
+def throttling_in(response: Mapping[str, Any], tables: Sequence[str]) -> list[Throttling]:
+    """Return why DynamoDB has throttled a request, by its response; empty if it has not.
+
+    Args:
+        response: the error, or the answer of a batch of statements.
+        tables: the table of each item that is asked for; the first one, if DynamoDB does not name it.
+    """
+    code = response.get("Error", {}).get("Code")
+    if code in THROTTLING:
+        told = [(each.get("reason"), each.get("resource") or "") for each in throttling_reasons(response) or [{}]]
+        return [Throttling(reason or code, arn.partition(":table/")[2] or tables[0]) for reason, arn in told]
+    parts = response.get("CancellationReasons") or [each.get("Error", {}) for each in response.get("Responses", ())]
+    told = [(part.get("Code"), table) for part, table in zip(parts, tables, strict=False)]
+    return [Throttling(code, table, i) for i, (code, table) in enumerate(told) if code in THROTTLING]
+
+
+def throttling_reasons(response: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return DynamoDB's reasons as it gives them; their name begins with a small letter in a ThrottlingException."""
+    return list(response.get("ThrottlingReasons") or response.get("throttlingReasons") or ())
 
 
 # When a request is sent again, and when its sender stops. Pure: it neither sends nor waits.

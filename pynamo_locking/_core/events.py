@@ -270,6 +270,29 @@ class WriteInDoubt(WriteEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Throttled(Event):
+    """DynamoDB has throttled an attempt of a request; a later attempt may have succeeded.
+
+    Emitted when the request ends, once for each reason: of every request that PynamoDB sends in this process. Of its
+    own reads (`get`, `query`, `scan`) only the last attempt is known. That a batch leaves out items is not told.
+
+    Attributes:
+        name: table and key of the item, as in the name of a lock; with commas, if DynamoDB does not tell which item of
+            a transaction it is. The table alone for a query, a scan and a batch.
+        table: the throttled table.
+        index: the throttled index; None for the table itself, or without a reason.
+        reason: DynamoDB's, such as ``"TableWriteKeyRangeThroughputExceeded"``; its error code if it gives none.
+        operation: DynamoDB's name of the operation, such as ``"UpdateItem"``.
+    """
+
+    name: str
+    table: str
+    index: str | None
+    reason: str
+    operation: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TransactionEvent(Event):
     """Something that happened to a transaction.
 

@@ -66,11 +66,11 @@ def transact_get(connection: Connection, gets: Sequence[dict[str, Any]]) -> list
                 continue
             if responses.answer_in(error, is_single=True) in PASSING:
                 raise also(TransactionConflict, TransactWriteError)(
-                    f"other transactions kept the items of this one busy; nothing was written, and it can be tried "
+                    f"other transactions or a limit held up this one; nothing was written, and it can be tried "
                     f"again: {error}",
                     cause=error,
                 ) from error
-            failure = TransactWriteError("Failed to read transaction items", responses.readable(error))
+            failure = TransactWriteError(f"Failed to read transaction items: {error}", responses.readable(error))
             if responses.code_of(error) in _TOO_LARGE:
                 raise TooLarge(failure) from error
             raise failure from error
@@ -153,9 +153,7 @@ LARGEST_BYTES: Final = 40_000
 _NOT_UNDERSTOOD: Final = frozenset({"ValidationError", "AccessDenied"})
 
 #: What DynamoDB says of a statement that it may apply later.
-_BUSY: Final = frozenset(
-    {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded", "RequestLimitExceeded"}
-)
+_BUSY: Final = dynamodb.THROTTLING | {"TransactionConflict"}
 
 #: The end of a statement whose answer shows the deleted item: without it, a DELETE of nothing looks applied.
 _SHOWN: Final = " RETURNING ALL OLD *"

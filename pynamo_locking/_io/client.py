@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
 from pynamodb.connection import Connection
-from pynamodb.exceptions import TransactWriteError
+from pynamodb.exceptions import TableError, TransactWriteError
 
+from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import HTTP_CLIENT_ERROR, HTTP_SERVER_ERROR, Answer, Next, RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
-from pynamo_locking._io import responses, runtime
+from pynamo_locking._core.row_keys import row_name
+from pynamo_locking._io import event_stream, responses, runtime
 from pynamo_locking._pynamodb import connection_of, copy_without_retries, forget_client, has_client, session_holder_of
 from pynamo_locking.exceptions import also
 
@@ -146,6 +148,7 @@ class Attempt(NamedTuple):
 
     is_doubtful: bool
     is_cut: bool = False
+    refusal: dict[str, Any] | None = None
 
 
 #: One entry for each attempt of the request that is on its way.
@@ -248,15 +251,84 @@ def _note_attempt(
     if caught_exception is not None:
         attempts.append(Attempt(is_doubtful=not responses.was_not_sent(caught_exception)))
     elif response is not None:
-        http, _ = response
+        http, parsed = response
         # A good answer is followed by another attempt if it was cut short.
         is_refused = HTTP_CLIENT_ERROR <= http.status_code < HTTP_SERVER_ERROR
-        attempts.append(Attempt(is_doubtful=not is_refused, is_cut=_is_cut(http)))
+        refusal = parsed if http.status_code >= HTTP_CLIENT_ERROR else None
+        attempts.append(Attempt(is_doubtful=not is_refused, is_cut=_is_cut(http), refusal=refusal))
 
 
 def _is_cut(http: Any) -> bool:
     length = http.headers.get("Content-Length")
     return length is not None and "Content-Encoding" not in http.headers and len(http.content) < int(length)
+
+
+# Throttled requests: why, in the error and in events. Hot keys show in plain reads as well, so it is said wherever
+# PynamoDB sends a request.
+
+
+_dispatch = Connection.dispatch
+
+
+@functools.wraps(_dispatch)
+def _dispatch_and_tell(self: Connection, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
+    last: dict[str, Any] = {}
+    try:
+        data: dict[str, Any] = _dispatch(self, operation_name, operation_kwargs)
+        last = data if operation_name == "BatchExecuteStatement" else last
+    except ClientError as error:
+        last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
+        raise
+    finally:
+        if event_stream.listeners:
+            _tell_throttled(operation_name, operation_kwargs, last)
+    return data
+
+
+Connection.dispatch = _dispatch_and_tell  # type: ignore[method-assign]
+
+
+@event_stream.harmless
+def _tell_throttled(operation: str, kwargs: dict[str, Any], last: dict[str, Any]) -> None:
+    """Report the throttled attempts of a request; `last` is the last response, if that may be one."""
+    refusals = [each.refusal for each in _attempts.get() or () if each.refusal is not None]
+    if not refusals or "Error" not in last:  # else botocore has shown it
+        refusals.append(last)
+    actions = actions_of(kwargs)
+    tables = [each["TableName"] for each in actions]
+    reset = _attempts.set(None)  # requests of a listener are no attempts of this one
+    try:
+        for why in [why for refusal in refusals for why in dynamodb.throttling_in(refusal, tables)]:
+            table, _, index = why.resource.partition("/index/")
+            items = [each for i, each in enumerate(actions) if why.action in {None, i} and each["TableName"] == table]
+            event_stream.emit(
+                event_stream.events.Throttled(
+                    **event_stream.clocks(),
+                    name=", ".join(dict.fromkeys(map(_name_of, items))) or table,
+                    table=table,
+                    index=index or None,
+                    reason=why.reason,
+                    operation=operation,
+                )
+            )
+    finally:
+        _attempts.reset(reset)
+
+
+def actions_of(kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a request asks for, with a `TableName` each: actions, statements, or tables of a batch."""
+    actions = [action for each in kwargs.get("TransactItems", ()) for action in each.values()]
+    said = [each["Statement"].partition('"')[2].partition('"')[0] for each in kwargs.get("Statements", ())]
+    actions += [{"TableName": table} for table in (*said, *kwargs.get("RequestItems", ()))]
+    return actions or [{"TableName": "", **kwargs}]
+
+
+def _name_of(action: dict[str, Any]) -> str:
+    table, item, key = str(action["TableName"]), action.get("Item", {}), action.get("Key", {})
+    for connection in [*_connections] if item else []:
+        with suppress(TableError):
+            key = {name: item[name] for name in connection.get_meta_table(table).get_key_names()}
+    return row_name(table, tuple(next(iter(value.items())) for value in key.values()))
 
 
 def scan(

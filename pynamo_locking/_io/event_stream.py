@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._core.transactions import TransactionRecord
     from pynamo_locking._io.lock_record import LockRow
-    from pynamo_locking._io.transaction_record import RecordTable
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -303,7 +302,7 @@ def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = Fa
 
 @harmless
 def recovered(
-    record_table: RecordTable,
+    table: str,
     record: TransactionRecord | None,
     transaction_id: str,
     *,
@@ -317,7 +316,7 @@ def recovered(
             **clocks(),
             transaction_id=transaction_id,
             owner="" if record is None else record.owner,
-            table=record_table.table,
+            table=table,
             outcome=outcome,
             recovered_by=recovered_by,
             reason=public_reason(reason) if reason else "",

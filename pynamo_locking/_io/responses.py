@@ -34,7 +34,7 @@ from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._io.stored_rows import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.models import Model
 
@@ -104,6 +104,16 @@ def answer_in(error: BaseException, *, is_single: bool = False) -> Answer:
         return Answer.NOT_SENT if is_known and was_not_sent(error) else Answer.UNANSWERED
     status = _response(_original(error)).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return dynamodb.answer_of(code_of(error), status)
+
+
+def explain(error: BaseException, tables: Sequence[str]) -> dict[str, Any]:
+    """Say in an error why DynamoDB has throttled the request about these tables; return DynamoDB's response."""
+    response = _response(_original(error))
+    found = [each for each in dynamodb.throttling_in(response, tables) if each.reason != code_of(error)]
+    if found:
+        error.args = (f"{error} ({'; '.join(f'{each.reason} of {each.resource}' for each in found)})",)
+        _response(error)["ThrottlingReasons"] = dynamodb.throttling_reasons(response)  # PynamoDB's copy lacks them
+    return response
 
 
 def is_transient(error: BaseException) -> bool:
@@ -203,8 +213,9 @@ def _cause(
 # returns, but for binary values. A lock document of 100 entries has 1,000 values, and would take it some 10 ms.
 
 
-#: The parts of a response that are items, or lists and maps of items.
-_ITEMS: Final = ("Attributes", "Item", "Items", "Responses")
+#: The parts of a response that are items, or lists and maps of items; and the reasons that older releases of botocore
+#: leave out.
+_ITEMS: Final = ("Attributes", "Item", "Items", "Responses", "ThrottlingReasons", "throttlingReasons")
 
 
 def take_items(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:

@@ -340,7 +340,7 @@ class Resolver:
         gone = settle(record_tables[0], what, intents)
         if event_stream.listeners and len(gone) < len(intents):
             outcome = "finished" if what is IntentResolution.FINISH else "aborted"
-            event_stream.recovered(record_tables[0], record, intent.id, outcome=outcome, recovered_by="reader")
+            event_stream.recovered(record_tables[0].table, record, intent.id, outcome=outcome, recovered_by="reader")
         return self._try_again(intents, what)
 
     def _try_again(self, intents: Sequence[tuple[LockRow, WriteIntent]], what: IntentResolution) -> float | None:
@@ -373,7 +373,7 @@ class Resolver:
             )
             if event_stream.listeners and stored.state is TransactionStatus.ABORTED:
                 event_stream.recovered(
-                    record_table, record, record.id, outcome="aborted", recovered_by="reader", reason=reason
+                    record_table.table, record, record.id, outcome="aborted", recovered_by="reader", reason=reason
                 )
             return None
         if self._deadline is None:

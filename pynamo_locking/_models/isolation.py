@@ -290,7 +290,9 @@ def for_commit() -> Iterator[None]:
                 f"an item could not be read for the commit, and nothing was written: {error}. A retry is safe.",
                 cause=cause,
             ) from error
-        raise TransactWriteError("Failed to read an item for the commit", responses.readable(cause)) from error
+        raise TransactWriteError(
+            f"Failed to read an item for the commit: {cause}", responses.readable(cause)
+        ) from error
 
 
 # Queries, scans and batches outside transactions that show committed items, or what transactions intend.

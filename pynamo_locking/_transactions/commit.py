@@ -324,7 +324,7 @@ class MultiRequestCommit:
 
     def pulse(self) -> None:
         """Renew the lease of the record if a renewal is due; `TransactionAborted` if the record is not pending."""
-        with self._renewing:
+        with event_stream.scope(), self._renewing:
             now = runtime.current.monotonic()
             if now < next_renewal(self._renewed, self._record.lease):
                 return

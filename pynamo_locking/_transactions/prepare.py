@@ -31,7 +31,15 @@ from pynamo_locking._core.transactions import MOST_BYTES_IN_ITEM, MOST_BYTES_OF_
 from pynamo_locking._core.write_outcome import Outcome
 from pynamo_locking._expressions.values import Refusal as Invalid
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import batch_requests, lock_record, protocol, responses, runtime, transaction_record
+from pynamo_locking._io import (
+    batch_requests,
+    event_stream,
+    lock_record,
+    protocol,
+    responses,
+    runtime,
+    transaction_record,
+)
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.batch_requests import StatementWrite as Request
 from pynamo_locking._io.model_doors import lock_attribute_of
@@ -467,7 +475,7 @@ class _IntentWork(Work):
     def dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
         if self.pending is None:
             return self._dispatch(rows)
-        with self.writer._one_at_a_time:
+        with event_stream.scope(), self.writer._one_at_a_time:
             return {} if self.writer._is_over() else self._dispatch(rows)
 
     def _dispatch(self, rows: Sequence[RowWrite]) -> dict[str, Any]:
@@ -494,7 +502,7 @@ class _IntentWork(Work):
     def failed(self, error: Exception) -> Exception:
         if responses.answer_in(error) in PASSING:
             return self.unknown(error)
-        return TransactWriteError("Failed to write the intent of an item", responses.readable(error))
+        return TransactWriteError(f"Failed to write the intent of an item: {error}", responses.readable(error))
 
     @override
     def unknown(self, error: Exception) -> Exception:

@@ -98,7 +98,7 @@ def recover(record_table: RecordTable, transaction_id: str, *, force: bool) -> s
         return None
     completed, _ = answered(lambda: _complete(record_table, record))
     if event_stream.listeners:
-        event_stream.recovered(record_table, record, transaction_id, outcome=completed, recovered_by="recover")
+        event_stream.recovered(record_table.table, record, transaction_id, outcome=completed, recovered_by="recover")
     return completed
 
 
@@ -238,7 +238,7 @@ def _sweep_one(
     if was_aborted and not intents:
         return ""
     if event_stream.listeners and not dry_run:
-        event_stream.recovered(record_table, record, record.id, outcome=completed, recovered_by="sweep")
+        event_stream.recovered(record_table.table, record, record.id, outcome=completed, recovered_by="sweep")
     return completed
 
 

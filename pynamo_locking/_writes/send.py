@@ -463,10 +463,10 @@ class Work:
         """Return the error of a work that was not applied."""
         reasons = self._show_reasons(error)
         if responses.answer_in(error) is not Answer.CONFLICT:
-            return TransactWriteError("Failed to write transaction items", responses.readable(error))
+            return TransactWriteError(f"Failed to write transaction items: {error}", responses.readable(error))
         codes = tuple(None if reason is None else reason.code for reason in responses.shown(reasons))
         return also(TransactionConflict, TransactWriteError)(
-            f"other transactions kept the items of this one busy; nothing was written, and a retry is safe: {error}",
+            f"other transactions or a limit held up this one; nothing was written, and a retry is safe: {error}",
             reasons=codes,
             cause=error,
         )

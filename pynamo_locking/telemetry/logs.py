@@ -30,7 +30,7 @@ NOTABLE: Final = (
 
 #: Besides durations.
 _SAID: Final = frozenset(
-    {"by", "error", "holder", "holder_ticket", "outcome", "owner", "reason", "recovered_by", "ticket"}
+    {"by", "error", "holder", "holder_ticket", "index", "outcome", "owner", "reason", "recovered_by", "ticket"}
 )
 
 

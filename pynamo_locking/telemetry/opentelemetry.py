@@ -87,6 +87,7 @@ class _Instruments:
         self.evictions = counter("lock.evictions", "{entry}", "Entries of other owners, removed from a queue here.")
         self.conflicts = counter("conflicts", "{conflict}", "Writes that were refused, and changed nothing.")
         self.in_doubt = counter("writes.in_doubt", "{write}", "Writes that may or may not have been applied.")
+        self.throttled = counter("throttled", "{attempt}", "Attempts of requests that DynamoDB throttled.")
         self.recovered = counter(
             "transactions.recovered", "{transaction}", "Transactions of other processes, completed here."
         )
@@ -126,6 +127,10 @@ class _Telemetry:
             self._refused(event)
         elif isinstance(event, events.TransactionEnded):
             self._ended(event)
+        elif isinstance(event, events.Throttled):
+            about = {**_place_of(event), **_facts(event, "index", "reason")}
+            self._instruments.throttled.add(1, about)
+            _note(event, {**about, **_facts(event, "name", "operation")})
         elif isinstance(event, events.Evicted):
             self._instruments.evictions.add(1, _place_of(event))
             _note(event, _facts_of(event))
@@ -246,9 +251,9 @@ class _Telemetry:
         self._ended_span("transaction", event, event.lasted_ms, attributes, error)
 
 
-def _place_of(event: LockEvent | WriteEvent | events.TransactionRecovered) -> dict[str, Any]:
+def _place_of(event: LockEvent | WriteEvent | events.Throttled | events.TransactionRecovered) -> dict[str, Any]:
     """Return table and model: several kinds of locks may be in one table."""
-    model = None if isinstance(event, events.TransactionRecovered) else event.model
+    model = getattr(event, "model", None)
     place = {**_SYSTEM, "db.collection.name": event.table}
     return place if model is None else {**place, f"{NAME}.model": model.__name__}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamodb.exceptions import DoesNotExist
@@ -18,6 +18,7 @@ from pynamodb.models import Model
 from pynamo_locking._core.dynamodb import INVALID
 from pynamo_locking._expressions.expressions import Expressions
 from pynamo_locking._io import lock_record, runtime
+from pynamo_locking._io.client import actions_of
 from pynamo_locking._items.keys import key_of
 from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock, handle_of
@@ -35,6 +36,15 @@ _T = TypeVar("_T")
 #: What a strong global table does not have, and what may conflict with a write of another Region there.
 _NOT_THERE: Final = frozenset({"TransactWriteItems", "TransactGetItems", "UpdateTimeToLive"})
 _WRITES: Final = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"})
+_READS: Final = frozenset({"GetItem", "Query", "Scan", "BatchGetItem", "TransactGetItems"})
+
+#: A limit of a table or an index, as DynamoDB's reasons for throttling name it.
+ThrottlingLimit: TypeAlias = Literal[
+    "AccountLimitExceeded",
+    "KeyRangeThroughputExceeded",
+    "MaxOnDemandThroughputExceeded",
+    "ProvisionedThroughputExceeded",
+]
 
 #: Whether the requests of this context are those of a fault itself.
 _is_fault: Final = contextvars.ContextVar("pynamo_locking_is_fault", default=False)
@@ -178,14 +188,23 @@ def lost_responses(
 
 
 @contextmanager
-def throttled(model: type[Model], *, times: int | None = None) -> Iterator[FaultCount]:
+def throttled(
+    model: type[Model],
+    *,
+    times: int | None = None,
+    limit: ThrottlingLimit = "ProvisionedThroughputExceeded",
+    index: str | None = None,
+) -> Iterator[FaultCount]:
     """Let DynamoDB throttle the requests to a model's table.
 
-    It is the refusal that comes after botocore's own attempts.
+    It is the refusal that comes after botocore's own attempts, always as a ``ProvisionedThroughputExceededException``.
+    Its reason is made of `index`, the request and `limit`, as ``"TableWriteProvisionedThroughputExceeded"``.
 
     Args:
         model: whose table.
         times: how many requests are refused. All until the end of the block, unless set.
+        limit: which limit is reached.
+        index: the name of the throttled index. The table itself, unless set.
 
     Yields:
         What has happened so far.
@@ -194,7 +213,12 @@ def throttled(model: type[Model], *, times: int | None = None) -> Iterator[Fault
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if strikes._hits(lambda: table in _tables(kwargs), times):
-            raise client_error(operation, "ProvisionedThroughputExceededException", "throttled by a test", {})
+            kind = "Read" if operation in _READS else "Write"
+            part, place = ("Table", "") if index is None else ("Index", f"/index/{index}")
+            resource = f"arn:aws:dynamodb:us-east-1:123456789012:table/{table}{place}"
+            reasons = [{"reason": f"{part}{kind}{limit}", "resource": resource}]
+            details = {"ThrottlingReasons": reasons}
+            raise client_error(operation, "ProvisionedThroughputExceededException", "throttled by a test", details)
         return send()
 
     with requests_seen(see, _is_fault.get):
@@ -366,7 +390,4 @@ def _of_the_lock(model: Any) -> set[str]:
 
 
 def _tables(kwargs: dict[str, Any]) -> set[str]:
-    """Return the tables of a request."""
-    actions = [action for each in kwargs.get("TransactItems", ()) for action in each.values()]
-    said = " ".join(each["Statement"] for each in kwargs.get("Statements", ())).split('"')
-    return {kwargs.get("TableName", ""), *kwargs.get("RequestItems", ()), *(a["TableName"] for a in actions), *said}
+    return {action["TableName"] for action in actions_of(kwargs)}

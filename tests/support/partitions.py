@@ -99,12 +99,13 @@ def write_units(size: int) -> float:
     return float(max(1, -(-size // 1024)))
 
 
-def refusal(operation: str, are_spent: Sequence[bool]) -> dict[str, Any]:
+def refusal(operation: str, are_spent: Sequence[bool], table: str) -> dict[str, Any]:
     """Return the error of a request that DynamoDB refuses since a partition has no units left.
 
     Args:
         operation: that was asked for.
         are_spent: for each action of a transaction, whether its partition is the reason. Of any other request, one.
+        table: of the first of them.
 
     Returns:
         Its code and message, and what else is in the answer.
@@ -115,7 +116,8 @@ def refusal(operation: str, are_spent: Sequence[bool]) -> dict[str, Any]:
         message = f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]"
         return {"Code": CANCELLED, "Message": message, "CancellationReasons": reasons}
     kind = "Read" if operation in READS else "Write"
-    why = {"reason": f"Table{kind}KeyRangeThroughputExceeded"}
+    resource = f"arn:aws:dynamodb:us-east-1:123456789012:table/{table}"
+    why = {"reason": f"Table{kind}KeyRangeThroughputExceeded", "resource": resource}
     return {"Code": REFUSED, "Message": _HOT, "ThrottlingReasons": [why]}
 
 

@@ -402,7 +402,10 @@ def _error(status: int, code: str, **more: Any) -> Answer:
 
 _GATEWAY: Final = Answer(503, [("Content-Type", "text/html")], b"<html><h1>503 Service Unavailable</h1></html>")
 _REPLACEMENTS: Final[dict[Fault | None, Answer]] = {
-    Fault.THROTTLED: _error(400, "ThrottlingException"),
+    # By another name than botocore's model has it: what older ones, which know none, do not parse either.
+    Fault.THROTTLED: _error(
+        400, "ThrottlingException", ThrottlingReasons=[{"reason": "TableReadAccountLimitExceeded"}]
+    ),
     Fault.FAILED_BEFORE: _error(500, "InternalServerError"),
     Fault.FAILED_AFTER: _error(500, "InternalServerError"),
     Fault.UNAVAILABLE_BEFORE: _GATEWAY,

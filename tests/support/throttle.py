@@ -65,7 +65,7 @@ class Throttle:
             if not any(are_spent):
                 return None
             self.refused[operation] += 1
-        return refusal(operation, are_spent)
+        return refusal(operation, are_spent, keys[0][0])
 
     def asking(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request that also asks what is needed to charge for it."""

@@ -621,6 +621,8 @@ def faults() -> None:
         assert_type(strikes.count, int)
     with testing.concurrent_write(Account, "a-1", by=Account.delete), testing.throttled(Account, times=1):
         pass
+    with testing.throttled(Account, limit="KeyRangeThroughputExceeded", index="by_owner") as refused:
+        assert_type(refused, testing.FaultCount)
     with testing.lost_responses(Account, "a-1", 3, times=1, is_applied=False) as lost:
         assert_type(lost, testing.FaultCount)
     with testing.strong_global_table(Account, conflicts=2) as met:

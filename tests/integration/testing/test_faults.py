@@ -321,8 +321,8 @@ def test_throttling(everywhere):
         account.save()
     assert strikes.count
     assert balance() == 100
-    with throttled(Account, times=1):
-        with pytest.raises(GetError):
+    with throttled(Account, times=1, limit="KeyRangeThroughputExceeded", index="i"):
+        with pytest.raises(GetError, match=r"IndexReadKeyRangeThroughputExceeded of .*/index/i"):
             Account.get("a")
         earn()
     assert balance() == 101

@@ -12,11 +12,12 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from benchmarks.contenders.counters import CREDENTIALS, REGION, create_table
-from pynamo_locking import LockSettings, NamedLock
+from pynamo_locking import LockSettings, NamedLock, events
 from tests.conftest import ON_AWS
+from tests.support.faults import Fault
 from tests.support.models import declare
 from tests.support.partitions import Partitions
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, nth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +108,9 @@ def test_a_hot_key_is_refused_and_the_others_are_not(hot: _Hot) -> None:
     with hot.says() as caught:
         hot.put("hot", "another row")
 
-    assert caught.value.response["ThrottlingReasons"] == [{"reason": "TableWriteKeyRangeThroughputExceeded"}]
+    [told] = caught.value.response["ThrottlingReasons"]
+    assert told["reason"] == "TableWriteKeyRangeThroughputExceeded"
+    assert told["resource"].endswith(f":table/{hot.table}")
     assert hot.proxy.throttled == {"PutItem": 1}
     hot.put("cold")
     assert hot.client.get_item(**hot.named("hot", "r9"))["Item"]
@@ -171,10 +174,17 @@ def test_time_gives_units_back(dynoxide: Engine) -> None:
 
 
 def test_our_lock_gets_through(dynoxide: Engine) -> None:
-    """Turns on a hot row are slow, and all of them are taken: each thread waits, and none gives up."""
+    """Turns on a hot row are slow, and all of them are taken: each thread waits, and none gives up.
+
+    Each refusal is told, with its reason and the row.
+    """
     assert dynoxide.host is not None
     dynoxide.bind(Names)
-    with Proxy(dynoxide.host, Partitions(10, 30), clock=_time_of_requests()) as proxy:
+    told: list[events.Throttled] = []
+    with (
+        events.subscribe(told.append, events.Throttled),
+        Proxy(dynoxide.host, Partitions(10, 30), clock=_time_of_requests()) as proxy,
+    ):
         _lead_through(proxy, dynoxide)
         inside: list[int] = []
 
@@ -188,4 +198,18 @@ def test_our_lock_gets_through(dynoxide: Engine) -> None:
                 future.result(60)
     assert inside == sorted(inside)
     assert len(inside) == 16
-    assert proxy.throttled.total() > 0
+    assert len(told) == proxy.throttled.total() > 0
+    assert {event.name for event in told} == {f"{Names.Meta.table_name}/hot"}
+    assert {event.reason for event in told} <= {f"Table{kind}KeyRangeThroughputExceeded" for kind in ("Read", "Write")}
+
+
+def test_reasons_that_botocore_does_not_parse_are_told(dynoxide: Engine) -> None:
+    """Older releases leave them out; another attempt succeeds."""
+    assert dynoxide.host is not None
+    dynoxide.bind(Names)
+    told: list[events.Throttled] = []
+    with events.subscribe(told.append, events.Throttled), Proxy(dynoxide.host) as proxy:
+        _lead_through(proxy, dynoxide)
+        proxy.plan = nth(0, Fault.THROTTLED)
+        Names.lock_state("hot")
+    assert [(event.reason, event.table) for event in told] == [("TableReadAccountLimitExceeded", Names.Meta.table_name)]

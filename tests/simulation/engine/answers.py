@@ -36,7 +36,7 @@ def throttled(request: Request, are_spent: Sequence[bool]) -> ClientError:
         request: that is refused.
         are_spent: for each of its places, whether its partition is the reason.
     """
-    refused = partitions.refusal(request.operation, are_spent)
+    refused = partitions.refusal(request.operation, are_spent, request.kwargs.get("TableName", ""))
     code, _message = refused.pop("Code"), refused.pop("Message")
     return _refusal(request, code, 400, **refused)
 

@@ -16,7 +16,7 @@ from botocore.exceptions import (
     ResponseStreamingError,
 )
 
-from pynamo_locking._core.dynamodb import PASSING, Answer, answer_of, answer_of_reasons
+from pynamo_locking._core.dynamodb import PASSING, Answer, answer_of, answer_of_reasons, throttling_in
 from pynamo_locking._io import responses
 
 CODES = {
@@ -81,6 +81,37 @@ def test_reasons_of_a_cancelled_transaction(others):
     assert answer_of_reasons(others) is expected
     assert responses.answer_in(cancelled(*others)) is expected
     assert responses.answer_in(cancelled(None, *others)) is expected
+
+
+RESOURCE = "arn:aws:dynamodb:us-east-1:1:table/t"
+REASONS = [
+    {"reason": "TableWriteKeyRangeThroughputExceeded", "resource": RESOURCE},
+    {"reason": "IndexWriteAccountLimitExceeded", "resource": f"{RESOURCE}/index/i"},
+]
+
+
+@pytest.mark.parametrize(
+    ("response", "told"),
+    [
+        (error("ThrottlingException").response, [("ThrottlingException", "a", None)]),
+        (error("RequestLimitExceeded", throttlingReasons=[{}]).response, [("RequestLimitExceeded", "a", None)]),
+        *(
+            (
+                error("ThrottlingException", **{name: REASONS}).response,
+                [(REASONS[0]["reason"], "t", None), (REASONS[1]["reason"], "t/index/i", None)],
+            )
+            for name in ("ThrottlingReasons", "throttlingReasons")
+        ),
+        (cancelled("None", LIMITS[0]).response, [(LIMITS[0], "b", 1)]),
+        ({"Responses": [{"Error": {"Code": LIMITS[1]}}, {}]}, [(LIMITS[1], "a", 0)]),
+        ({"Responses": [{"Item": {}}, {}]}, []),
+        (cancelled(CONFLICT, "None").response, []),
+        (error("ValidationException").response, []),
+    ],
+)
+def test_why_a_request_was_throttled(response, told):
+    """Reason, table or index, and which item of the request, so far as DynamoDB says it."""
+    assert throttling_in(response, ["a", "b"]) == told
 
 
 NOT_SENT = [EndpointConnectionError(endpoint_url="u"), ConnectTimeoutError(endpoint_url="u")]

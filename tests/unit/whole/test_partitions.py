@@ -92,9 +92,11 @@ def test_units_of_a_write():
 
 def test_what_a_refusal_says():
     """A request for one item hears which kind of units is missing; a transaction hears it action by action."""
-    assert refusal("UpdateItem", [True])["ThrottlingReasons"] == [{"reason": "TableWriteKeyRangeThroughputExceeded"}]
-    assert refusal("Query", [True])["ThrottlingReasons"] == [{"reason": "TableReadKeyRangeThroughputExceeded"}]
-    cancelled = refusal("TransactWriteItems", [False, True])
+    for operation, reason in (("UpdateItem", "TableWriteKeyRange"), ("Query", "TableReadKeyRange")):
+        [told] = refusal(operation, [True], "t")["ThrottlingReasons"]
+        assert told["reason"] == f"{reason}ThroughputExceeded"
+        assert told["resource"].endswith(":table/t")
+    cancelled = refusal("TransactWriteItems", [False, True], "t")
     assert cancelled["Code"] == "TransactionCanceledException"
     assert [reason["Code"] for reason in cancelled["CancellationReasons"]] == ["None", "ThrottlingError"]
 

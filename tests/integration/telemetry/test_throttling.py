@@ -1,0 +1,254 @@
+"""Requests that DynamoDB throttles: the reason and the resource in errors, events, logs and metrics."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pynamodb.connection import Connection
+from pynamodb.exceptions import PutError, PynamoDBException
+
+from pynamo_locking import TransactWrite, events, transaction
+from pynamo_locking._io import runtime
+from pynamo_locking._pynamodb import requests_seen
+from pynamo_locking._transactions import commit as commit_module
+from pynamo_locking.events import Throttled
+from pynamo_locking.exceptions import LockingError, OutcomeUnknown
+from pynamo_locking.telemetry import logs, opentelemetry
+from pynamo_locking.testing import VirtualClock, throttled
+from pynamo_locking.testing.memory import client_error
+from tests.support.faults import answered
+from tests.support.models import declare
+from tests.support.transaction_models import Purse, Transactions, make_long_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.engines.engine import Engine
+
+Account: Any = declare("Account", hash_key="id", lock=True, version=True, numbers="balance")
+LIMITS: list[Any] = [
+    "AccountLimitExceeded",
+    "KeyRangeThroughputExceeded",
+    "MaxOnDemandThroughputExceeded",
+    "ProvisionedThroughputExceeded",
+]
+
+
+@pytest.fixture
+def heard(cheap: Engine) -> Iterator[list[Throttled]]:
+    cheap.bind(Account)
+    Account("a").save()
+    heard: list[Throttled] = []
+    with VirtualClock(), events.subscribe(heard.append, Throttled):
+        yield heard
+
+
+def commit() -> None:
+    with transaction() as tx:
+        tx.save(Account("b"))
+        tx.save(Account("c"))
+
+
+def transact() -> None:
+    with TransactWrite(connection=Account._get_connection().connection) as transaction:
+        transaction.save(Account("b"))
+        transaction.save(Account("c"))
+
+
+def guarded_batch() -> None:
+    with Account.guarded_batch() as batch:
+        batch.save(Account("b"))
+        batch.save(Account("c"))
+
+
+def _name(*keys: str) -> str:
+    return ", ".join(f"{Account.Meta.table_name}/{key}" for key in keys)
+
+
+WAYS: dict[str, tuple[Callable[[], Any], str, tuple[str, ...]]] = {
+    "get": (lambda: Account.get("a"), "Read", ("a",)),
+    "read committed": (lambda: Account.get("a", isolation="read_committed"), "Read", ("a",)),
+    "save": (lambda: Account("b").save(), "Write", ("b",)),
+    "update": (lambda: Account("b").update([Account.balance.add(1)]), "Write", ("b",)),
+    "acquire": (lambda: Account.locked("a", wait=3).acquire(), "Write", ("a",)),
+    "try": (lambda: Account.locked("a", wait=0).acquire(), "Write", ("a",)),
+    "lock state": (lambda: Account.lock_state("a"), "Read", ("a",)),
+    "commit": (commit, "Write", ("b", "c")),
+    "TransactWrite": (transact, "Write", ("b", "c")),
+    "guarded batch": (guarded_batch, "Write", ("b", "c")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("index", [None, "by-owner"], ids=["table", "index"])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_each_reason_is_in_the_error_and_in_a_metric(
+    heard: list[Throttled], limit: Any, index: str | None, way: str
+) -> None:
+    """With the table or the index, and in an event with the key; a metric has no key."""
+    act, kind, keys = WAYS[way]
+    table = Account.Meta.table_name
+    reason = f"{'Table' if index is None else 'Index'}{kind}{limit}"
+    reader = InMemoryMetricReader()
+    with (
+        opentelemetry.install(meter_provider=MeterProvider([reader])),
+        throttled(Account, limit=limit, index=index) as strikes,
+        pytest.raises((LockingError, PynamoDBException)) as caught,
+    ):
+        act()
+    resource = table if index is None else f"{table}/index/{index}"
+    assert f"{reason} of {resource}" in str(caught.value)
+
+    assert len(heard) == strikes.count
+    last = heard[-1]
+    assert (last.reason, last.table, last.index) == (reason, table, index)
+    assert {name for event in heard for name in event.name.split(", ")} >= {_name(key) for key in keys}
+
+    points = _points(reader)
+    assert sum(points.values()) == strikes.count
+    place = {"db.system.name": "aws.dynamodb", "db.collection.name": table, "pynamo_locking.reason": reason}
+    assert (place if index is None else {**place, "pynamo_locking.index": index}).items() in [
+        dict(about).items() for about in points
+    ]
+
+
+def _points(reader: InMemoryMetricReader) -> dict[tuple[tuple[str, Any], ...], int]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
+    [points] = [metric.data.data_points for metric in metrics if metric.name == "pynamo_locking.throttled"]
+    return {tuple(point.attributes.items()): point.value for point in points}  # type: ignore[union-attr]
+
+
+def test_a_retry_hides_no_throttling(heard: list[Throttled], caplog: pytest.LogCaptureFixture) -> None:
+    """The caller sees nothing of it; the log has the key and the reason."""
+    with logs.install("mine", of=Throttled), caplog.at_level(logging.INFO, "mine"), throttled(Account, times=2):
+        Account.locked("a", wait=9).acquire().release()
+    line = f"Throttled {_name('a')} (reason TableWriteProvisionedThroughputExceeded)"
+    assert [record.getMessage() for record in caplog.records if record.name == "mine"] == [line] * 2
+    assert len(heard) == 2
+
+
+def test_an_error_has_the_reasons_as_dynamodb_gave_them(heard: list[Throttled]) -> None:
+    """Where PynamoDB's copy of the error lacks them."""
+    with throttled(Account), pytest.raises(PynamoDBException) as caught:
+        Account("b").save()
+    cause: Any = caught.value.cause
+    [reason] = cause.response["ThrottlingReasons"]
+    assert reason["resource"].endswith(f":table/{Account.Meta.table_name}")
+    assert cause.response["Error"]["Message"] == "throttled by a test"
+
+
+@pytest.mark.parametrize("code", ["ThrottlingError", "ProvisionedThroughputExceeded"])
+def test_a_cancelled_transaction_tells_which_item_it_was(heard: list[Throttled], code: str) -> None:
+    """It gives no other reason than a code for each action."""
+    refusal = ("TransactionCanceledException", None, code)
+    said = pytest.raises(LockingError, match=f"{code} of {Account.Meta.table_name}")
+    with answered(["TransactWriteItems"], refusal, always=True) as sent, said:
+        commit()
+    assert len(heard) == len(sent)
+    assert {(event.name, event.reason, event.index) for event in heard} == {(_name("c"), code, None)}
+
+
+def test_a_throttled_statement_of_a_batch_is_told(heard: list[Throttled]) -> None:
+    """Of those the table is known; each of the two is sent again."""
+
+    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        if operation != "BatchExecuteStatement":
+            return send()
+        return {
+            "Responses": [{"Error": {"Code": "ThrottlingError", "Message": "too fast"}} for _ in kwargs["Statements"]]
+        }
+
+    with requests_seen(see, lambda: False):
+        guarded_batch()
+    told = [(event.name, event.reason) for event in heard]
+    assert told == [(Account.Meta.table_name, "ThrottlingError")] * len(told)
+    assert len(told) >= 2
+
+
+def test_attempts_that_botocore_repeats_are_told(heard: list[Throttled]) -> None:
+    """The engine's answers have no reason, so the code is one."""
+    codes = ["ThrottlingException", "RequestLimitExceeded", "ProvisionedThroughputExceededException"]
+    with answered(["GetItem"], *codes):
+        Account.get("a", isolation="read_committed")
+    assert [(event.name, event.reason) for event in heard] == [(_name("a"), code) for code in codes]
+
+
+def test_requests_of_a_subscriber_are_no_attempts_of_the_request(heard: list[Throttled]) -> None:
+    """It may read while it is told. That its own request had no answer puts no other one in doubt."""
+    seen: list[str] = []
+
+    def look(event: Throttled) -> None:
+        with answered(["GetItem"], ReadTimeoutError):
+            seen.append(Account.get("a").id)
+
+    refused = answered(["UpdateItem"], "ThrottlingException", always=True)
+    with events.subscribe(look, Throttled), refused, pytest.raises(PutError) as caught:
+        Account("b").save()
+    assert seen == ["a"] * len(heard)
+    assert not isinstance(caught.value, OutcomeUnknown)
+
+
+def test_pynamodb_sends_by_one_method(heard: list[Throttled]) -> None:
+    """A model of PynamoDB alone is told of as well."""
+    connection: Any = Account._get_connection().connection
+    with throttled(Account), pytest.raises(PynamoDBException, match="TableReadProvisionedThroughputExceeded of"):
+        Connection.query(connection, Account.Meta.table_name, "a")
+    assert [event.name for event in heard] == [Account.Meta.table_name]
+
+
+def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a thread that needs it. Each operation is throttled once, under a lock and in a long commit."""
+    memory.bind(Account, Purse, Transactions)
+    Account("a").save()
+    mine, told = threading.local(), list[tuple[str, int]]()
+
+    class Counted:
+        """A mutex that counts those which this thread holds."""
+
+        def __init__(self) -> None:
+            self.mutex = threading.RLock()
+
+        def __enter__(self) -> None:
+            self.mutex.acquire()
+            mine.held = getattr(mine, "held", 0) + 1
+
+        def __exit__(self, *_: object) -> None:
+            mine.held -= 1
+            self.mutex.release()
+
+    def once(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+        place = operation, str(kwargs.get("UpdateExpression"))
+        if place in struck or operation == "BatchExecuteStatement":
+            return send()
+        struck.add(place)
+        raise client_error(operation, "ThrottlingException", "too fast", {})
+
+    struck: set[tuple[str, str]] = set()
+    monkeypatch.setattr(runtime.Runtime, "mutex", lambda _: Counted())
+    monkeypatch.setattr(commit_module, "next_renewal", lambda *_: 0.0)
+    make_long_from(monkeypatch, 2)
+    with (
+        events.subscribe(lambda event: told.append((event.operation, getattr(mine, "held", 0))), Throttled),
+        requests_seen(once, lambda: False),
+        suppress(PynamoDBException),
+    ):
+        with Account.locked("a", heartbeat=False) as lock:
+            with suppress(OutcomeUnknown):
+                lock.renew()
+            with suppress(PynamoDBException):
+                lock.item.update([Account.balance.add(1)])
+        with transaction() as tx:
+            for i in range(4):
+                tx.save(Purse(f"p{i}"))
+    assert {held for _, held in told} == {0}
+    assert {operation for operation, _ in told} == {"PutItem", "UpdateItem", "TransactWriteItems"}
+    assert len(told) == len(struck) > 5
