@@ -773,6 +773,27 @@ def test_a_mark_of_a_transaction_is_shown(memory, shell, half_done):
     assert f"transaction {half_done[0]}" in text
 
 
+# locks prune
+
+
+def test_prune(memory, shell, clock, table):
+    """Idle rows of locks alone, long after their last lease; a dry run says which, and a lock in use stays."""
+    for name in ("old", "kept", "held"):
+        with Locks.locked(name):
+            pass
+    begun = Locks.locked("held", heartbeat=False).acquire()
+    clock.jump(timedelta(days=1, seconds=90).total_seconds())
+    Locks.locked("kept").acquire().release()
+    assert shell.answer("locks", "prune", *table, "--dry-run", "--older-than", "1h")["pruned"] == []
+    assert shell.answer("locks", "prune", *table, "--dry-run")["pruned"] == ["old"]
+    assert "--yes" in shell.error("locks", "prune", *table)["message"]
+    assert Locks.count() == 3
+    assert shell.run("locks", "prune", *table, "--yes")[1] == "old\n1 deleted.\n"
+    assert shell.answer("locks", "prune", *table, "--yes")["pruned"] == []
+    assert sorted(row.name for row in Locks.scan()) == ["held", "kept"]
+    begun.release()
+
+
 # calls list, calls settle
 
 
