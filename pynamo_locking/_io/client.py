@@ -156,6 +156,10 @@ _watched: weakref.WeakSet[Any] = weakref.WeakSet()
 _NO_TRANSACTIONS: Final = re.compile(r"multi-?\s?region|\bMRSC\b|global table|strong(ly)? consisten", re.IGNORECASE)
 
 
+#: Called with each response while somebody counts what requests consume: `event_stream` sets it.
+on_answer: Callable[[dict[str, Any]], object] | None = None
+
+
 def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Send a request, and note on its error whether an attempt before the last may have been applied.
 
@@ -200,6 +204,8 @@ def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[s
     finally:
         _attempts.reset(reset)
     _refuse_cut(attempts)
+    if on_answer is not None:
+        on_answer(data)
     return data
 
 
