@@ -13,6 +13,7 @@
     ├── LockTimeout(TimeoutError)   not acquired; nothing held; .queue shows who was ahead
     ├── LockLost                    the lock is no longer held: .reason .ticket; stop writing
     ├── OutcomeUnknown              the write may have been applied: .write_id .resolve()
+    ├── CallAbandoned               who made the call has died, and on_abandoned="raise": .key .owner; nothing was done
     ├── PayloadMismatch             the key was used for a call with another payload: .key; nothing was done
     ├── OverlapError                the interval is taken, at least in part: .rows .requested
     ├── ItemNotFound                the item to lock does not exist (also the model's DoesNotExist)
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchError",
+    "CallAbandoned",
     "ConfigurationError",
     "Conflict",
     "CorruptRow",
@@ -291,6 +293,21 @@ class PayloadMismatch(LockingError):
     """
 
     key: str = ""
+
+
+class CallAbandoned(LockingError):
+    """Whoever made the call with this key has died before a result was stored, with ``on_abandoned="raise"``.
+
+    Nothing was done, and no retry runs the call. A person finds out what became of its work, and settles it:
+    `IdempotencyTable.settle`, `IdempotencyTable.forget`, or ``pynamo-locking calls settle``.
+
+    Attributes:
+        key: of the call.
+        owner: label of who made it.
+    """
+
+    key: str = ""
+    owner: str = ""
 
 
 class OverlapError(LockingError):

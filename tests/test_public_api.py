@@ -45,6 +45,7 @@ MODULES = {
     batches: ["BatchResult", "GuardedBatch"],
     exceptions: [
         "BatchError",
+        "CallAbandoned",
         "ConfigurationError",
         "Conflict",
         "CorruptRow",

@@ -80,8 +80,9 @@ class Attempt(LockEvent):
         queue_depth: how many entries were in the queue at the last poll, ours included if it was there.
         requests: how many requests the attempt sent, failed ones included.
         polls: how many of them were reads.
-        consumed_units: read and write units of the requests that got a response; None if no response says. DynamoDB
-            does not report what a refused request has consumed.
+        consumed_units: read and write units of the requests that got a response, with those that complete another
+            process's transaction; None if no response says. DynamoDB does not report what a refused request has
+            consumed.
     """
 
     waited_ms: float
@@ -209,7 +210,7 @@ class Released(LockEvent):
             `Lock.detach`.
         is_confirmed: whether DynamoDB confirmed it. If not, waiters may have to wait until the lease ends.
         is_detached: whether it was detached (`Lock.detach`), so that whoever has its token holds it.
-        consumed_units: as in `Attempt`; None as well if a write of the item released the lock.
+        consumed_units: as in `Attempt`; of the write of the item if that released the lock.
     """
 
     held_ms: float | None
@@ -314,11 +315,13 @@ class TransactionEnded(TransactionEvent):
         items: how many items it has read or written.
         path: how it was committed: ``"nothing"``, ``"read"``, ``"single"``, ``"native"`` or ``"long"``; empty if there
             was no commit.
+        consumed_units: as in `Attempt`: of the requests of the commit; None without one.
     """
 
     lasted_ms: float
     items: int
     path: str
+    consumed_units: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

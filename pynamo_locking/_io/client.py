@@ -203,6 +203,8 @@ def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[s
     finally:
         _attempts.reset(reset)
     _refuse_cut(attempts)
+    if event_stream.listeners:
+        event_stream.answered(data)
     return data
 
 

@@ -171,7 +171,7 @@ class Scope:
         began_s: when, by the monotonic clock.
         requests: how many requests of locks were sent.
         polls: how many of them were reads.
-        units: what they consumed, None if DynamoDB did not say.
+        units: what all requests consumed, None if DynamoDB did not say.
         is_waiting: whether `Waiting` was emitted.
         kept: the events that wait for its end.
     """
@@ -233,12 +233,10 @@ def requesting(operation: str) -> None:
         scope.polls += operation == "GetItem"
 
 
-def answered(answer: dict[str, Any]) -> None:
-    """Count what a request of a lock has consumed: PynamoDB asks for it with every request."""
+def consumed_units() -> float | None:
+    """Return what the requests of the current scope have consumed; None if no response has said."""
     scope = _scope.get()
-    consumed = answer.get("ConsumedCapacity")
-    if scope is not None and consumed is not None:
-        scope.units = (scope.units or 0.0) + float(consumed.get("CapacityUnits", 0.0))
+    return None if scope is None else scope.units
 
 
 def clocks() -> dict[str, Any]:
@@ -272,6 +270,16 @@ def harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
             logger.exception("an event could not be told")
 
     return telling
+
+
+@harmless
+def answered(answer: dict[str, Any]) -> None:
+    """Count what a request has consumed: PynamoDB asks for it with every request."""
+    scope, consumed = _scope.get(), answer.get("ConsumedCapacity")
+    if scope is None or consumed is None:
+        return
+    for each in [consumed] if isinstance(consumed, dict) else consumed:  # of several tables
+        scope.units = (scope.units or 0.0) + float(each.get("CapacityUnits", 0.0))
 
 
 def about_lock(row: LockRow, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:

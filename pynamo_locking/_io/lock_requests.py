@@ -205,9 +205,6 @@ def _call(row: LockRow, operation: str, arguments: dict[str, Any]) -> dict[str, 
     if event_stream.listeners:
         event_stream.requesting(operation)
     try:
-        answer = ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
+        return ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
     except responses.BOTOCORE_EXCEPTIONS as error:
         raise responses.final(row, error) from error
-    if event_stream.listeners:
-        event_stream.answered(answer)
-    return answer

@@ -480,7 +480,11 @@ class Acquisition:
         now = runtime.current.monotonic()
         self._seen = observe(self._seen, entries, now)
         now_ms, settings = runtime.current.time_ms(), self._options.settings
-        return dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
+        dead = dead_among(entries, self._seen, now, now_ms, settings.max_clock_skew, settings.max_lease)
+        if (tell := self._options.on_dead_holder) is not None:
+            for entry in {*dead} & {*self._state.holders}:
+                tell(entry)
+        return dead
 
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
         """It is our turn. Renew the lease if it has ended, or if no heartbeat is sure to renew it later."""

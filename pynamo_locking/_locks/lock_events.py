@@ -126,11 +126,6 @@ def _held_ms(held: HeldInfo) -> float | None:
     return None if held.held_since_s is None else ms_since(held.held_since_s)
 
 
-def _units() -> float | None:
-    scope = event_stream.current_scope()
-    return None if scope is None else scope.units
-
-
 @harmless
 def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float | None) -> None:
     """Report a renewal of a lease that would have ended at `deadline_s`; after a failure, for how long it failed."""
@@ -140,7 +135,7 @@ def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float |
             lease_ms=held.entry.lease_ms,
             took_ms=ms_since(began_s),
             margin_ms=-ms_since(deadline_s),
-            consumed_units=_units(),
+            consumed_units=event_stream.consumed_units(),
             failed_ms=None if failed_s is None else failed_s * 1000,
         )
     )
@@ -176,6 +171,6 @@ def released(held: HeldInfo, *, is_confirmed: bool) -> None:
             writes=held.last_write,
             is_confirmed=is_confirmed,
             is_detached=held.is_detached,
-            consumed_units=_units(),
+            consumed_units=event_stream.consumed_units(),
         )
     )

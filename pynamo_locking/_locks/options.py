@@ -91,7 +91,8 @@ class LockOptions(NamedTuple):
 
     `peek` is called with each image of the row that the attempt sees, and raises to end the attempt. With it the
     attempt begins with the request that creates the row: it is for locks whose row is expected to be absent. With a
-    `token` the lock is attached.
+    `token` the lock is attached. `on_dead_holder` is called with a holder whose lease has ended before that is evicted,
+    and raises to leave it there.
     """
 
     wait: float
@@ -104,6 +105,7 @@ class LockOptions(NamedTuple):
     lock_mode: LockMode = WHOLE
     peek: Callable[[Image], object] | None = None
     token: Token | None = None
+    on_dead_holder: Callable[[QueueEntry], object] | None = None
 
     @property
     def capacity(self) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import weakref
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
+from pynamodb.exceptions import DoesNotExist, PutError
 from pynamodb.models import BatchWrite
 from typing_extensions import Self, override
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import LockState
+from pynamo_locking._io import concurrency
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.keys import ItemKey, key_of, label_of
@@ -21,9 +24,10 @@ from pynamo_locking._models.reads import ReadingMixin
 from pynamo_locking._pynamodb import hash_attribute_of, key_values_of, version_name_of
 from pynamo_locking._writes.send import ForeignLockCheck
 from pynamo_locking._writes.writer import Writer, note_committed
+from pynamo_locking.exceptions import LockLost, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.expressions.condition import Condition
     from pynamodb.expressions.update import Action
@@ -160,7 +164,9 @@ class GuardedMixin(ReadingMixin):
     """The reads and writes of every mixin of this package; as in PynamoDB without a version, a lock and expiry."""
 
     _hides_expired: ClassVar[bool] = False
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"asave", "aupdate", "adelete", "before_save"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset(
+        {"asave", "aupdate", "adelete", "before_save", "get_or_create", "aget_or_create"}
+    )
 
     def _writer(self) -> Writer | None:
         """Return the writer of a write that is no part of a transaction. Each such write asks for it, or is checked."""
@@ -340,6 +346,60 @@ class GuardedMixin(ReadingMixin):
         if written is None:
             return super().delete(condition, add_version_condition=add_version_condition)
         return written.delete(condition, checks_version=add_version_condition)
+
+    @classmethod
+    def get_or_create(
+        cls, hash_key: Any, range_key: Any = None, *, defaults: Mapping[str, Any] | None = None
+    ) -> tuple[Self, bool]:
+        """Get an item, or create it if there is none; of several callers at once one creates it.
+
+        Example::
+
+            account, is_new = Account.get_or_create("a-1", defaults={"balance": 0})
+
+        Args:
+            hash_key: the item's hash key.
+            range_key: the item's range key, if the model has one.
+            defaults: the attributes of a new item, by their names in Python.
+
+        Returns:
+            The item, and whether this call has created it. It is saved as by `save`.
+
+        Raises:
+            Conflict, OutcomeUnknown, PutError: as `save`, if there is no such item afterwards: another item has its
+                unique value, for example. After a lost response a model without write ids may say that it did not
+                create the item.
+            ConfigurationError: a transaction is open here: call its `get_or_none`, and `save` with a new item.
+
+        Cost: 1 consistent read; 1 write to create it, and 1 read more if another caller was faster. Source: Django's
+        ``get_or_create``.
+        """
+        here = open_here.get()
+        if here is not None and here.is_open:
+            raise ConfigurationError(
+                "get_or_create() writes at once: in a transaction call tx.get_or_none(), and tx.save() with a new item."
+            )
+        try:
+            return cls.get(hash_key, range_key, consistent_read=True), False
+        except DoesNotExist:
+            item = cls(hash_key, range_key, **(defaults or {}))
+        try:
+            item.save(hash_attribute_of(cls).does_not_exist())
+        except (LockLost, OutcomeUnknown):
+            raise
+        except PutError as refused:
+            try:
+                return cls.get(hash_key, range_key, consistent_read=True), False
+            except DoesNotExist:
+                raise refused from None
+        return item, True
+
+    @classmethod
+    async def aget_or_create(
+        cls, hash_key: Any, range_key: Any = None, *, defaults: Mapping[str, Any] | None = None
+    ) -> tuple[Self, bool]:
+        """Get an item, or create it if there is none, awaited. See `get_or_create`."""
+        return await concurrency.to_the_end(partial(cls.get_or_create, hash_key, range_key, defaults=defaults))
 
     @awaited_write(save)
     def asave(self) -> None:

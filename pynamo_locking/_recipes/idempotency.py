@@ -5,7 +5,10 @@ The first request expects no row, the usual case, and the image of a refusal bri
 is checked for the result, also in a waiter, which then leaves the queue.
 
 Inside a transaction there is no entry: the commit writes the row, and refuses the second of two transactions. A result
-goes through the serializer before the first caller gets it, or the second caller would get another type. Rejected: an
+goes through the serializer before the first caller gets it, or the second caller would get another type.
+
+An abandoned call is the dead entry itself: who must not repeat the call does not evict it. Who settles it evicts it in
+the write that stores the result. Rejected: to settle it by a call that takes over its key, and frees it if it fails; an
 entry that says that its process cannot outlive it, as for AWS Lambda: the reader's clock would have to be right.
 """
 
@@ -18,23 +21,27 @@ import json
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast, get_args
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import UpdateError
 from typing_extensions import ParamSpec, Self, override
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import IDLE_TTL_S, Duration, lease_end_s, seconds
 from pynamo_locking._core.lock_modes import WHOLE
+from pynamo_locking._core.lock_queue import dead_among, eviction_traces
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._io import runtime
-from pynamo_locking._io.stored_rows import Image, Place, Stored, number
+from pynamo_locking._io import lock_record, runtime
+from pynamo_locking._io.stored_rows import Image, Place, Stored, known_format, number
 from pynamo_locking._items import versions
 from pynamo_locking._locks.held_lock import held_by_this_context
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._locks.options import make_options
 from pynamo_locking._models.attributes import VersionAttribute
+from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.edit import Edit
+from pynamo_locking._models.writes import check_read_alone
 from pynamo_locking._recipes.named_lock import NamedLock
 from pynamo_locking._transactions.async_transaction import as_step
 from pynamo_locking._transactions.begin import current_transaction
@@ -45,7 +52,9 @@ from pynamo_locking._transactions.transaction import (
     isolation_of,
     items_of,
 )
-from pynamo_locking.exceptions import PayloadMismatch
+from pynamo_locking._writes.write import locked_by
+from pynamo_locking._writes.writer import Writer
+from pynamo_locking.exceptions import CallAbandoned, PayloadMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +62,12 @@ if TYPE_CHECKING:
 
     from pynamodb.expressions.update import Action
 
+    from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._transactions.transaction import Savepoint, Transaction
 
+
+#: What to do about a call whose process has died.
+OnAbandoned = Literal["run", "raise"]
 
 #: How long a result is kept: as long as idempotency keys of transactions.
 KEEP_S: Final = 86_400.0
@@ -107,7 +120,7 @@ class IdempotencyTable(NamedLock):
     _kind: ClassVar[str] = "call"
     _has_format: ClassVar[bool] = True
     _also_stored: ClassVar[frozenset[str]] = NamedLock._also_stored | {"version_write_id"}
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"call"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"call", "settle", "forget", "asettle", "aforget"})
 
     result: UnicodeAttribute = UnicodeAttribute(null=True)
     error: UnicodeAttribute = UnicodeAttribute(null=True)
@@ -129,6 +142,7 @@ class IdempotencyTable(NamedLock):
         lambda_context: LambdaContext | None = None,
         store_errors: tuple[type[Exception], ...] = (),
         serializer: Serializer = json,
+        on_abandoned: OnAbandoned = "run",
     ) -> IdempotentCall:
         """Return a block that is one call, in a ``with`` or ``async with`` statement. `idempotent` makes one of a call.
 
@@ -153,12 +167,17 @@ class IdempotencyTable(NamedLock):
                 left of the invocation, there is no heartbeat, and `wait` is at most half of what is left.
             store_errors: exceptions that are results: stored, and raised again by a repeat, as ``type(*args)``.
             serializer: has `dumps` to text and `loads`, as the module `json` has.
+            on_abandoned: what to do if an earlier call did not end, and its lease has: it was killed, or is stuck.
+                ``"run"`` makes the call again. ``"raise"`` raises `CallAbandoned` on entering, also in later calls, and
+                outside of transactions only, until somebody calls `settle` or `forget`, or DynamoDB's TTL removes the
+                row: `expires_after` and a day after the end of the lease. All callers of a key give the same. Who died
+                while it waited may count as well.
 
         Raises:
             ConfigurationError: for arguments that cannot work. No request has been made.
         """
         _check_key(key)
-        kept = check_terms(expires_after, store_errors, serializer)
+        kept = check_terms(expires_after, store_errors, serializer, on_abandoned)
         options = make_options(cls, wait=wait, lease=lease, heartbeat=heartbeat, owner=owner, settings=None)
         if lambda_context is not None:
             if lease is not None or heartbeat is not None:
@@ -169,8 +188,77 @@ class IdempotencyTable(NamedLock):
             options = options._replace(lease=lasts, heartbeat=False, wait=min(options.wait, max(0.0, left / 2)))
         target = cls._lock_target(key, None, options.settings)
         target = replace(target, row=replace(target.row, kept_s=IDLE_TTL_S + math.ceil(kept)))
-        lock = Lock(target, options._replace(peek=cls._peek), None)
-        return IdempotentCall(cls(key), lock, _Terms(key, _hash_of(payload), kept, store_errors, serializer))
+        refuse = partial(_refuse_abandoned, cls.__name__, key) if on_abandoned == "raise" else None
+        lock = Lock(target, options._replace(peek=cls._peek, on_dead_holder=refuse), None)
+        terms = _Terms(key, _hash_of(payload), kept, store_errors, serializer, on_abandoned)
+        return IdempotentCall(cls(key), lock, terms)
+
+    @classmethod
+    def settle(
+        cls, key: str, result: object, *, expires_after: Duration = KEEP_S, serializer: Serializer = json
+    ) -> None:
+        """Store the result of an abandoned call: a person has found out that its work was done.
+
+        Callers get it as if the call had returned it. One write does that, so nobody makes the call meanwhile. If its
+        process goes on after all, it gets `LockLost`.
+
+        Args:
+            key: of the call, with its prefix: `CallAbandoned.key`.
+            result: what callers get.
+            expires_after: for how long the result counts, in seconds or as a timedelta. A day.
+            serializer: of the result.
+
+        Raises:
+            DoesNotExist: no call with that key is in progress or abandoned. Nothing was changed.
+            ItemLocked: the call is in progress: its lease has not ended, or not for longer than ``max_clock_skew`` of
+                ``Meta.lock_settings``; without that, than the lease. Nothing was changed.
+            Conflict: the call was renewed, or has ended, since it was read. Nothing was changed.
+            OutcomeUnknown: no response tells whether the result was stored.
+            ConfigurationError, InvalidInput: arguments that cannot work.
+
+        Cost: 1 read and 1 write.
+        """
+        call = cls.call(key, expires_after=expires_after, serializer=serializer)
+        call._encode(result)
+        cls._remove_abandoned(call, call._actions_and_expiry())
+
+    @classmethod
+    def forget(cls, key: str) -> None:
+        """Free the key of an abandoned call: a person has found out that it may be made again.
+
+        Errors and cost are those of `settle`.
+        """
+        cls._remove_abandoned(cls.call(key), [])
+
+    @awaited_write(settle)
+    def asettle(self) -> None:
+        """Store the result of an abandoned call, awaited. See `settle`."""
+
+    @awaited_write(forget)
+    def aforget(self) -> None:
+        """Free the key of an abandoned call, awaited. See `forget`."""
+
+    @classmethod
+    def _remove_abandoned(cls, call: IdempotentCall, actions: list[Action]) -> None:
+        """Evict the entry of a dead process, if it was not renewed, and write what callers are to find."""
+        check_read_alone(cls, call.key, None)
+        lock_row, settings = handle_of(call._edit.lock).target.row, cls.lock_settings()
+        row = cls.get(call.key, consistent_read=True)
+        state = lock_record.trusted(lock_row, row.lock)
+        if not state.entries:
+            raise cls.DoesNotExist(f"no call {call.key!r:.80} is in progress or abandoned. Nothing was changed.")
+        entry = state.entries[0]
+        skew = entry.lease if settings.max_clock_skew is None else settings.max_clock_skew
+        if not dead_among([entry], {}, 0.0, runtime.current.time_ms(), skew, settings.max_lease):
+            advice = "It may be in progress: wait until its lease has ended."
+            raise locked_by(lock_row, entry, UpdateError, advice=advice)
+        lock = lock_row.attribute
+        place = Place(lock, lock_record.QUEUE, entry.id)
+        is_same = place[lock_record.TICKET] == Stored(number(entry.ticket))
+        is_same &= place[lock_record.FACTS][lock_record.BEAT] == Stored(number(entry.heartbeats))
+        traces = eviction_traces([entry], state.evicted)
+        evicts = [Place(lock, lock_record.EVICTED, str(slot)).set(Stored(number(traces[slot]))) for slot in traces]
+        Writer(row).update([*actions, place.remove(), *evicts], is_same & known_format(lock), checks_version=True)
 
     @classmethod
     def _peek(cls, image: Image) -> None:
@@ -186,7 +274,18 @@ def _check_key(key: Any) -> None:
         raise InvalidInput(f"the key of a call is a text that is not empty, not {key!r:.80}.")
 
 
-def check_terms(expires_after: Duration, store_errors: Any, serializer: Any) -> float:
+def _refuse_abandoned(table: str, key: str, entry: QueueEntry) -> None:
+    raise CallAbandoned(
+        f"the call {key!r:.80} of {plain(entry.owner)} (ticket {entry.ticket}) has no result, and was not renewed for "
+        f"a whole lease of {entry.lease:g} s. It is not known whether its work was done, so nothing was done now. Find "
+        f"that out. Then store its result with {table}.settle(key, result), or let it run again with "
+        f"{table}.forget(key); or use `pynamo-locking calls settle`.",
+        key=key,
+        owner=entry.owner,
+    )
+
+
+def check_terms(expires_after: Duration, store_errors: Any, serializer: Any, on_abandoned: Any) -> float:
     """Refuse what no call can have; return for how many seconds its result is kept."""
     kept = seconds(expires_after, "expires_after")
     if not 0 < kept <= _LONGEST_KEEP_S:
@@ -195,6 +294,8 @@ def check_terms(expires_after: Duration, store_errors: Any, serializer: Any) -> 
         raise ConfigurationError(
             f"the serializer must have dumps and loads, as the module json has, not {serializer!r}."
         )
+    if on_abandoned not in get_args(OnAbandoned):
+        raise ConfigurationError(f'on_abandoned must be "run" or "raise", got {on_abandoned!r}.')
     is_tuple = isinstance(store_errors, tuple)
     if not (is_tuple and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in store_errors)):
         raise ConfigurationError(f"store_errors must be a tuple of exception classes, not {store_errors!r}.")
@@ -229,6 +330,7 @@ class _Terms:
     kept_s: float
     store_errors: tuple[type[Exception], ...]
     serializer: Serializer
+    on_abandoned: OnAbandoned
 
 
 class _Ending(Edit[IdempotencyTable]):
@@ -393,6 +495,11 @@ class IdempotentCall:
                 "a transaction that raises stores nothing, so it cannot store an exception of `store_errors`: catch it "
                 "in the function, and return a value for it."
             )
+        if tx is not None and self._terms.on_abandoned != "run":
+            raise ConfigurationError(
+                "a call in a transaction leaves no trace before the commit, by which one that was abandoned could be "
+                'known: leave out on_abandoned="raise", or begin the transaction inside of the call.'
+            )
         return tx
 
     def _enter_in(self, tx: Transaction) -> IdempotencyTable:
@@ -410,8 +517,7 @@ class IdempotentCall:
             if not tx._is_over:  # the caller may catch the error, and commit what it has done besides
                 self._before.rollback()
             return
-        lasts = Stored(number(lease_end_s(runtime.current.time_ms(), self._terms.kept_s + IDLE_TTL_S)))
-        tx.update(self._row, [*self._actions(), Place(type(self._row).expires.attr_name).set(lasts)])
+        tx.update(self._row, self._actions_and_expiry())
 
     def _repeat(self, row: IdempotencyTable) -> Self:
         self.is_repeated = True
@@ -474,6 +580,11 @@ class IdempotentCall:
             actions.append(attribute.remove() if value is None else attribute.set(value))
         return actions
 
+    def _actions_and_expiry(self) -> list[Action]:
+        """Return these, and until when DynamoDB keeps the row, of a call that has no lease."""
+        lasts = Stored(number(lease_end_s(runtime.current.time_ms(), self._terms.kept_s + IDLE_TTL_S)))
+        return [*self._actions(), Place(type(self._row).expires.attr_name).set(lasts)]
+
 
 # The decorator of functions that may be called twice.
 
@@ -494,6 +605,7 @@ def idempotent(  # noqa: PLR0913 - options
     heartbeat: bool | None = None,
     store_errors: tuple[type[Exception], ...] = (),
     serializer: Serializer = json,
+    on_abandoned: OnAbandoned = "run",
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Run a function once for each idempotency key: a second call returns the stored result of the first.
 
@@ -514,9 +626,10 @@ def idempotent(  # noqa: PLR0913 - options
     after another caller took over its key raises `LockLost`, and its result is not stored.
 
     Not guaranteed: that effects outside DynamoDB happen once. If the process dies after the effect and before the
-    result is stored, the next call repeats the effect; pass the key, or the ticket of `IdempotentCall.lock`, to a
-    system that can refuse it. Changes of items are made once inside a `transaction`, for example with
-    ``@transactional()`` above this decorator: the commit stores the items and the result, and no lock is acquired.
+    result is stored, the next call repeats the effect, unless `on_abandoned` is ``"raise"``; pass the key, or the
+    ticket of `IdempotentCall.lock`, to a system that can refuse it. Changes of items are made once inside a
+    `transaction`, for example with ``@transactional()`` above this decorator: the commit stores the items and the
+    result, and no lock is acquired.
 
     In a handler of AWS Lambda, an argument that has ``get_remaining_time_in_millis`` gives the `lease`: see
     ``lambda_context`` of `IdempotencyTable.call`.
@@ -538,6 +651,7 @@ def idempotent(  # noqa: PLR0913 - options
         heartbeat: renew in the background.
         store_errors: exceptions that are results.
         serializer: of the result.
+        on_abandoned: what to do if who made the call before was killed.
 
     Returns:
         A decorator. The function that it returns also raises the following.
@@ -545,6 +659,7 @@ def idempotent(  # noqa: PLR0913 - options
     Raises:
         PayloadMismatch: the key was used with another payload. Nothing was done.
         LockTimeout: a call with this key is in progress elsewhere. Nothing was done.
+        CallAbandoned: with ``on_abandoned="raise"``. Nothing was done.
         LockLost: the call took longer than its lease, and another call took over its key. Its effects stay.
         OutcomeUnknown: no response tells whether the result was stored. Another call tells.
         InvalidInput: the key is no text, or is empty or too long.
@@ -557,10 +672,10 @@ def idempotent(  # noqa: PLR0913 - options
     Source: the decorator of Powertools for AWS Lambda; the record of draft-ietf-httpapi-idempotency-key-header.
     """
     _check_table(table)
-    check_terms(expires_after, store_errors, serializer)
+    check_terms(expires_after, store_errors, serializer, on_abandoned)
     make_options(table, wait=wait, lease=lease, heartbeat=heartbeat, owner=None, settings=None)
     options: Any = {"expires_after": expires_after, "wait": wait, "lease": lease, "heartbeat": heartbeat}
-    options |= {"store_errors": store_errors, "serializer": serializer}
+    options |= {"store_errors": store_errors, "serializer": serializer, "on_abandoned": on_abandoned}
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         begin = _Beginning(table, function, key_prefix, key, payload, options)

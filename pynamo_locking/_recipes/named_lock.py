@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pynamodb.attributes import UnicodeAttribute
 from typing_extensions import Self, Unpack
 
-from pynamo_locking._io.lock_record import LEASE_ENDS
+from pynamo_locking._core.lease import seconds
+from pynamo_locking._io import client, runtime
+from pynamo_locking._io.lock_record import EMPTY, LEASE_ENDS, QUEUE, TX
+from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io.stored_rows import Place, Stored, known_format, number
 from pynamo_locking._locks.options import check_plain
 from pynamo_locking._models.attributes import LockAttribute, TTLAttribute
+from pynamo_locking._models.awaited import awaited_write
 from pynamo_locking._models.mixins import LockableModel
 from pynamo_locking._models.tables import OwnTable
 from pynamo_locking._recipes.leader_election import LeaderElection
 from pynamo_locking._recipes.once import Once, as_lock_of_a_job, make_period
+from pynamo_locking.exceptions import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +65,7 @@ class NamedLock(OwnTable, LockableModel):
     _lock_creates_item: ClassVar[bool] = True
     _kind: ClassVar[str] = "lock"
     _also_stored: ClassVar[frozenset[str]] = frozenset({LEASE_ENDS, "touched", "version", "version_write_id"})
-    _reserved_names: ClassVar[frozenset[str]] = frozenset({"lead", "once"})
+    _reserved_names: ClassVar[frozenset[str]] = frozenset({"lead", "once", "prune", "aprune"})
 
     name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
     lock = LockAttribute()
@@ -184,3 +190,45 @@ class NamedLock(OwnTable, LockableModel):
         if options.get("wait") is None:
             options["wait"] = checked.length_s
         return Once(lambda: as_lock_of_a_job(cls.locked(name, **options)), checked)
+
+    @classmethod
+    def prune(cls, *, older_than: Duration = 0, dry_run: bool = False) -> list[str]:
+        """Delete the rows of locks that are no longer used, in a table without DynamoDB's TTL.
+
+        Deletes what TTL would delete, a day after the last lease or later if `once` has stored a success, but no row
+        with an entry in its queue, and none with an attribute that a lock does not have. A lock that is taken meanwhile
+        stays. As after a deletion by TTL, tickets of a deleted name begin again at the time in µs: they are larger
+        unless the clock of the process that creates the row is behind (:doc:`/explanation/protocol`).
+
+        Args:
+            older_than: how long ago TTL would have deleted a row at least, in seconds or as a timedelta.
+            dry_run: delete nothing.
+
+        Returns:
+            The names of the locks whose rows were deleted, or with `dry_run` would be.
+
+        Raises:
+            ScanError, DeleteError: DynamoDB refused a request. Some rows may be deleted.
+            ConfigurationError: `older_than` is no duration.
+
+        Cost: a consistent scan of the table, and 1 write for each row.
+        """
+        lock, expires = cls.lock.attr_name, cls.expires.attr_name
+        end_s = int(runtime.current.time_ms() / 1000 - seconds(older_than, "older_than"))
+        is_over = Place(expires) < Stored(number(end_s))
+        is_idle = (Place(lock, QUEUE) == Stored(EMPTY)) & Place(lock, TX).does_not_exist() & known_format(lock)
+        names, own = list[str](), {*own_keys_of(cls).begins, lock, expires, *cls._also_stored}
+        for image in client.scan(cls, is_over & is_idle):
+            if image.keys() <= own:
+                row = cls.from_raw_data(image)
+                try:
+                    if not dry_run:
+                        row.delete(is_over)
+                except Conflict:  # it was taken since
+                    continue
+                names.append(row.name)
+        return names
+
+    @awaited_write(prune)
+    def aprune(self) -> None:
+        """Delete the rows of locks that are no longer used, awaited. See `prune`."""

@@ -408,14 +408,15 @@ class Transaction:
         """
         self._check_open()
         self._is_over = True
-        try:
-            self.is_repeated = self._run_commit()
-        except BaseException as error:  # also an interrupt, perhaps after the decision
-            self._is_committed = self._commit is not None and self._commit.is_decided
-            self._end(error, told=error)
-            raise
-        self._is_committed = True
-        self._end(None)
+        with event_stream.scope(keeps=False):
+            try:
+                self.is_repeated = self._run_commit()
+            except BaseException as error:  # also an interrupt, perhaps after the decision
+                self._is_committed = self._commit is not None and self._commit.is_decided
+                self._end(error, told=error)
+                raise
+            self._is_committed = True
+            self._end(None)
 
     def _run_commit(self) -> bool:
         """Commit; tell whether an earlier transaction with this idempotency key was committed instead."""
@@ -540,6 +541,7 @@ class Transaction:
             "lasted_ms": ms_since(self._began_s),
             "items": len(self._members.by_key),
             "path": "" if self._commit is None else self._commit.path,
+            "consumed_units": None if self._commit is None else event_stream.consumed_units(),
         }
         if self._is_committed:
             event_stream.emit(event_stream.events.TransactionCommitted(**about, is_repeated=self.is_repeated))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pynamo_locking.cli import command, locks, tables, transactions, unique
+from pynamo_locking.cli import calls, command, locks, tables, transactions, unique
 from pynamo_locking.cli import run as run_command
 from pynamo_locking.cli.command import PROGRAM, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
@@ -22,7 +22,7 @@ app = Commands(
     settings={},
 )
 app.registered_commands += run_command.app.registered_commands  # the first one in the help
-for module in (tables, locks, transactions, unique):
+for module in (tables, locks, transactions, calls, unique):
     app.add_typer(module.app)
 
 

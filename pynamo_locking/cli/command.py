@@ -50,6 +50,10 @@ TRANSACTIONS: Final[Mapping[str, Any]] = {
     "transaction_table": _setting("--table", "TABLE", _TRANSACTIONS),
     **REACH,
 }
+CALLS: Final[Mapping[str, Any]] = {
+    "call_table": _setting("--table", "TABLE", "Table of idempotent calls, or MODULE:CLASS."),
+    **REACH,
+}
 BOTH: Final[Mapping[str, Any]] = {
     "table": LOCKS["table"],
     "transaction_table": _setting("--transaction-table", "TABLE", _TRANSACTIONS),

@@ -1,4 +1,4 @@
-"""``locks list``, ``show``, ``watch``, ``break`` and ``repair``."""
+"""``locks list``, ``show``, ``watch``, ``break``, ``repair`` and ``prune``."""
 
 from __future__ import annotations
 
@@ -112,6 +112,7 @@ class _Screen:
 
 _MODEL: Final = "Model of your application, instead of --table."
 _ATTRIBUTE: Final = "Stored name of the LockAttribute of a --table."
+_AGE: Final = "Only rows that TTL would have deleted so long ago, such as 12h or 30d."
 _PREFIX: Final = "Only locks whose name, or hash key, begins so."
 
 _Key = Annotated[str, typer.Argument(metavar="KEY", help="The lock's name, or the hash key of the item.")]
@@ -126,6 +127,8 @@ _Every = Annotated[
 _Once = Annotated[bool, typer.Option("--once", help="Look once.")]
 _Ticket = Annotated[int, typer.Option("--ticket", metavar="NUMBER", help="Of the entry, from `locks show`.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+_OlderThan = Annotated[str, typer.Option("--older-than", metavar="TIME", help=_AGE)]
 
 _LOCK: Final = "lock"
 _COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends", "last success")
@@ -270,6 +273,24 @@ def repair(
     document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
     said = "is repaired" if is_repaired else "has no broken lock; nothing was changed"
     return session.show(document, f"{name} {said}.")
+
+
+@app.add("prune --table locks --dry-run", "prune --table shop.models:Locks --older-than 30d --yes")
+def prune(session: Session, *, older_than: _OlderThan = "0s", dry_run: _DryRun = False, yes: _Yes = False) -> int:
+    """Delete the rows of named locks that are no longer used, in a table without TTL.
+
+    Those that TTL would have deleted so long ago: a day after the last lease, or later after a run of --once-per. A row
+    with a holder or a waiter stays, one that has other attributes than a lock, and one whose lock is taken meanwhile.
+    Tickets of a deleted name begin again at the time in µs, so they grow unless clocks are wrong. A consistent scan.
+    """
+    table, age_s = session.locks(), terminal.seconds_of(older_than, "--older-than")
+    names = table.prune(older_than=age_s, dry_run=True)
+    if names and not dry_run:
+        if not yes:
+            session.confirm(f"Delete the rows of {len(names)} locks in {table.Meta.table_name}?")
+        names = table.prune(older_than=age_s)
+    document = {"table": table.Meta.table_name, "dry_run": dry_run, "pruned": sorted(names)}
+    return session.show(document, *map(plain, sorted(names)), f"{len(names)} {'to be ' if dry_run else ''}deleted.")
 
 
 # Looking

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -36,17 +35,6 @@ if TYPE_CHECKING:
 # When ``run`` may start its program: as soon as the lock is ours, or once in a period.
 
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-def seconds_of(text: str, option: str) -> int:
-    """Return the seconds of a text such as ``15m`` or ``1d``."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text)
-    if found is None:
-        raise usage(f"{option} takes a whole number and one of s, m, h, d and w, as in 10m or 1d; not {text!r}.")
-    return int(found[1]) * _UNITS[found[2]]
-
-
 def period_of(
     once_per: str | None, zone: str | None, at_least: str | None, *, since_success: bool
 ) -> dict[str, Any] | None:
@@ -55,8 +43,8 @@ def period_of(
         if zone is not None or at_least is not None or since_success:
             raise usage("--zone, --at-least and --since-success say more about a --once-per, which is missing.")
         return None
-    least = 0 if at_least is None else seconds_of(at_least, "--at-least")
-    period = seconds_of(once_per, "--once-per")
+    least = 0 if at_least is None else terminal.seconds_of(at_least, "--at-least")
+    period = terminal.seconds_of(once_per, "--once-per")
     return {"period": period, "zone": zone, "since_success": since_success, "at_least": least}
 
 

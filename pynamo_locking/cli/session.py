@@ -22,6 +22,7 @@ from pynamo_locking import LockableMixin, LockableModel, LockAttribute, NamedLoc
 from pynamo_locking._facade import has_lock_place, inspection, set_connection, tables
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.terminal import Exit, Problem, usage
+from pynamo_locking.recipes import IdempotencyTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,6 +52,7 @@ class Settings:
     endpoint: str | None = None  # of another DynamoDB, such as an emulator
     table: str | None = None  # of locks, or of the model whose items carry them
     transaction_table: str | None = None
+    call_table: str | None = None  # of idempotent calls
     log_file: str | None = None  # to which warnings, and every lock that is broken, are appended
 
 
@@ -160,6 +162,15 @@ def transaction_table(settings: Settings, table: str) -> type[TransactionTable]:
         Meta = _meta(settings, table)
 
     return Transactions
+
+
+def call_table(settings: Settings, table: str) -> type[IdempotencyTable]:
+    """Return the class of a table of idempotent calls."""
+
+    class Calls(IdempotencyTable):
+        Meta = _meta(settings, table)
+
+    return Calls
 
 
 def lockable(
@@ -324,16 +335,20 @@ class Session:
     def transactions(self, spec: str | None) -> type[TransactionTable]:
         """Return the table of transactions that a command is about."""
         if spec is None:
-            spec = self.settings.transaction_table
-            if spec is None:
-                raise usage(
-                    "which table of transactions? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE, or "
-                    "transaction-table in [tool.pynamo-locking] of pyproject.toml; or a model with --model "
-                    "module:Class."
-                )
+            spec = self._table("transaction_table")
             if not is_spec(spec):
                 return transaction_table(self.settings, spec)
         return self._named(spec, TransactionTable, "transaction_table")
+
+    def calls(self) -> type[IdempotencyTable]:
+        """Return the table of idempotent calls that a command is about."""
+        table = self._table("call_table")
+        if not is_spec(table):
+            return call_table(self.settings, table)
+        found = self.model(table)
+        if issubclass(found, IdempotencyTable):
+            return found
+        raise usage(f"{table} is no IdempotencyTable.")
 
     def _named(self, spec: str, kind: type[_T], option: str) -> type[_T]:
         """Return the class of a kind of table that a model is, or names in an option of its Meta."""
@@ -343,10 +358,11 @@ class Session:
             return found
         raise usage(f"{spec} is no {kind.__name__}, and names none in Meta.{option}.")
 
-    def _table(self) -> str:
-        if self.settings.table is None:
+    def _table(self, setting: str = "table") -> str:
+        found: str | None = getattr(self.settings, setting)
+        if found is None:
             raise usage(
-                "which table? Name it with --table, PYNAMO_LOCKING_TABLE, or table in [tool.pynamo-locking] of "
-                "pyproject.toml."
+                f"which table? Name it with --table, {PREFIX}{setting.upper()}, or {setting.replace('_', '-')} in "
+                f"[tool.{SECTION}] of pyproject.toml."
             )
-        return self.settings.table
+        return found

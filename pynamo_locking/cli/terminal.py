@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -301,6 +302,18 @@ def duration(seconds: float) -> str:
     parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest, "s"))
     first = next(i for i, (count, _) in enumerate(parts) if count)
     return sign + " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+
+
+#: What a duration may end with.
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def seconds_of(text: str, option: str) -> int:
+    """Return the seconds of a text such as ``15m`` or ``1d``."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhdw])", text)
+    if found is None:
+        raise usage(f"{option} takes a whole number and one of s, m, h, d and w, as in 10m or 1d; not {text!r}.")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def ago(seconds: float) -> str:

@@ -26,6 +26,7 @@ from pynamo_locking._facade import (
     versions,
 )
 from pynamo_locking.exceptions import (
+    CallAbandoned,
     ConfigurationError,
     Conflict,
     InvalidInput,
@@ -102,6 +103,7 @@ _KINDS: Final[dict[type[Exception], _Kind]] = {
     TransactionConflict: _Kind(409, "transaction-conflict", "Other transactions kept it busy. Try again later."),
     Conflict: _Kind(409, "conflict", "It is not in a state in which this can be done."),
     OverlapError: _Kind(409, "overlap", "The interval is taken, at least in part."),
+    CallAbandoned: _Kind(409, "call-abandoned", "Whether this was done is not known. A person has to find out."),
     PayloadMismatch: _Kind(422, "payload-mismatch", "This key was used for another request. Take a new one."),
     InvalidInput: _Kind(422, "invalid-input", "A key, an interval or a time of this request cannot be used."),
     DoesNotExist: _Kind(404, "not-found", "There is no such item."),

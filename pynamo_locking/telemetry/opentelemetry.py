@@ -247,7 +247,7 @@ class _Telemetry:
             **_facts(event, "path"),
         }
         self._instruments.transaction.record(event.lasted_ms / 1000, about)
-        attributes = {**about, **_facts(event, "transaction_id", "owner", "items")}
+        attributes = {**about, **_facts(event, "transaction_id", "owner", "items", "consumed_units")}
         self._ended_span("transaction", event, event.lasted_ms, attributes, error)
 
 

@@ -44,6 +44,7 @@ from pynamo_locking.contrib.messages import partial_batch
 from pynamo_locking.contrib.streams import Auditor, Finding, lambda_handler
 from pynamo_locking.exceptions import (
     BatchError,
+    CallAbandoned,
     ConfigurationError,
     Conflict,
     ItemLocked,
@@ -612,8 +613,12 @@ def called(lambda_context: Any) -> None:
         call.complete({"a": 1})
     try:
         charge("o-1", amount=6)
-    except PayloadMismatch as error:
+    except (PayloadMismatch, CallAbandoned) as error:
         assert_type(error.key, str)
+        Calls.settle(error.key, {"a": 1}, expires_after=60)
+        Calls.forget(error.key)
+    Calls.call("o-2", on_abandoned="raise")
+    Calls.call("o-2", on_abandoned="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def faults() -> None:

@@ -18,8 +18,10 @@ from pynamo_locking.exceptions import LockLost
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support import one_table_models
+from tests.support.call_models import Calls
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Document, Locks, declare, meta
+from tests.support.parties import in_thread
 from tests.support.shell import MODELS, Shell, Waiter, changed, denied, described, name_of, prepared
 from tests.support.transaction_models import Purse, Transactions, make_long_from, survive
 from tests.support.workers import until
@@ -779,6 +781,63 @@ def test_a_mark_of_a_transaction_is_shown(memory, shell, half_done):
     assert all(not each["is_free"] and each["holders"] == [] for each in listed)
     text = shell.run("locks", "list", "--model", "tests.support.transaction_models:Purse")[1]
     assert f"transaction {half_done[0]}" in text
+
+
+# locks prune
+
+
+def test_prune(memory, shell, clock, table):
+    """Idle rows of locks alone, long after their last lease; a dry run says which, and a lock in use stays."""
+    for name in ("old", "kept", "held"):
+        with Locks.locked(name):
+            pass
+    begun = Locks.locked("held", heartbeat=False).acquire()
+    clock.jump(timedelta(days=1, seconds=90).total_seconds())
+    Locks.locked("kept").acquire().release()
+    assert shell.answer("locks", "prune", *table, "--dry-run", "--older-than", "1h")["pruned"] == []
+    assert shell.answer("locks", "prune", *table, "--dry-run")["pruned"] == ["old"]
+    assert "--yes" in shell.error("locks", "prune", *table)["message"]
+    assert Locks.count() == 3
+    assert shell.run("locks", "prune", *table, "--yes")[1] == "old\n1 deleted.\n"
+    assert shell.answer("locks", "prune", *table, "--yes")["pruned"] == []
+    assert sorted(row.name for row in Locks.scan()) == ["held", "kept"]
+    begun.release()
+
+
+# calls list, calls settle
+
+
+def test_abandoned_calls(memory, shell, clock):
+    """They are listed with those in progress, and settled as done or as to be made again."""
+    memory.bind(Calls)
+    table = ["--table", name_of(Calls)]
+    begun = [Calls.call(key, lease=20, heartbeat=False, owner=key, on_abandoned="raise") for key in ("a", "b", "c")]
+    for call in begun[:2]:
+        in_thread(call.__enter__)
+    clock.jump(40)
+    in_thread(begun[2].__enter__)
+    listed = shell.answer("calls", "list", *table)
+    first, *_ = listed["calls"]
+    assert [(each["key"], each["state"], each["owner"]) for each in listed["calls"]] == [
+        ("a", "abandoned", "a"),
+        ("b", "abandoned", "b"),
+        ("c", "in progress", "c"),
+    ]
+    assert (first["held_s"], first["lease_left_s"], first["waiters"]) == (40, -20, 0)
+    assert "abandoned" in shell.run("calls", "list", "--prefix", "a", "--table", f"{Calls.__module__}:Calls")[1]
+
+    done = shell.answer("calls", "settle", "a", "--result", '{"n": 1}', "--yes", *table)
+    assert (done["key"], done["settled"]) == ("a", "done")
+    assert "b is settled as forgotten." in shell.run("calls", "settle", "b", "--forget", "--yes", *table)[1]
+    for key in ("a", "b", "c", "d"):
+        refused = shell.error("calls", "settle", key, "--forget", "--yes", *table)
+        assert (refused["kind"], refused["exit_code"], refused["key"]) == ("not_settled", 1, key)
+    with Calls.call("a") as call:
+        assert call.result == {"n": 1}
+    with Calls.call("b", wait=0) as call:
+        assert not call.is_repeated
+    assert [each["key"] for each in shell.answer("calls", "list", *table)["calls"]] == ["c"]
+    assert "no IdempotencyTable" in shell.error("calls", "list", "--table", f"{MODELS}:Locks")["message"]
 
 
 def test_the_names_of_the_made_up_tables():

@@ -16,8 +16,11 @@ from pynamodb.models import Model
 
 from pynamo_locking import NamedLock, atransaction, atransactional, transaction, transactional
 from pynamo_locking.exceptions import (
+    CallAbandoned,
     ConfigurationError,
+    Conflict,
     InvalidInput,
+    ItemLocked,
     LockLost,
     LockTimeout,
     OutcomeUnknown,
@@ -28,7 +31,7 @@ from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.transactions import current_transaction
 from tests.support.call_models import Calls
-from tests.support.faults import count_requests, delayed, lost_responses
+from tests.support.faults import Send, count_requests, delayed, intercepted, lost_responses
 from tests.support.parties import in_thread, shifted_clock
 from tests.support.transaction_models import Purse, Transactions
 
@@ -837,3 +840,134 @@ def test_a_result_is_set_once(calls):
             call.result = 2
         with pytest.raises(ConfigurationError, match="holds no lock"):
             _ = call.lock
+
+
+# A call whose process has died, and that is not made again by itself.
+
+
+#: Calls that were begun: the garbage collector would release their locks.
+BEGUN: list[Any] = []
+
+
+def begun(key: str) -> Any:
+    """Begin a call in another thread, and walk away from it, as a process does that is killed."""
+    call = Calls.call(key, lease=20, heartbeat=False, on_abandoned="raise")
+    in_thread(call.__enter__)
+    BEGUN.append(call)
+    return call
+
+
+def failed(call: Any) -> None:
+    """End a call with an exception, which frees its key."""
+    call.__exit__(ValueError, ValueError(), None)
+
+
+def made(key: str, **options: Any) -> Any:
+    """Make a call, whose result is 2."""
+
+    def make() -> Any:
+        with Calls.call(key, on_abandoned="raise", **options) as call:
+            if not call.is_repeated:
+                call.result = 2
+        return call.result
+
+    return in_thread(make)
+
+
+def settled() -> None:
+    Calls.settle("k", {"receipt": 1})
+
+
+def forgotten() -> None:
+    Calls.forget("k")
+
+
+@pytest.mark.parametrize(("settle", "result"), [(settled, {"receipt": 1}), (forgotten, 2)])
+@pytest.mark.parametrize("wait", [0, 60])
+def test_an_abandoned_call_is_not_made_before_it_is_settled(clock, wait, settle, result):
+    """Each caller is refused, and leaves nothing behind. Then callers get the result, or make the call."""
+    zombie = begun("k")
+    clock.jump(35)
+    for _ in range(2):
+        with pytest.raises(CallAbandoned, match=r"'k'.*Calls\.settle.*Calls\.forget") as refused:
+            made("k", wait=wait)
+        assert refused.value.key == "k"
+        assert [entry.owner for entry in Calls.lock_state("k").entries] == [refused.value.owner]
+    settle()
+    assert made("k", wait=wait) == result
+    with pytest.raises(LockLost):
+        zombie.__exit__(None, None, None)
+
+
+def test_a_call_that_was_only_paused_stores_its_result(clock):
+    """Nobody takes its key. A waiter watches it for a lease, as no clock says that it has ended."""
+    paused = Calls.call("k", lease=20, heartbeat=False, on_abandoned="raise")
+    paused.__enter__()
+    began = clock.elapsed
+    with pytest.raises(CallAbandoned):
+        made("k")
+    assert 20 <= clock.elapsed - began <= 35
+    paused.result = 1
+    paused.__exit__(None, None, None)
+    assert made("k") == 1
+
+
+@pytest.mark.parametrize("settle", [settled, forgotten])
+@pytest.mark.parametrize(
+    ("passes_s", "meanwhile", "error"),
+    [
+        (0, None, ItemLocked),
+        (25, None, ItemLocked),  # longer than the lease, but clocks may differ by that
+        (35, lambda call: call.lock.renew(), Conflict),
+        (35, failed, Conflict),
+    ],
+)
+def test_a_call_that_lives_is_not_settled(clock, passes_s, meanwhile, error, settle):
+    """Not if it is renewed, or ends, just before it would be evicted either; then it is free as before."""
+    living = begun("k")
+    clock.jump(passes_s)
+    happens = iter([] if meanwhile is None else [meanwhile])
+
+    def answer(send: Send, operation: str, _arguments: dict[str, Any]) -> Any:
+        if operation == "UpdateItem":
+            next(happens, repr)(living)
+        return send()
+
+    with intercepted(answer), pytest.raises(error):
+        in_thread(settle)
+    assert list(happens) == []
+    if meanwhile is not failed:
+        failed(living)
+    assert made("k") == 2
+    for key in ("k", "k-2"):
+        with pytest.raises(Calls.DoesNotExist):
+            Calls.forget(key)
+    assert made("k") == 2
+
+
+@pytest.mark.parametrize("settle", [settled, forgotten])
+def test_a_settlement_whose_answer_is_lost_is_recognised(calls, settle):
+    """It is one read and one write, and is sent again if no response comes."""
+    with shifted_clock() as world:
+        begun("k")
+        world.shift += 35
+        with count_requests() as requests, lost_responses("UpdateItem") as lost:
+            settle()
+        assert lost.hits == 1
+        assert dict(requests.by_operation) == {"GetItem": 1, "UpdateItem": 2}
+        assert calls.lock_state("k").entries == ()
+
+
+def test_a_settled_result_is_kept_as_long_as_it_counts(clock):
+    """From when it was settled: also in the row of a call that was abandoned long before."""
+    begun("k")
+    clock.jump(timedelta(days=2).total_seconds())
+    asyncio.run(Calls.asettle("k", 1, expires_after=timedelta(days=30)))
+    row = Calls.get("k")
+    assert row.expires.timestamp() * 1000 >= row.kept_until_ms
+
+
+def test_a_transaction_cannot_refuse_abandoned_calls(purse):
+    """A call in it has no entry that could tell of it."""
+    with transaction(), pytest.raises(ConfigurationError, match="leave out on_abandoned"):
+        Calls.call("k", on_abandoned="raise").__enter__()

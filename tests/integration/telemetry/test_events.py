@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import ANY
 
 import pytest
 from pynamodb.connection import Connection
@@ -49,7 +50,7 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
-from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.faults import Send, count_requests, intercepted, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Session, Transactions, make_long_from, marked_rows, survive
@@ -502,11 +503,39 @@ def test_a_refused_lock_counts_its_own_release(cheap: Engine) -> None:
     assert [event.consumed_units for event in heard.all(Released)] == [1]
 
 
-def test_a_write_that_releases_has_no_units(heard: Heard) -> None:
-    """It is a request of the item."""
-    with Account.edit("a"):
-        pass
-    assert heard.only(Released).consumed_units is None
+def test_a_write_that_releases_counts(cheap: Engine) -> None:
+    """It is the save of an edit."""
+    cheap.bind(*MODELS)
+    fill()
+    heard = Heard()
+    with subscribe(heard), Account.edit("a") as account:
+        account.note = "x" * 2500
+    assert heard.only(Released).consumed_units == 3
+
+
+@pytest.mark.parametrize(("purses", "path"), [(0, "read"), (1, "single"), (2, "native"), (8, "long")])
+def test_a_commit_counts_all_of_its_requests(cheap: Engine, monkeypatch: Any, purses: int, path: str) -> None:
+    """On each path: what the responses to them say, and nothing that was consumed before it."""
+    cheap.bind(*MODELS)
+    make_long_from(monkeypatch)
+    heard, said = Heard(), list[float]()
+
+    def answer(send: Send, _operation: str, _arguments: dict[str, Any]) -> Any:
+        found = send()
+        consumed = found.get("ConsumedCapacity", [])
+        said.extend(each["CapacityUnits"] for each in ([consumed] if isinstance(consumed, dict) else consumed))
+        return found
+
+    Purse("read").save()
+    with intercepted(answer), subscribe(heard), transaction(Transactions) as tx:
+        if not purses:
+            tx.get(Purse, "read")
+        for i in range(purses):
+            tx.save(Purse(f"p{i}", balance=1))
+        said.clear()
+    committed = heard.only(TransactionCommitted)
+    assert (committed.path, committed.consumed_units) == (path, sum(said))
+    assert committed.consumed_units > 0
 
 
 # Writes
@@ -609,6 +638,7 @@ def test_a_commit(clock: VirtualClock, heard: Heard, monkeypatch: Any, purses: i
         "items": purses,
         "path": expected,
         "is_repeated": False,
+        "consumed_units": None if purses == 0 else ANY,
     }
     assert heard.kinds == ["TransactionCommitted"]
 
@@ -781,7 +811,7 @@ def test_without_subscribers_nothing_is_made(tables: None, monkeypatch: pytest.M
     for name, function in vars(lock_events).items():
         if callable(function) and getattr(function, "__module__", "") == lock_events.__name__:
             monkeypatch.setattr(lock_events, name, note(name))
-    for name in ("emit", "requesting", "answered", "clocks"):
+    for name in ("emit", "requesting", "answered", "consumed_units", "clocks"):
         monkeypatch.setattr(event_stream, name, note(name))
     monkeypatch.setattr(event_stream.Scope, "__init__", note("Scope"))
     busy_day()

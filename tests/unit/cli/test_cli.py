@@ -34,13 +34,14 @@ from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeU
 
 COMMANDS = [
     *(["tables", name] for name in ("create", "check")),
-    *(["locks", name] for name in ("list", "show", "watch", "break", "repair")),
+    *(["locks", name] for name in ("list", "show", "watch", "break", "repair", "prune")),
     *(["tx", name] for name in ("list", "show", "recover", "sweep", "repair")),
+    *(["calls", name] for name in ("list", "settle")),
     ["run"],
     ["version"],
 ]
 PROGRAM = (sys.executable, "-m", "pynamo_locking.cli")
-VARIABLES = ("REGION", "PROFILE", "ENDPOINT", "TABLE", "TRANSACTION_TABLE", "LOG_FILE")
+VARIABLES = ("REGION", "PROFILE", "ENDPOINT", "TABLE", "TRANSACTION_TABLE", "CALL_TABLE", "LOG_FILE")
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +137,10 @@ def test_another_missing_module_is_an_error(monkeypatch):
         (["locks", "break", "a"], "Missing option '--ticket'. See pynamo-locking locks break --help."),
         (["locks", "break", "a", "--ticket", "x"], "Invalid value for '--ticket'"),
         (["locks", "list"], "which table? Name it with --table, PYNAMO_LOCKING_TABLE, or table in [tool.pynamo-lock"),
-        (["tx", "list"], "which table of transactions? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE"),
+        (["tx", "list"], "which table? Name it with --table, PYNAMO_LOCKING_TRANSACTION_TABLE, or trans"),
+        (["calls", "settle", "k"], "say one of the two: --result, with what callers get, or --forget"),
+        (["calls", "settle", "k", "--forget", "--result", "1"], "say one of the two"),
+        (["calls", "settle", "k", "--result", "{"], "--result is not JSON"),
         (["tables", "check"], "which tables?"),
         (["tx", "list", "--table", "t", "--state", "lost"], "pending, committed, finished, aborted, not 'lost'"),
         (["locks", "list", "--model", "Order"], "'Order' names no model: write module:Class"),

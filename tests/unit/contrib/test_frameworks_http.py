@@ -17,6 +17,7 @@ from pynamo_locking._io import client, lock_record
 from pynamo_locking._items import versions
 from pynamo_locking.contrib import _frameworks
 from pynamo_locking.exceptions import (
+    CallAbandoned,
     ConfigurationError,
     Conflict,
     InvalidInput,
@@ -60,6 +61,7 @@ ERRORS = [
     (TransactionConflict(SECRET, reasons=("TransactionConflict", None)), 409, "transaction-conflict", {}),
     (NotUnique(SECRET, fields=("f",), values=(SECRET,), holder={"id": SECRET}), 409, "not-unique", {"fields": ("f",)}),
     (InvalidInput(SECRET), 422, "invalid-input", {}),
+    (CallAbandoned(SECRET, key=SECRET, owner=SECRET), 409, "call-abandoned", {}),
     (PayloadMismatch(SECRET, key=SECRET), 422, "payload-mismatch", {}),
     (OverlapError(SECRET, found=((Versioned, {"key": {"S": SECRET}}),)), 409, "overlap", {}),
     (Conflict(SECRET, stored=(Versioned, {"key": {"S": SECRET}})), 409, "conflict", {}),
