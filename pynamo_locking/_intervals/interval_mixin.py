@@ -351,11 +351,13 @@ class IntervalMixin(VersionedMixin):
     #: The `Intervals` of the model, which store, move and find rows.
     intervals = _IntervalsOf()
 
+    @override
     @classmethod
     def _inserting(cls, tx: Any, new_rows: object) -> Placed:
         its = Intervals(cls)
         return its._staged(tx, its._placings(new_rows))
 
+    @override
     def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:
         its, member = Intervals(type(self)), None if tx is None else items_of(tx).written(self)
         if member is None or member.is_deleted:

@@ -145,19 +145,16 @@ def _without_intervals(model: object) -> ConfigurationError:
 
 def inserted(tx: Any, model: Any, new_rows: object) -> Placed:
     """Return the insert of new rows into a `Transaction`, a new one unless given."""
-    if not (isinstance(model, type) and hasattr(model, "_inserting")):
+    if not (isinstance(model, type) and issubclass(model, GuardedMixin)):
         raise _without_intervals(model)
-    placed: Placed = model._inserting(tx, new_rows)
-    return placed
+    return model._inserting(tx, new_rows)
 
 
 def moved(tx: Any, row: Any, begin: Any, end: Any) -> Placed:
     """Return the move of a row in a `Transaction`, a new one unless given."""
-    place = getattr(row, "_moving", None) if isinstance(row, GuardedMixin) else None
-    if place is None:
-        raise _without_intervals(type(row) if isinstance(row, GuardedMixin) else row)
-    placed: Placed = place(tx, begin, end)
-    return placed
+    if not isinstance(row, GuardedMixin):
+        raise _without_intervals(row)
+    return row._moving(tx, begin, end)
 
 
 class GuardedMixin(ReadingMixin):
@@ -232,6 +229,15 @@ class GuardedMixin(ReadingMixin):
         The item is the `member` of a `Transaction`, if it has such.
         """
         return condition
+
+    @classmethod
+    def _inserting(cls, tx: Any, new_rows: object) -> Placed:  # noqa: ARG003 - for `IntervalMixin`
+        """See `inserted`."""
+        raise _without_intervals(cls)
+
+    def _moving(self, tx: Any, begin: Any, end: Any) -> Placed:  # noqa: ARG002 - for `IntervalMixin`
+        """See `moved`."""
+        raise _without_intervals(type(self))
 
     def before_save(self) -> None:
         """Check or complete the item before it is saved. Does nothing unless a model overrides it.
