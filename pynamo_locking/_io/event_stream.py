@@ -187,7 +187,7 @@ class Scope:
         self._is_over = False
 
     def __enter__(self) -> Self:
-        outer = _scope.get()
+        outer = self._outer = _scope.get()
         around = None if outer is None else outer.keeper_here()
         self._keeper = self if around is None and self._thread is not None else around
         self._reset = _scope.set(self)
@@ -197,8 +197,15 @@ class Scope:
         with contextlib.suppress(ValueError):  # a task that is garbage collected ends in another context
             _scope.reset(self._reset)
         self._is_over = True
+        if self._outer is not None:
+            self._outer.consume(self.units)
         for event in self.kept:
             emit(event)
+
+    def consume(self, units: float | None) -> None:
+        """Count what a request, or a piece of work inside of this one, has consumed."""
+        if units is not None:
+            self.units = (self.units or 0.0) + units
 
     def keeper_here(self) -> Scope | None:
         """Return the outermost scope around that keeps events.
@@ -279,7 +286,7 @@ def answered(answer: dict[str, Any]) -> None:
     if scope is None or consumed is None:
         return
     for each in [consumed] if isinstance(consumed, dict) else consumed:  # of several tables
-        scope.units = (scope.units or 0.0) + float(each.get("CapacityUnits", 0.0))
+        scope.consume(float(each.get("CapacityUnits", 0.0)))
 
 
 def about_lock(row: LockRow, owner: str, entry_id: str, ticket: int | None) -> dict[str, Any]:
