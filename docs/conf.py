@@ -75,13 +75,16 @@ nitpick_ignore_regex = [
     # Private names, and type variables.
     (
         r"py:.*",
-        r"pynamo_locking\._.*|Block|Edit|(Lock|Transaction|Range)Keywords|Resolution|timedelta|asyncio\.CancelledError|Duration",
+        r"pynamo_locking\._.*|Block|Edit|(Attach|Lock|Transaction|Range)Keywords|Resolution|timedelta|asyncio\.CancelledError|Duration",
     ),
     (
         r"py:.*",
-        r"(pynamo_locking\.contrib\.(flask|django\.http|starlette)\.)?_?[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
+        r"(pynamo_locking\.contrib\.(_frameworks|flask|django\.http|starlette)\.)?_?[MPRT]|GuardedMixin|WriteIntent|Savepoint|Path",
     ),
-    (r"py:.*", r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Heartbeat|Once"),
+    (
+        r"py:.*",
+        r"AsyncResult|Serializer|LambdaContext|datetime|tzinfo|AbortReason|RunStatus|Heartbeat|Once|OnAbandoned|ThrottlingLimit",
+    ),
 ]
 
 #: Classes that are subclassed or handed out; nobody calls them with arguments.

@@ -296,9 +296,10 @@ class PayloadMismatch(LockingError):
 
 
 class CallAbandoned(LockingError):
-    """Whoever made the call with this key has died before a result was stored, with ``on_abandoned="raise"``.
+    """Whoever made the call with this key was not heard of for a lease, and has no result: ``on_abandoned="raise"``.
 
-    Nothing was done, and no retry runs the call. A person finds out what became of its work, and settles it:
+    Nothing was done, and no retry runs the call. The call may go on if its process, or this one, was only paused:
+    settling it is refused then. A person finds out what became of its work, and settles it:
     `IdempotencyTable.settle`, `IdempotencyTable.forget`, or ``pynamo-locking calls settle``.
 
     Attributes:

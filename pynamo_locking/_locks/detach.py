@@ -171,7 +171,7 @@ class Attachment(Acquisition):
     def _grant(self, image: Image) -> Steps[HeldEntry | None]:
         held = yield from super()._grant(image)
         if held is not None:
-            held.was_received = False
+            held.stays = True  # for whoever attaches the token next, until this caller has the lock
         return held
 
     @override

@@ -161,7 +161,7 @@ class HeldEntry:
     held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
     is_detached = False
-    was_received = True  # by the caller; else a lock that was attached is left to whoever attaches it next
+    stays = False  # an interrupt, or the end of its caller, leaves the entry in the queue
     ends_at = math.inf  # the end of `max_hold`, on our monotonic clock
     needs_progress = False  # the heartbeat waits for a sign of the work
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
@@ -399,15 +399,15 @@ class HeldEntry:
             self.end(is_confirmed=False)  # whatever happened, nothing renews it any more
 
     def drop(self) -> None:
-        """Release it, since its caller does not get it; one that was attached is left to whoever attaches it next."""
-        if self.was_received:
-            self.release()
-        else:
+        """Release it, since its caller does not get it, unless it stays."""
+        if self.stays:
             self.leave_behind()
+        else:
+            self.release()
 
     def leave_behind(self) -> None:
         """Let a thread remove the entry, for a caller that was interrupted or is gone. Nothing renews it any more."""
-        if self.possession.may_stand and self.was_received:
+        if self.possession.may_stand and not self.stays:
             release.remove_entry_later(self.row, self.entry.id)
         self.end(is_confirmed=False)
         remove_from_context(self)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pynamodb.attributes import Attribute
+    from pynamodb.expressions.condition import Condition
     from pynamodb.models import Model
 
     from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
@@ -79,13 +80,19 @@ Shown = dict[str, Any]
 
 
 def listed(
-    model: Any, prefix: str | None = None, *, with_free: bool = False, is_consistent: bool = True
+    model: Any,
+    prefix: str | None = None,
+    *,
+    only: Condition | None = None,
+    with_free: bool = False,
+    is_consistent: bool = True,
 ) -> Iterator[Shown]:
     """Yield the locks of a model's items, or of its table of locks, broken ones included.
 
     Args:
         model: whose locks.
         prefix: with which the names begin: hash keys that are strings, or the names of locks.
+        only: what their rows must fulfil.
         with_free: also locks without a holder and a waiter.
         is_consistent: whether to see all that was written before; costs twice as much.
 
@@ -98,6 +105,8 @@ def listed(
     if not with_free:  # with a holder or a waiter, or without a queue, which is broken
         condition = (condition | queue.exists()) & ~(queue == Stored(lock_record.EMPTY))
     condition |= Place(lock, lock_record.TX).exists() | ~known_format(lock)
+    if only is not None:
+        condition &= only
     keys = own_keys_of(carrier) if creates_item(carrier) else None
     begin = prefix if is_inside else f"{quote(model.Meta.table_name, safe='')}/{quote(prefix or '', safe='')}"
     if begin:

@@ -67,17 +67,22 @@ class LockTarget(Generic[M]):
 # The options of a lock, checked before any request.
 
 
-class RangeKeywords(TypedDict, total=False):
-    """The options of `LockableMixin.locked_range`."""
+class AttachKeywords(TypedDict, total=False):
+    """The options of `LockableMixin.attach`."""
 
     wait: Duration | None
     lease: Duration | None
     heartbeat: Heartbeat | None
     max_hold: Duration | None
-    shared: bool
     owner: str | None
     on_lost: Callable[[str], object] | None
     settings: LockSettings | None
+
+
+class RangeKeywords(AttachKeywords, total=False):
+    """The options of `LockableMixin.locked_range`."""
+
+    shared: bool
 
 
 class LockKeywords(RangeKeywords, total=False):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._locks.locked_all import Block
-    from pynamo_locking._locks.options import LockKeywords, LockTarget, RangeKeywords
+    from pynamo_locking._locks.options import AttachKeywords, LockKeywords, LockTarget, RangeKeywords
     from pynamo_locking._models.unique_audit import UniqueReport
 
 
@@ -458,18 +458,7 @@ class LockableMixin(VersionedMixin):
         return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), lock_mode, **terms)
 
     @classmethod
-    def attach(
-        cls,
-        token: str,
-        *,
-        wait: Duration | None = None,
-        lease: Duration | None = None,
-        heartbeat: Heartbeat | None = None,
-        max_hold: Duration | None = None,
-        owner: str | None = None,
-        on_lost: Callable[[str], object] | None = None,
-        settings: LockSettings | None = None,
-    ) -> Lock[Self]:
+    def attach(cls, token: str, **options: Unpack[AttachKeywords]) -> Lock[Self]:
         """Return the lock that was detached with a token, in this process or another.
 
         Example::
@@ -488,13 +477,8 @@ class LockableMixin(VersionedMixin):
 
         Args:
             token: what `Lock.detach` has returned.
-            wait: how long to wait for a transaction that has the item, or for an answer of DynamoDB, as for `locked`.
-            lease: as for `locked`. The lease with which the lock was detached ends here, also if the attach fails.
-            heartbeat: as for `locked`.
-            max_hold: as for `locked`, counted from now.
-            owner: as for `locked`.
-            on_lost: as for `locked`.
-            settings: as for `locked`.
+            **options: those of `locked`, without `shared` and `permits`. `wait` is the time for a transaction that has
+                the item, or for an answer of DynamoDB. The `lease` replaces that of `detach`, even if the attach fails.
 
         Returns:
             The lock, not yet attached. Acquiring it makes the request, and raises `LockLost` if the lock was released,
@@ -511,10 +495,8 @@ class LockableMixin(VersionedMixin):
         """
         given = Token.of(token)
         hash_key, range_key = given.key_of(cls)
-        terms: dict[str, Any] = {"wait": wait, "lease": lease, "owner": owner, "settings": settings}
-        terms |= {"heartbeat": heartbeat, "max_hold": max_hold, "on_lost": on_lost}
-        terms |= {"lock_mode": given.lock_mode, "token": given}
-        return cls._make_lock(lambda used: cls._lock_target(hash_key, range_key, used), **terms)
+        target = partial(cls._lock_target, hash_key, range_key)
+        return cls._make_lock(target, given.lock_mode, token=given, **options)
 
     @classmethod
     def _make_lock(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
@@ -372,8 +373,9 @@ class GuardedMixin(ReadingMixin):
             The item, and whether this call has created it. It is saved as by `save`.
 
         Raises:
-            Conflict, OutcomeUnknown, PutError: as `save`, if there is no such item afterwards: another item has its
-                unique value, for example. After a lost response a model without write ids may say that it did not
+            Conflict, PutError: as `save`, if there is no such item afterwards: another item has its unique value, for
+                example.
+            OutcomeUnknown, LockLost: as `save`. After a lost response a model without write ids may say that it did not
                 create the item.
             ConfigurationError: a transaction is open here: call its `get_or_none`, and `save` with a new item.
 
@@ -393,11 +395,10 @@ class GuardedMixin(ReadingMixin):
             item.save(hash_attribute_of(cls).does_not_exist())
         except (LockLost, OutcomeUnknown):
             raise
-        except PutError as refused:
-            try:
+        except PutError:
+            with suppress(DoesNotExist):
                 return cls.get(hash_key, range_key, consistent_read=True), False
-            except DoesNotExist:
-                raise refused from None
+            raise
         return item, True
 
     @classmethod

@@ -54,7 +54,7 @@ from pynamo_locking._transactions.transaction import (
 )
 from pynamo_locking._writes.write import locked_by
 from pynamo_locking._writes.writer import Writer
-from pynamo_locking.exceptions import CallAbandoned, PayloadMismatch
+from pynamo_locking.exceptions import CallAbandoned, Conflict, PayloadMismatch, also
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +195,13 @@ class IdempotencyTable(NamedLock):
 
     @classmethod
     def settle(
-        cls, key: str, result: object, *, expires_after: Duration = KEEP_S, serializer: Serializer = json
+        cls,
+        key: str,
+        result: object,
+        *,
+        payload: object = None,
+        expires_after: Duration = KEEP_S,
+        serializer: Serializer = json,
     ) -> None:
         """Store the result of an abandoned call: a person has found out that its work was done.
 
@@ -205,6 +211,8 @@ class IdempotencyTable(NamedLock):
         Args:
             key: of the call, with its prefix: `CallAbandoned.key`.
             result: what callers get.
+            payload: what the call was about, as in `call`; `idempotent` makes a list of a `payload` that is not bytes.
+                None compares nothing from then on.
             expires_after: for how long the result counts, in seconds or as a timedelta. A day.
             serializer: of the result.
 
@@ -212,13 +220,13 @@ class IdempotencyTable(NamedLock):
             DoesNotExist: no call with that key is in progress or abandoned. Nothing was changed.
             ItemLocked: the call is in progress: its lease has not ended, or not for longer than ``max_clock_skew`` of
                 ``Meta.lock_settings``; without that, than the lease. Nothing was changed.
-            Conflict: the call was renewed, or has ended, since it was read. Nothing was changed.
+            Conflict: the call has its result, or was renewed since it was read. Nothing was changed.
             OutcomeUnknown: no response tells whether the result was stored.
             ConfigurationError, InvalidInput: arguments that cannot work.
 
         Cost: 1 read and 1 write.
         """
-        call = cls.call(key, expires_after=expires_after, serializer=serializer)
+        call = cls.call(key, payload=payload, expires_after=expires_after, serializer=serializer)
         call._encode(result)
         cls._remove_abandoned(call, call._actions_and_expiry())
 
@@ -247,10 +255,12 @@ class IdempotencyTable(NamedLock):
         state = lock_record.trusted(lock_row, row.lock)
         if not state.entries:
             raise cls.DoesNotExist(f"no call {call.key!r:.80} is in progress or abandoned. Nothing was changed.")
+        if _is_kept(row.kept_until_ms):
+            raise also(Conflict, UpdateError)(f"the call {call.key!r:.80} has its result. Nothing was changed.")
         entry = state.entries[0]
         skew = entry.lease if settings.max_clock_skew is None else settings.max_clock_skew
         if not dead_among([entry], {}, 0.0, runtime.current.time_ms(), skew, settings.max_lease):
-            advice = "It may be in progress: wait until its lease has ended."
+            advice = f"It may be in progress: wait until {skew:g} s after the end of its lease."
             raise locked_by(lock_row, entry, UpdateError, advice=advice)
         lock = lock_row.attribute
         place = Place(lock, lock_record.QUEUE, entry.id)
@@ -338,9 +348,16 @@ class _Ending(Edit[IdempotencyTable]):
 
     by: Transaction | None = None
     is_undone = False  # by a rollback of the transaction, also to a savepoint
+    leaves_entry = False  # if nothing is stored: the work was done, or may have been
 
     def undo(self) -> None:
         self.is_undone = True
+
+    @override
+    def _take_back(self, error: BaseException) -> None:
+        super()._take_back(error)
+        if self.leaves_entry:
+            self._handle.held_entry().end(is_confirmed=False)
 
     @override
     def _save(self) -> None:
@@ -349,7 +366,7 @@ class _Ending(Edit[IdempotencyTable]):
         elif self.is_undone or not is_committed(self.by):
             raise ConfigurationError(
                 "the transaction with which call.complete() was to store the result is not committed: end it before "
-                "the block of the call ends. Nothing was stored, and the key is free again."
+                "the block of the call ends. Nothing was stored."
             )
 
 
@@ -357,7 +374,9 @@ class IdempotentCall:
     """One call that may be made twice, made by `IdempotencyTable.call`, for ``with`` and for ``async with``.
 
     A block that ends stores its `result`, in the write that releases the key's lock. A block that raises stores nothing
-    (unless the exception is in `store_errors`), and the key is free again.
+    (unless the exception is in `store_errors`), and the key is free again. With ``on_abandoned="raise"`` it is not free
+    where the work may have been done: if the result was not stored, or if the block was left by an interrupt, a
+    cancellation or `SystemExit`.
 
     Inside an open `transaction` (or `atransaction`) no lock is acquired. The row is read by the transaction, and the
     result is one action of its commit: effect and result are stored together, or neither. If the block raises, the
@@ -443,7 +462,7 @@ class IdempotentCall:
         except _AlreadyAnswered as answered:
             found = answered.row
         else:
-            return self
+            return self._entered()
         return self._repeat(found)
 
     async def __aenter__(self) -> Self:
@@ -453,7 +472,7 @@ class IdempotentCall:
         except _AlreadyAnswered as answered:
             found = answered.row
         else:
-            return self
+            return self._entered()
         return self._repeat(found)
 
     def __exit__(
@@ -481,6 +500,11 @@ class IdempotentCall:
             await as_step(partial(self._leave_in, self._in, ending))
         if ending is not error and ending is not None:
             raise ending
+
+    def _entered(self) -> Self:
+        if self._terms.on_abandoned == "raise":
+            handle_of(self._edit.lock).held_entry().stays = True
+        return self
 
     def _begin(self) -> Transaction | None:
         """Return the open transaction, of which the call will be a part; without one, refuse to wait for ourselves."""
@@ -542,6 +566,8 @@ class IdempotentCall:
 
     def _conclude(self, error: BaseException | None) -> BaseException | None:
         """Note the result, or a final exception, to be stored; return the exception with which nothing is stored."""
+        is_free = isinstance(error, Exception) and type(error) not in self._terms.store_errors
+        self._edit.leaves_entry = self._terms.on_abandoned == "raise" and not is_free
         try:
             if error is None:
                 self._encode(self._result)
@@ -550,7 +576,7 @@ class IdempotentCall:
                 self._encode(list(error.args), type(error).__name__)
             else:
                 return error
-        except BaseException as failure:  # noqa: BLE001 - it is raised when the key is free again
+        except BaseException as failure:  # noqa: BLE001 - it is raised once the block has ended
             return failure
         return None
 
@@ -563,7 +589,7 @@ class IdempotentCall:
         if len(text.encode()) > _LARGEST_RESULT:
             raise ConfigurationError(
                 f"the result of the call {self.key!r:.80} is too large for an item of DynamoDB ({len(text)} "
-                f"characters). It was not stored, and the key is free again. Keep it elsewhere, and return where it is."
+                f"characters). It was not stored. Keep it elsewhere, and return where it is."
             )
         self._result, self._text = value if error else terms.serializer.loads(text), text
         row = self._row

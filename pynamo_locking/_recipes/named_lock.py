@@ -217,7 +217,7 @@ class NamedLock(OwnTable, LockableModel):
         end_s = int(runtime.current.time_ms() / 1000 - seconds(older_than, "older_than"))
         is_over = Place(expires) < Stored(number(end_s))
         is_idle = (Place(lock, QUEUE) == Stored(EMPTY)) & Place(lock, TX).does_not_exist() & known_format(lock)
-        names, own = list[str](), {*own_keys_of(cls).begins, lock, expires, *cls._also_stored}
+        names, own = list[str](), {*own_keys_of(cls).begins, lock, expires, LEASE_ENDS}
         for image in client.scan(cls, is_over & is_idle):
             if image.keys() <= own:
                 row = cls.from_raw_data(image)

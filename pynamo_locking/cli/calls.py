@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -44,7 +45,8 @@ def list_(session: Session, *, prefix: _Prefix = None) -> int:
     A consistent scan of the table. The exit code is 1 if some rows cannot be read; they are listed as well.
     """
     table = session.calls()
-    found = list(inspection.listed(table, prefix))
+    without_result = ~(table.kept_until_ms > int(time.time() * 1000))
+    found = list(inspection.listed(table, prefix, only=without_result))
     calls = sorted((_call(table, each) for each in found if each["holders"]), key=lambda call: str(call["key"]))
     broken = {each["name"]: each["unreadable"] for each in found if each["unreadable"]}
     rows = [_cells(each) for each in calls] + [(name, "broken", "", why, "", "") for name, why in broken.items()]

@@ -91,7 +91,7 @@ class _Instruments:
         self.recovered = counter(
             "transactions.recovered", "{transaction}", "Transactions of other processes, completed here."
         )
-        self.units = counter("lock.consumed_units", "{unit}", "Read and write units that requests of locks consumed.")
+        self.units = counter("lock.consumed_units", "{unit}", "Units of locks, and of saves that release one.")
 
 
 @dataclass(frozen=True)

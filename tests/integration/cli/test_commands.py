@@ -811,6 +811,10 @@ def test_abandoned_calls(memory, shell, clock):
     """They are listed with those in progress, and settled as done or as to be made again."""
     memory.bind(Calls)
     table = ["--table", name_of(Calls)]
+    with_result = Calls.call("with its result", lease=20, heartbeat=False)
+    in_thread(with_result.__enter__)
+    stored = [Calls.result.set("1"), Calls.kept_until_ms.set(2**53)]  # by a commit, after which its process has died
+    Calls._get_connection().update_item("with its result", actions=stored)
     begun = [Calls.call(key, lease=20, heartbeat=False, owner=key, on_abandoned="raise") for key in ("a", "b", "c")]
     for call in begun[:2]:
         in_thread(call.__enter__)

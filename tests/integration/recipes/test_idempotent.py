@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
@@ -897,6 +898,70 @@ def test_an_abandoned_call_is_not_made_before_it_is_settled(clock, wait, settle,
     assert made("k", wait=wait) == result
     with pytest.raises(LockLost):
         zombie.__exit__(None, None, None)
+
+
+def no_answer(send: Send, operation: str, _arguments: dict[str, Any]) -> Any:
+    if operation == "UpdateItem":
+        raise ConnectionClosedError(endpoint_url="memory")
+    return send()
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        (object(), TypeError),
+        ("x" * 500_000, ConfigurationError),
+        (SystemExit(), SystemExit),
+        (asyncio.CancelledError(), asyncio.CancelledError),
+        ("no answer", OutcomeUnknown),
+    ],
+)
+def test_work_whose_result_was_not_stored_is_not_repeated(clock, result, error):
+    """It was done, or may have been: no result could be stored, no answer came, or the process was told to end."""
+    with (
+        pytest.raises(error),
+        ExitStack() as faults,
+        Calls.call("k", lease=20, on_abandoned="raise") as call,
+    ):
+        if isinstance(result, BaseException):
+            raise result
+        if result == "no answer":
+            faults.enter_context(intercepted(no_answer))
+        call.result = result
+    assert len(Calls.lock_state("k").entries) == 1
+    clock.jump(60)
+    with pytest.raises(CallAbandoned):
+        made("k")
+
+
+def test_a_call_that_has_its_result_is_not_settled(clock):
+    """Its process died between the commit that has stored it, and the end of the block."""
+    Purse.create_table()
+
+    def die_after_the_commit() -> None:
+        call = Calls.call("k", lease=20, heartbeat=False, on_abandoned="raise")
+        call.__enter__()
+        BEGUN.append(call)
+        with transaction() as tx:
+            tx.save(Purse("new"))
+            call.complete("truth")
+
+    in_thread(die_after_the_commit)
+    clock.jump(35)
+    for settle in (settled, forgotten):
+        with pytest.raises(Conflict, match="has its result"):
+            settle()
+    assert made("k") == "truth"
+
+
+def test_a_settled_result_is_that_of_its_payload(clock):
+    """A caller with another one does not get it."""
+    begun("k")
+    clock.jump(35)
+    Calls.settle("k", 1, payload=["alice", 30])
+    with pytest.raises(PayloadMismatch):
+        made("k", payload=["mallory", 30])
+    assert made("k", payload=["alice", 30]) == 1
 
 
 def test_a_call_that_was_only_paused_stores_its_result(clock):

@@ -86,10 +86,11 @@ def test_a_lock_that_is_in_use_or_is_taken_meanwhile_stays(world):
 
 def test_what_is_more_than_a_lock_stays(world):
     """An attribute of a subclass, or one that no model declares."""
-    for name in ("noted", "old", "strange"):
+    for name in ("noted", "old", "strange", "touched"):
         with Memos.edit(name) as memo:
             memo.note = "keep this" if name == "noted" else None
-    Memos._get_connection().update_item("strange", actions=[Path("strange").set(1)])
+    for name in ("strange", "touched"):  # the second one is that of rows that are no locks
+        Memos._get_connection().update_item(name, actions=[Path(name).set(1)])
     world.shift += LATER_S
     assert Memos.prune() == ["old"]
-    assert sorted(row.name for row in Memos.scan()) == ["noted", "strange"]
+    assert sorted(row.name for row in Memos.scan()) == ["noted", "strange", "touched"]
