@@ -274,13 +274,14 @@ class WriteInDoubt(WriteEvent):
 class Throttled(Event):
     """DynamoDB has throttled an attempt of a request; a later attempt may have succeeded.
 
-    Emitted when the request ends, once for each reason: of every request that PynamoDB sends in this process. Of its
-    own reads (`get`, `query`, `scan`) only the last attempt is known. That a batch leaves out items is not told.
+    Emitted when the request ends, once for each reason: of every request that PynamoDB sends in this process. Only the
+    last attempt is known of reads by PynamoDB (`get`, `query`, `scan`), and of all requests of plain models. That a
+    batch leaves out items is not told.
 
     Attributes:
         name: table and key of the item, as in the name of a lock; with commas, if DynamoDB does not tell which item of
             a transaction it is. The table alone for a query, a scan and a batch.
-        table: the throttled table.
+        table: the throttled table; the first one of a request about several, if DynamoDB does not tell which.
         index: the throttled index; None for the table itself, or without a reason.
         reason: DynamoDB's, such as ``"TableWriteKeyRangeThroughputExceeded"``; its error code if it gives none.
         operation: DynamoDB's name of the operation, such as ``"UpdateItem"``.

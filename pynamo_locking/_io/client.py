@@ -273,17 +273,20 @@ _dispatch = Connection.dispatch
 
 
 @functools.wraps(_dispatch)
-def _dispatch_and_tell(self: Connection, operation_name: str, operation_kwargs: dict[str, Any]) -> dict[str, Any]:
+def _dispatch_and_tell(
+    self: Connection, operation_name: str, operation_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+) -> dict[str, Any]:
     last: dict[str, Any] = {}
+    before = len(_attempts.get() or ())  # of the request inside of which a receiver of a signal sends this one
     try:
-        data: dict[str, Any] = _dispatch(self, operation_name, operation_kwargs)
+        data: dict[str, Any] = _dispatch(self, operation_name, operation_kwargs, *args, **kwargs)
         last = data if operation_name == "BatchExecuteStatement" else last
     except ClientError as error:
         last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
         raise
     finally:
         if event_stream.listeners:
-            _tell_throttled(operation_name, operation_kwargs, last)
+            _tell_throttled(self, operation_name, operation_kwargs, last, before)
     return data
 
 
@@ -291,9 +294,12 @@ Connection.dispatch = _dispatch_and_tell  # type: ignore[method-assign]
 
 
 @event_stream.harmless
-def _tell_throttled(operation: str, kwargs: dict[str, Any], last: dict[str, Any]) -> None:
+def _tell_throttled(
+    connection: Connection, operation: str, kwargs: dict[str, Any], last: dict[str, Any], before: int
+) -> None:
     """Report the throttled attempts of a request; `last` is the last response, if that may be one."""
-    refusals = [each.refusal for each in _attempts.get() or () if each.refusal is not None]
+    attempts = (_attempts.get() or [])[before:]
+    refusals = [each.refusal for each in attempts if each.refusal is not None]
     if not refusals or "Error" not in last:  # else botocore has shown it
         refusals.append(last)
     actions = actions_of(kwargs)
@@ -306,7 +312,7 @@ def _tell_throttled(operation: str, kwargs: dict[str, Any], last: dict[str, Any]
             event_stream.emit(
                 event_stream.events.Throttled(
                     **event_stream.clocks(),
-                    name=", ".join(dict.fromkeys(map(_name_of, items))) or table,
+                    name=", ".join(dict.fromkeys(_name_of(connection, each) for each in items)) or table,
                     table=table,
                     index=index or None,
                     reason=why.reason,
@@ -322,13 +328,14 @@ def actions_of(kwargs: dict[str, Any]) -> list[dict[str, Any]]:
     actions = [action for each in kwargs.get("TransactItems", ()) for action in each.values()]
     said = [each["Statement"].partition('"')[2].partition('"')[0] for each in kwargs.get("Statements", ())]
     actions += [{"TableName": table} for table in (*said, *kwargs.get("RequestItems", ()))]
-    return actions or [{"TableName": "", **kwargs}]
+    actions = actions or [{"TableName": "", **kwargs}]
+    return [{**each, "TableName": each["TableName"].rpartition(":table/")[2]} for each in actions]  # without its ARN
 
 
-def _name_of(action: dict[str, Any]) -> str:
+def _name_of(connection: Connection, action: dict[str, Any]) -> str:
     table, item, key = str(action["TableName"]), action.get("Item", {}), action.get("Key", {})
-    for connection in [*_connections] if item else []:
-        with suppress(TableError):
+    if item:
+        with suppress(TableError, KeyError):
             key = {name: item[name] for name in connection.get_meta_table(table).get_key_names()}
     return row_name(table, tuple(next(iter(value.items())) for value in key.values()))
 

@@ -212,7 +212,7 @@ def lambda_handler(
         on_finding: a plain function, called with each `Finding`.
 
     Returns:
-        The handler. It returns ``{"batchItemFailures": [...]}``.
+        The handler. It returns ``{"batchItemFailures": [...]}``; an event without records raises `InvalidInput`.
     """
 
     def report(record: Record) -> None:

@@ -77,7 +77,7 @@ class Bill:
         for table, units in self._units.items():
             detail = {"Table": {"CapacityUnits": units}} if self._wanted == "INDEXES" else {}
             shown.append({"TableName": table, "CapacityUnits": units, **detail})
-        return {"ConsumedCapacity": shown}
+        return {"ConsumedCapacity": shown} if shown else {}
 
 
 # Requests about one item: PutItem, GetItem, UpdateItem, DeleteItem.

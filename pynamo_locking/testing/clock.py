@@ -278,7 +278,11 @@ class Mutex:
             while self._owner not in (None, thread):
                 if not blocking:
                     return False
-                self._free.wait()
+                try:
+                    self._free.wait()
+                except BaseException:
+                    self._free.notify()  # it may have been woken: the next one takes the mutex
+                    raise
             self._owner = thread
             self._depth += 1
         return True

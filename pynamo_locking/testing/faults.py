@@ -209,7 +209,7 @@ def throttled(
     Yields:
         What has happened so far.
     """
-    table, strikes = model.Meta.table_name, FaultCount()
+    table, strikes = _table_of(model), FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if strikes._hits(lambda: table in _tables(kwargs), times):
@@ -245,7 +245,7 @@ def strong_global_table(model: type[Model], *, conflicts: int = 0) -> Iterator[F
     Yields:
         How many writes have been refused so far.
     """
-    table, strikes = model.Meta.table_name, FaultCount()
+    table, strikes = _table_of(model), FaultCount()
 
     def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
         if table not in _tables(kwargs):
@@ -387,6 +387,10 @@ def _of_the_lock(model: Any) -> set[str]:
         return set()
     is_only_lock = getattr(model, "_lock_creates_item", False)  # the row says until when it is kept
     return {lock.attr_name} | ({lock_record.LEASE_ENDS, ttl_attribute_of(model).attr_name} if is_only_lock else set())
+
+
+def _table_of(model: type[Model]) -> str:
+    return str(model.Meta.table_name).rpartition(":table/")[2]  # without its ARN
 
 
 def _tables(kwargs: dict[str, Any]) -> set[str]:

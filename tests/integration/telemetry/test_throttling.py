@@ -12,7 +12,8 @@ from botocore.exceptions import ReadTimeoutError
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pynamodb.connection import Connection
-from pynamodb.exceptions import PutError, PynamoDBException
+from pynamodb.exceptions import PutError, PynamoDBException, VerboseClientError
+from pynamodb.signals import post_dynamodb_send
 
 from pynamo_locking import TransactWrite, events, transaction
 from pynamo_locking._io import runtime
@@ -180,6 +181,41 @@ def test_attempts_that_botocore_repeats_are_told(heard: list[Throttled]) -> None
     with answered(["GetItem"], *codes):
         Account.get("a", isolation="read_committed")
     assert [(event.name, event.reason) for event in heard] == [(_name("a"), code) for code in codes]
+
+
+def test_a_request_inside_of_another_one_tells_of_itself(heard: list[Throttled]) -> None:
+    """As that of a receiver of PynamoDB's signals; the attempts before it are those of the other request."""
+
+    def look(_sender: object, **_: object) -> None:
+        if not seen:
+            seen.append(True)
+            Account._get_connection().get_item("z")
+
+    seen: list[bool] = []
+    post_dynamodb_send.connect(look)
+    with answered(["GetItem"], "ThrottlingException"):
+        Account.get("a", isolation="read_committed")
+    post_dynamodb_send.disconnect(look)
+    assert seen
+    assert [event.name for event in heard] == [_name("a")]
+
+
+def test_a_put_is_named_by_the_keys_of_its_own_table(memory: Engine) -> None:
+    """Two Regions may have tables of one name with other keys; and a model may name its table by an ARN."""
+    here: Any = declare("Here", texts="email")
+    there: Any = declare("There", hash_key="email", lock=False)
+    memory.bind(here)
+    there.Meta.table_name = here.Meta.table_name
+    connections = [model._get_connection().connection for model in (there, here)]
+    with events.subscribe((heard := list[Throttled]()).append, Throttled), throttled(here):
+        with pytest.raises(PutError):
+            here("a", email="e").save()
+        arn = f"arn:aws:dynamodb:us-east-1:123456789012:table/{here.Meta.table_name}"
+        with pytest.raises(VerboseClientError):
+            connections[1].dispatch("GetItem", {"TableName": arn, "Key": {"key": {"S": "b"}}})
+    assert {(event.name, event.table) for event in heard} == {
+        (f"{here.Meta.table_name}/{key}", here.Meta.table_name) for key in "ab"
+    }
 
 
 def test_requests_of_a_subscriber_are_no_attempts_of_the_request(heard: list[Throttled]) -> None:
