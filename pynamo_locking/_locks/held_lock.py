@@ -531,7 +531,7 @@ def _leave_at_exit() -> None:
     ]
     for held in mine:
         held.end(is_confirmed=False)  # or a renewal that comes too late would report a loss
-    release.leave_at_exit({held.entry.id: held.row for held in mine})
+    release.leave_at_exit({held.entry.id: held.row for held in mine if not held.stays})
 
 
 runtime.after_fork(_leave_all_to_parent, restored=_lose_all)

@@ -406,6 +406,23 @@ def test_the_end_of_a_process_inside_a_lock(dynoxide):
     assert len(Locks.lock_state("of a daemon").entries) == 1
 
 
+CALLING: Final = """
+from pynamo_locking.recipes import IdempotencyTable
+
+class Calls(IdempotencyTable):
+    Meta = Locks.Meta
+
+call = Calls.call("k", on_abandoned="raise")
+call.__enter__()
+"""
+
+
+def test_the_end_of_a_process_inside_a_call(dynoxide):
+    """Its work may have been done, so its key is not freed if it must not be made again by itself."""
+    assert ended(dynoxide, MODEL + CALLING) == (0, "", "")
+    assert len(Locks.lock_state("k").entries) == 1
+
+
 #: The callers of this process share an entry, and none of them has to wait for the end of a lease.
 IN_LINE = LockSettings(
     lease=60, wait=30, poll_interval=0.02, max_poll_interval=0.05, request_timeout=1, max_callers_per_entry=32
