@@ -143,8 +143,7 @@ class MemoryDynamoDB:
 
     What differs from DynamoDB: each request sees all requests before it, so an eventually consistent read and an index
     are always up to date. No request conflicts with another, and none is throttled. Tables are created and deleted at
-    once. Items with a TTL stay; DynamoDB keeps them for days, too. Reserved words in an expression are taken for names;
-    PynamoDB writes no name into one.
+    once. Items with a TTL stay; DynamoDB keeps them for days, too.
 
     A lock that is held when the block begins has no effect inside. A lock from inside that is still held at the end of
     the block is ended without a request; a `ResourceWarning` names those with a heartbeat.

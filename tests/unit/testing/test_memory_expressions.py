@@ -307,6 +307,8 @@ CONDITION, UPDATE, PROJECTION = "ConditionExpression", "UpdateExpression", "Proj
         (CONDITION, "(num = :one", "Syntax error"),
         (CONDITION, "_num = :one", "Syntax error"),
         (CONDITION, "((num = :one))", "The expression has redundant parentheses;"),
+        (CONDITION, "size = :one", "Attribute name is a reserved keyword; reserved keyword: size"),
+        (CONDITION, "doc.Name = :one", "Attribute name is a reserved keyword; reserved keyword: Name"),
         (CONDITION, "foo(num)", "Invalid function name; function: foo"),
         (CONDITION, "if_not_exists(num, :one)", "not allowed in a condition expression; function: if_not_exists"),
         (CONDITION, "attribute_exists(num, word)", "Incorrect number of operands for operator or function"),
