@@ -145,7 +145,7 @@ MISTAKES: Final = (
     Mistake(
         "a release without an answer is not noted",
         "_locks/release.py",
-        "_unfinished[entry_id] = row",
+        "_unfinished.update(dict.fromkeys(entry_ids, row))",
         "pass",
         "locks/test_interrupts.py::test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process",
     ),

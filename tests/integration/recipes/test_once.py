@@ -643,18 +643,26 @@ def test_in_a_task(clock):
 def test_tasks_that_wait(clock):
     """Five tasks of one process, one run; the others find it done, or busy without a wait."""
 
-    async def attempt(wait: float | None) -> str:
+    async def attempt(wait: float | None, until: asyncio.Event | None = None) -> str:
         async with once(wait=wait) as run:
-            await asyncio.sleep(0.05)
             answer: str = run.status
+            if until is not None:
+                runs.set()
+                await until.wait()
             return answer
 
     async def work() -> list[str]:
-        first = asyncio.create_task(attempt(None))
-        await asyncio.sleep(0.02)
-        return await asyncio.gather(first, *(attempt(wait) for wait in (0, None, None, None)))
+        may_end = asyncio.Event()
+        first = asyncio.create_task(attempt(None, may_end))
+        await runs.wait()
+        answers = [await attempt(0)]
+        others = [asyncio.create_task(attempt(None)) for _ in range(3)]
+        await asyncio.sleep(0)
+        may_end.set()
+        return [*answers, *await asyncio.gather(first, *others)]
 
-    assert sorted(asyncio.run(work())) == ["busy", "done", "done", "done", "due"]
+    runs = asyncio.Event()
+    assert asyncio.run(work()) == ["busy", "due", "done", "done", "done"]
 
 
 def test_a_task_that_is_cancelled_notes_nothing(clock):
