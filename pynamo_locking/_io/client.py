@@ -300,8 +300,10 @@ def _tell_throttled(
     """Report the throttled attempts of a request; `last` is the last response, if that may be one."""
     attempts = (_attempts.get() or [])[before:]
     refusals = [each.refusal for each in attempts if each.refusal is not None]
-    if not refusals or "Error" not in last:  # else botocore has shown it
+    if last and (not refusals or "Error" not in last):  # else botocore has shown it
         refusals.append(last)
+    if not refusals:
+        return
     actions = actions_of(kwargs)
     tables = [each["TableName"] for each in actions]
     reset = _attempts.set(None)  # requests of a listener are no attempts of this one

@@ -151,7 +151,7 @@ def check_plain(name: str, callback: object) -> None:
         )
 
 
-def make_options(  # noqa: PLR0913 - each stands alone, and they are named
+def make_options(
     model: type[Model],
     *,
     wait: Duration | None = None,
@@ -161,7 +161,6 @@ def make_options(  # noqa: PLR0913 - each stands alone, and they are named
     owner: str | None = None,
     settings: LockSettings | None = None,
     lock_mode: LockMode = WHOLE,
-    token: Token | None = None,
 ) -> LockOptions:
     """Return the arguments of `locked()`, checked, with the model's settings as defaults."""
     check_place(model)
@@ -184,7 +183,6 @@ def make_options(  # noqa: PLR0913 - each stands alone, and they are named
         settings=settings,
         not_found=model.DoesNotExist,
         lock_mode=lock_mode,
-        token=token,
     )
 
 

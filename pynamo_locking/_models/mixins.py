@@ -505,10 +505,11 @@ class LockableMixin(VersionedMixin):
         lock_mode: LockMode,
         *,
         on_lost: Callable[[str], object] | None = None,
+        token: Token | None = None,
         **terms: Any,
     ) -> Lock[Self]:
         check_plain("on_lost", on_lost)
-        options = make_options(cls, **terms, lock_mode=lock_mode)
+        options = make_options(cls, **terms, lock_mode=lock_mode)._replace(token=token)
         return Lock(target(options.settings), options, on_lost)
 
     @classmethod

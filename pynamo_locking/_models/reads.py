@@ -219,7 +219,8 @@ class ReadingMixin(PlacedMixin):
     ) -> ResultIterator[Self]:
         """Query or scan, with the caller's filter, and the one that leaves out expired items."""
         if isolation is not None:
-            reader, serialized = reader_of(isolation, **in_part, **options), serialize_key(cls, *key)[:1] if key else ()
+            reader = reader_of(isolation, **in_part, **options)
+            serialized = serialize_key(cls, *key)[:1] if key else ()
             act = getattr(connection_of(cls), operation)
             return pages_of(cls, act, serialized, conditions.both(*filters), reader, **how)
         index_name, asked = in_part["index_name"], _listed(in_part["attributes_to_get"])

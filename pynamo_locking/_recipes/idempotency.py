@@ -169,7 +169,7 @@ class IdempotencyTable(NamedLock):
             serializer: has `dumps` to text and `loads`, as the module `json` has.
             on_abandoned: what to do if an earlier call did not end, and its lease has: it was killed, or is stuck.
                 ``"run"`` makes the call again. ``"raise"`` raises `CallAbandoned` on entering, also in later calls, and
-                outside of transactions only, until somebody calls `settle` or `forget`, or DynamoDB's TTL removes the
+                outside of transactions only, until a person calls `settle` or `forget`, or DynamoDB's TTL removes the
                 row: `expires_after` and a day after the end of the lease. All callers of a key give the same. Who died
                 while it waited may count as well.
 

@@ -58,8 +58,9 @@ class NamedLock(OwnTable, LockableModel):
     The class can carry the locks of other models as well: name it in their ``Meta.lock_table``. A subclass may declare
     further attributes; they are read and saved under the lock like those of any lockable model.
 
-    DynamoDB's TTL removes a row a day after its last lease. A row with a recorded success of `once` is kept at least
-    two days beyond the time for which the success counts. Nothing depends on when that happens.
+    DynamoDB's TTL removes a row a day after its last lease, or `max_lease` after it if that is longer. A row with a
+    recorded success of `once` is kept at least two days beyond the time for which the success counts. Nothing depends
+    on when that happens.
     """
 
     _lock_creates_item: ClassVar[bool] = True

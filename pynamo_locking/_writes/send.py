@@ -248,7 +248,8 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
     """Delete an expired item, if it still has the time of expiry in `image`."""
     hash_key, range_key = serialized_key_of(item)
     known = versions.shape_of(type(item)).known
-    name, connection = expiry.attribute_name(type(item)) or "", connection_of(item)
+    name, connection = expiry.attribute_name(type(item)), connection_of(item)
+    assert name is not None  # noqa: S101 - the item has expired
     condition = conditions.both(Place(name) == Stored(image[name]), known)
     kwargs = connection.get_operation_kwargs(hash_key, range_key=range_key, condition=condition)
     if filled is not None:
@@ -306,8 +307,8 @@ class ForeignLockCheck(RowWrite):
             raise locked_by(self.row, found[0], kind, cause, advice=advice) from cause
         if self._reads > _MOST_READS:
             raise also(TransactionConflict, kind)(
-                f"other parties lock ranges of {self.row.label} so often that a write beside them was refused again "
-                f"and again; nothing was written, and a retry is safe: {cause}",
+                f"other parties lock ranges of {self.row.label} so often that a write was refused again and "
+                f"again; nothing was written, and a retry is safe: {cause}",
                 cause=cause,
             ) from cause
         self.request = self._asking(state)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pynamodb.exceptions import DoesNotExist
 
-from pynamo_locking._facade import inspection, plain
+from pynamo_locking._facade import inspection, plain, runtime
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import CALLS, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
@@ -45,7 +44,7 @@ def list_(session: Session, *, prefix: _Prefix = None) -> int:
     A consistent scan of the table. The exit code is 1 if some rows cannot be read; they are listed as well.
     """
     table = session.calls()
-    without_result = ~(table.kept_until_ms > int(time.time() * 1000))
+    without_result = ~(table.kept_until_ms > runtime.current.time_ms())
     found = list(inspection.listed(table, prefix, only=without_result))
     calls = sorted((_call(table, each) for each in found if each["holders"]), key=lambda call: str(call["key"]))
     broken = {each["name"]: each["unreadable"] for each in found if each["unreadable"]}

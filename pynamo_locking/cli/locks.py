@@ -284,10 +284,9 @@ def prune(session: Session, *, older_than: _OlderThan = "0s", dry_run: _DryRun =
     Tickets of a deleted name begin again at the time in µs, so they grow unless clocks are wrong. A consistent scan.
     """
     table, age_s = session.locks(), terminal.seconds_of(older_than, "--older-than")
-    names = table.prune(older_than=age_s, dry_run=True)
-    if names and not dry_run:
-        if not yes:
-            session.confirm(f"Delete the rows of {len(names)} locks in {table.Meta.table_name}?")
+    names = table.prune(older_than=age_s, dry_run=dry_run or not yes)
+    if names and not (dry_run or yes):
+        session.confirm(f"Delete the rows of {len(names)} locks in {table.Meta.table_name}?")
         names = table.prune(older_than=age_s)
     document = {"table": table.Meta.table_name, "dry_run": dry_run, "pruned": sorted(names)}
     return session.show(document, *map(plain, sorted(names)), f"{len(names)} {'to be ' if dry_run else ''}deleted.")

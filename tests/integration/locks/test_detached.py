@@ -247,6 +247,19 @@ def test_the_lease_of_a_detached_lock_ends(memory):
                 in_thread(Plain.attach(token).acquire)
 
 
+def test_ttl_spares_a_lock_that_is_detached_for_longer_than_a_day(memory):
+    """Whoever tries it has a shorter lease, and does not set the time at which DynamoDB deletes the row before it."""
+    memory.bind(Locks)
+    patient = LockSettings(lease=100, request_timeout=5, max_lease=timedelta(days=30))
+    with VirtualClock():
+        with Locks.locked("job", settings=patient) as lock:
+            lock.detach(lease=timedelta(days=10))
+        [entry] = Locks.lock_state("job").entries
+        with pytest.raises(LockTimeout):
+            in_thread(Locks.locked("job", settings=patient, wait=1).acquire)
+        assert Locks.get("job").expires.timestamp() * 1000 > entry.until_ms
+
+
 def test_shared_locks_and_permits(dynoxide, plain):
     """They are attached in their mode."""
     dynoxide.bind(Locks)
