@@ -170,7 +170,7 @@ class TransactionAborted(Conflict):
 
 
 class BatchError(LockingError):
-    """Some writes of a guarded batch were not applied.
+    """Some writes of a guarded batch were not applied, or it is not known whether they were.
 
     Attributes:
         results: one `BatchResult` for each write, in the order in which they were added.

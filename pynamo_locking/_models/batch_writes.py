@@ -530,7 +530,7 @@ class GuardedBatch(Generic[M]):
         failed = [result for result in self.results if result.error is not None]
         if failed:
             raise also(BatchError, PutError)(
-                f"{len(failed)} of {len(jobs)} writes of the batch were not applied (`results` has all of them); "
+                f"{len(failed)} of {len(jobs)} writes of the batch have failed (`results` has all of them); "
                 f"the first: {failed[0].error}",
                 results=self.results,
                 cause=failed[0].error,

@@ -362,7 +362,7 @@ class VersionedMixin(GuardedMixin):
             on_progress: called after each request with the number of writes done and of all.
 
         Raises:
-            BatchError: some writes were not applied; its `results` say which, and why.
+            BatchError: some writes have failed; its `results` say which, and why.
 
         Cost: 1 request for each 25 writes. 1 write more for each that is refused, or that no statement can express.
         """

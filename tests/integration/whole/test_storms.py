@@ -28,7 +28,7 @@ from pynamo_locking import (
     VersionedMixin,
     transaction,
 )
-from pynamo_locking.exceptions import ItemLocked, LockingError, LockLost, OutcomeUnknown
+from pynamo_locking.exceptions import BatchError, ItemLocked, LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.intervals import IntervalMixin
 from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.testing import VirtualClock
@@ -147,8 +147,12 @@ def long() -> None:
 def batch() -> None:
     purse = Purse.get("batch")
     purse.balance += 1
-    with Purse.guarded_batch() as writes:
-        writes.save(purse)
+    try:
+        with Purse.guarded_batch() as writes:
+            writes.save(purse)
+    except BatchError as error:  # it may say of its write that nobody knows
+        [result] = error.results
+        raise result.error from error
 
 
 def insert() -> None:
