@@ -12,7 +12,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from pynamo_locking._expressions.values import item_size
-from tests.support.partitions import READS, REFUSED, write_units
+from pynamo_locking_simulator._engine.partitions import READS, REFUSED, write_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

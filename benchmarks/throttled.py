@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pynamo_locking_simulator._engine.partitions import Partitions
 from tests.support.nursery import process
-from tests.support.partitions import Partitions
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import Conflict
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from pynamo_locking_simulator._engine.partitions import READS
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
-from tests.support.partitions import READS
 from tests.support.schedule import MODELS, Booking
 from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from, survive
 

@@ -42,8 +42,8 @@ from benchmarks.locks.variants import Variant, missing
 from benchmarks.parts import Parts, run, show
 from benchmarks.throttled import throttled
 from benchmarks.transaction_counts import Record, Transactions
+from pynamo_locking_simulator._engine.partitions import WRITE_UNITS
 from tests.engines.engine import DUMMY_ENVIRONMENT, running
-from tests.support.partitions import WRITE_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock
-from tests.support.partitions import WRITE_UNITS
+from pynamo_locking_simulator._engine.partitions import WRITE_UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,13 +14,13 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import LockingError
+from pynamo_locking_simulator._engine.partitions import Partitions
 from tests.campaign import check, histories
 from tests.campaign.crew import crew_of
 from tests.campaign.models import BESIDE, CELLS, HELD, MODELS, SLOTS, Beside, Cell, Generations, Held, Mixed, model_of
 from tests.campaign.served import KINDS, LATE_AFTER, MemoryServer, RemoteMemory
 from tests.engines.engine import Engine, _session, running
 from tests.engines.servers import Servers
-from tests.support.partitions import Partitions
 from tests.support.proxy import Proxy, Storm, nothing
 
 if TYPE_CHECKING:

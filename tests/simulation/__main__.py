@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from rich.progress import track
 from rich.table import Table
 
+from pynamo_locking_simulator._engine.choices import Listed
 from tests.simulation import campaign, marathon, regressions
 from tests.simulation.campaign import Exhaustive, Failure, Seeds, Tally
-from tests.simulation.engine.choices import Listed
 from tests.simulation.explore import parsed, run_seed, shrunk
 from tests.simulation.plans import Plan
 from tests.simulation.run import Result, run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,18 +11,18 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking._core import dynamodb
 from pynamo_locking._intervals import disjoint_writes
-from pynamo_locking._io import batch_requests, concurrency, runtime, transaction_record, wakeups
-from pynamo_locking._locks import acquire, heartbeat, held_lock, local_queue, release
-from pynamo_locking._models import edit
+from pynamo_locking._io import transaction_record, wakeups
+from pynamo_locking._locks import local_queue
 from pynamo_locking.testing.clock import ClockView
+from pynamo_locking_simulator._engine.choices import Choices, Listed, NotTheSame, Recorded
+from pynamo_locking_simulator._engine.faults import Fault, Faults
+from pynamo_locking_simulator._engine.network import Network
+from pynamo_locking_simulator._engine.processes import simulated_processes
+from pynamo_locking_simulator._engine.runtime import SimulatedRuntime
+from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
 from tests.simulation.checkers import CHECKERS, Lives, Violation, own_methods
-from tests.simulation.engine.choices import Choices, Listed, NotTheSame, Recorded
-from tests.simulation.engine.faults import Fault, Faults
-from tests.simulation.engine.local_wakeups import LocalWakeups
-from tests.simulation.engine.network import Network
-from tests.simulation.engine.scheduler import Process, Scheduler
-from tests.simulation.engine.world import World
 from tests.simulation.history import History, Told
+from tests.simulation.local_wakeups import LocalWakeups
 from tests.simulation.models import ALL, SETTINGS, Headers, share_entries
 from tests.simulation.plans import DRIFTS, SKEWS_S
 from tests.simulation.workloads import WORKLOADS, Workload
@@ -31,7 +30,8 @@ from tests.simulation.workloads import WORKLOADS, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.engine.network import Change, Request
+    from pynamo_locking_simulator._engine.network import Change, Request
+    from pynamo_locking_simulator._engine.processes import Replacement
     from tests.simulation.history import Operation
     from tests.simulation.plans import Plan
 
@@ -80,7 +80,7 @@ class Run:
         self.scheduler = Scheduler(self.choices, plan.preemptions, HORIZON_S, self._on_step, is_fine=plan.is_fine)
         self.faults = Faults(self.choices, plan.faults)
         self.network = Network(self.scheduler, self.faults, PAUSE_S)
-        self.world = World(self.scheduler, self.choices, is_fine=plan.is_fine, has_jitter=plan.has_jitter)
+        self.world = SimulatedRuntime(self.scheduler, self.choices, is_fine=plan.is_fine, has_jitter=plan.has_jitter)
         self.local_wakeups = LocalWakeups(self.scheduler, self.choices)
         self.history = History(self.scheduler)
         self.workload = WORKLOADS[plan.workload](self.history)
@@ -98,7 +98,7 @@ class Run:
     def execute(self) -> Result:
         """Run to the end, and look whether everything is as it must be."""
         error: BaseException | None = None
-        with self.network, _own_globals(self.world, self.workload, self.plan, self.local_wakeups):
+        with self.network, _limits_of(self.world, self.workload, self.plan, self.local_wakeups):
             try:
                 self._play()
             except NotTheSame:
@@ -241,75 +241,28 @@ def _summary(answer: Any) -> str:
     return "" if answer is None else "ok"
 
 
-class _OfProcess:
-    """Stands for an object of which each process has one of its own."""
-
-    def __init__(self, world: World, name: str, make: Any) -> None:
-        self._world, self._name, self._make = world, name, make
-
-    def _mine(self) -> Any:
-        own = self._world.process.own
-        if self._name not in own:
-            own[self._name] = self._make()
-        return own[self._name]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._mine(), name)
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._mine()
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._mine()[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._mine()[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._mine()[key]
-
-
 @contextlib.contextmanager
-def _own_globals(world: World, workload: Workload, plan: Plan, local: LocalWakeups) -> Iterator[None]:
-    """Install the world, and give each simulated process what a real one has of its own."""
-    heart = _OfProcess(world, "heart", heartbeat.HeartbeatThread)
-    replaced: list[tuple[Any, str, Any]] = [
-        (runtime, "current", world),
-        (wakeups, "_mailboxes", _OfProcess(world, "mailboxes", dict)),
-        (local_queue, "local_queues", _OfProcess(world, "cohorts", dict)),
-        (edit, "_lines", _OfProcess(world, "lines", dict)),
+def _limits_of(world: SimulatedRuntime, workload: Workload, plan: Plan, local: LocalWakeups) -> Iterator[None]:
+    """Let each process have its own state, and the library the limits that the workload and its plan ask for."""
+    more: list[Replacement] = [
         (local_queue, "enqueue_locally", workload.history.lining_up(local_queue.enqueue_locally)),
-        (concurrency, "blocking_threads", _OfProcess(world, "crew", concurrency.BlockingThreads)),
-        (acquire, "_underway", set()),
-        (runtime, "forks", world),  # to what is collected after the run, all that is left of it is another process's
-        (heartbeat, "heartbeat_thread", heart),
+        (dynamodb, "MOST_STATEMENTS", workload.most_statements),
     ]
     if plan.has_wakeups:
-        replaced += [(wakeups, "send_wakeup", local.send), (wakeups, "other_listeners", local.neighbours)]
-        replaced += [(wakeups, "are_listening", lambda _: True)]
-    replaced += [(dynamodb, "MOST_STATEMENTS", workload.most_statements), (batch_requests, "_refused", set())]
+        more += [(wakeups, "send_wakeup", local.send), (wakeups, "other_listeners", local.neighbours)]
+        more += [(wakeups, "are_listening", lambda _: True)]
     if workload.most_actions is not None:
-        replaced += [(dynamodb, "MOST_ACTIONS", workload.most_actions)]
+        more += [(dynamodb, "MOST_ACTIONS", workload.most_actions)]
     if workload.refusals is not None:
-        replaced += [(disjoint_writes, "_REFUSALS", workload.refusals)]
+        more += [(disjoint_writes, "_REFUSALS", workload.refusals)]
     if workload.final_ttl_s is not None:
-        replaced += [(transaction_record, "IDLE_TTL_S", workload.final_ttl_s)]
-    before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
-    logger = logging.getLogger("pynamo_locking")
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        for module, name, value in replaced:
-            setattr(module, name, value)
+        more += [(transaction_record, "IDLE_TTL_S", workload.final_ttl_s)]
+    with simulated_processes(world, more):
         share_entries(plan.block)
-        yield
-    finally:
-        share_entries(1)
-        for entry in tuple(held_lock.all_held):
-            entry.possession = entry.possession.over()
-        release._unfinished.clear()
-        logger.disabled = was_disabled
-        for module, name, value in before:
-            setattr(module, name, value)
+        try:
+            yield
+        finally:
+            share_entries(1)
 
 
 def run(plan: Plan, choices: Choices, *, twice: bool = True) -> Result:

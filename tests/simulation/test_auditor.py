@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking.contrib.streams import Auditor
-from tests.simulation.engine.choices import Seeded
-from tests.simulation.engine.strategies import STRATEGIES
+from pynamo_locking_simulator._engine.choices import Seeded
+from pynamo_locking_simulator._engine.strategies import STRATEGIES
 from tests.simulation.models import ALL
 from tests.simulation.plans import random_plan
 from tests.simulation.run import Run
@@ -17,7 +17,7 @@ from tests.simulation.workloads import WORKLOADS
 from tests.support.streams import record_of
 
 if TYPE_CHECKING:
-    from tests.simulation.engine.network import Change, Request
+    from pynamo_locking_simulator._engine.network import Change, Request
 
 AUDITOR = Auditor(ALL)
 

@@ -10,9 +10,9 @@ import pytest
 
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking.exceptions import LockLost
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.checkers.by_hand import LOCKED, History, grant, judged, judging, locked, log, refused
 from tests.simulation.checkers.locks import OneHolder
-from tests.simulation.engine.faults import Fault
 from tests.simulation.history import Line, Told
 from tests.simulation.plans import Plan
 from tests.simulation.planted import choices_of

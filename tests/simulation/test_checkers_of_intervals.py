@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pynamo_locking_simulator._engine.network import Place
 from tests.simulation.checkers.by_hand import judged, judging, refused
 from tests.simulation.checkers.intervals import LIMITS
-from tests.simulation.engine.network import Place
 
 
 def booking(begin: int, *, key: str = "d") -> Place:

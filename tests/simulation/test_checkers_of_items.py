@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pynamo_locking.exceptions import StaleVersion
+from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_simulator._engine.network import Place
+from pynamo_locking_simulator._engine.scheduler import START_S
 from tests.simulation.checkers.by_hand import NOTE, OTHER, History, judged, judging, log, refused
 from tests.simulation.checkers.linear import FOREVER, Call, RegisterModel, is_linearizable
-from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.network import Place
-from tests.simulation.engine.scheduler import START_S
 from tests.simulation.history import Told
 
 # Items

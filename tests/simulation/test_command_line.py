@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation import campaign, run
 from tests.simulation.__main__ import main
 from tests.simulation.campaign import Exhaustive, Seeds, Tally
-from tests.simulation.engine.faults import Fault
 from tests.simulation.explore import Found, parsed, run_all, written
 from tests.simulation.plans import Plan
 from tests.simulation.regressions import FOLDER

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.simulation.engine.bench import FALSE, Bench, addition, code, every, place
-from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.steps import LONGEST_S
+from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_simulator._engine.steps import LONGEST_S
+from tests.simulation.bench import FALSE, Bench, addition, code, every, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from pynamo_locking.testing.clock import ClockView
-from tests.simulation.engine.bench import Bench, create_table, every, place
-from tests.simulation.engine.choices import Listed, Recorded
-from tests.simulation.engine.faults import Fault, Faults
-from tests.simulation.engine.network import Network
-from tests.simulation.engine.scheduler import LATENCY_S, START_S, Process, Scheduler
+from pynamo_locking_simulator._engine.choices import Listed, Recorded
+from pynamo_locking_simulator._engine.faults import Fault, Faults
+from pynamo_locking_simulator._engine.network import Network
+from pynamo_locking_simulator._engine.scheduler import LATENCY_S, START_S, Process, Scheduler
+from tests.simulation.bench import Bench, create_table, every, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

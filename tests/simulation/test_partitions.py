@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.engine.bench import Bench, addition, place
-from tests.simulation.engine.choices import Seeded
-from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.scheduler import LATENCY_S
-from tests.simulation.engine.strategies import STRATEGIES
+from pynamo_locking_simulator._engine.choices import Seeded
+from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_simulator._engine.scheduler import LATENCY_S
+from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from tests.simulation.bench import Bench, addition, place
 from tests.simulation.plans import Plan
 from tests.simulation.run import run
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.campaign import SINGLE_FAULTS, Exhaustive, Seeds, once
-from tests.simulation.engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.workloads import WORKLOADS
 

@@ -12,11 +12,11 @@ import pytest
 
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._io import lock_record
+from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_simulator._engine.network import Change, Place
+from pynamo_locking_simulator._engine.scheduler import START_S
 from tests.simulation.checkers import CHECKERS, Lives, Violation
 from tests.simulation.claims import wished
-from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.network import Change, Place
-from tests.simulation.engine.scheduler import START_S
 from tests.simulation.history import Line, Operation, Told
 from tests.simulation.models import Purse, Register
 from tests.simulation.plans import Plan

@@ -17,9 +17,9 @@ from tests.simulation.models import Coin, Headers
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
+    from pynamo_locking_simulator._engine.network import Place, Request
     from tests.campaign.graphs import Anomaly
     from tests.campaign.histories import MicroOp
-    from tests.simulation.engine.network import Place, Request
     from tests.simulation.history import Operation
     from tests.simulation.run import Run
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._items import effects
+from pynamo_locking_simulator._engine.scheduler import START_S
 from tests.simulation.checkers.base import queue_of
 from tests.simulation.checkers.intervals import _Committed
-from tests.simulation.engine.scheduler import START_S
 from tests.simulation.models import Badge, Pass, Person, Uniques
 from tests.simulation.plans import SKEWS_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.simulation.engine.network import Image, Place, Request
+    from pynamo_locking_simulator._engine.network import Image, Place, Request
 
 
 class OneRowEach(_Committed):

@@ -10,7 +10,7 @@ from pynamo_locking._locks import acquire
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._recipes import idempotency
 from pynamo_locking._writes import send
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.guards import clause_of, unconditional
 from tests.simulation.planted.machinery import Patches, plants, replaces

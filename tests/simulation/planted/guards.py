@@ -13,7 +13,7 @@ from pynamo_locking._locks import fencing
 from pynamo_locking._writes import write
 from pynamo_locking._writes.send import Check, RowWrite
 from pynamo_locking._writes.writer import Writer
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 

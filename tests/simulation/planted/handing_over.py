@@ -19,7 +19,7 @@ from pynamo_locking._io.protocol import Clause
 from pynamo_locking._locks import local_queue
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.held_lock import HeldEntry
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.queue import other_condition

@@ -12,7 +12,7 @@ from pynamo_locking._intervals.intervals import IntervalAttributes
 from pynamo_locking._models.mixins import VersionedMixin
 from pynamo_locking._transactions.item import TransactionItem
 from pynamo_locking._transactions.items import TransactionItems
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.models import Booking
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces

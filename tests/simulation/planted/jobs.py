@@ -8,7 +8,7 @@ from pynamo_locking._core.lock_queue import RunRecord
 from pynamo_locking._io import lock_record, lock_requests, protocol, runtime
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._recipes.once import Once, Period
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.queue import other_condition

@@ -7,7 +7,7 @@ from typing import Any
 
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._recipes.leader_election import LeaderTerm
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 

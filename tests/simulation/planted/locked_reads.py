@@ -8,7 +8,7 @@ from typing import Any
 from pynamo_locking._io import runtime
 from pynamo_locking._transactions import items
 from pynamo_locking._transactions.items import TransactionItems
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import plants, replaces
 

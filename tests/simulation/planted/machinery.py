@@ -9,9 +9,9 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pynamo_locking_simulator._engine.choices import Choices, Seeded, every_branch
+from pynamo_locking_simulator._engine.strategies import STRATEGIES
 from tests.simulation.checkers import Violation
-from tests.simulation.engine.choices import Choices, Seeded, every_branch
-from tests.simulation.engine.strategies import STRATEGIES
 from tests.simulation.run import Result, Run
 
 if TYPE_CHECKING:

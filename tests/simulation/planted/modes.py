@@ -16,7 +16,7 @@ from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking._models.attributes import PlacedMixin
 from pynamo_locking._models.writes import GuardedMixin
 from pynamo_locking._writes.send import ForeignLockCheck, Refusal
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.outcomes import item_from_before_our_turn

@@ -25,7 +25,7 @@ from pynamo_locking._writes import send, write
 from pynamo_locking._writes.native_transaction import TransactionActions
 from pynamo_locking._writes.send import Check, ItemWork
 from pynamo_locking.exceptions import OutcomeUnknown
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.guards import judged_by_the_entry_alone
 from tests.simulation.planted.machinery import Patches, plants, replaces

@@ -12,7 +12,7 @@ from pynamo_locking._io.protocol import KNOWN_FORMAT, Clause
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.held_lock import HeldEntry
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 

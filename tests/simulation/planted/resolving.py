@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pynamo_locking._core.write_outcome import Outcome
 from pynamo_locking._io import transaction_record
 from pynamo_locking._writes import write
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 

@@ -8,7 +8,7 @@ from pynamo_locking._io import batch_requests, runtime, write_intents
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.write_intents import Resolver
 from pynamo_locking._writes import writer
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pynamo_locking._locks import acquire
-from tests.simulation.engine.world import World
+from pynamo_locking_simulator._engine.runtime import SimulatedRuntime
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 
@@ -20,4 +20,4 @@ def abandoned_attempts_stay(_original: Any, self: Any) -> None:
 @plants(Plan("tasks", parties=1, processes=1), "OneHolder")
 def tasks_are_one_party() -> Patches:
     """A task that asks for what another one in its loop holds is let in, as if it were the same."""
-    return [(World, "party", lambda self: (self.scheduler.current,))]
+    return [(SimulatedRuntime, "party", lambda self: (self.scheduler.current,))]

@@ -19,7 +19,7 @@ from pynamo_locking._transactions import suspension, validation
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking._transactions.prepare import IntentWrite, IntentWriter
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionConflict
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 from tests.simulation.planted.outcomes import another_token_for_each_attempt

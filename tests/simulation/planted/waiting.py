@@ -13,7 +13,7 @@ from pynamo_locking._locks import acquire, locked_all, release
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.heartbeat import HeartbeatThread
 from pynamo_locking._locks.held_lock import HeldEntry
-from tests.simulation.engine.faults import Fault
+from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
 

@@ -10,8 +10,8 @@ from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking._io import concurrency, runtime
 from pynamo_locking.exceptions import ConfigurationError, LockingError
+from pynamo_locking_simulator._engine import loop
 from tests.simulation.checkers.base import Violation
-from tests.simulation.engine import loop
 from tests.simulation.history import Told, _inherited
 from tests.simulation.models import Account, Device
 from tests.simulation.workloads.base import Workload

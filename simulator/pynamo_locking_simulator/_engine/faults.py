@@ -6,12 +6,12 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from tests.support.partitions import READS
+from pynamo_locking_simulator._engine.partitions import READS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.simulation.engine.choices import Recorded
+    from pynamo_locking_simulator._engine.choices import Recorded
 
 
 class Fault(Enum):

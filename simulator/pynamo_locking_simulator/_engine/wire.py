@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pynamo_locking.testing._tables import Store
-    from tests.simulation.engine.scheduler import Actor
+    from pynamo_locking_simulator._engine.scheduler import Actor
 
 Image = dict[str, Any]
 

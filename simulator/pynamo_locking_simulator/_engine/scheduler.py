@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking.testing.clock import ClockView
-    from tests.simulation.engine.choices import Recorded
+    from pynamo_locking_simulator._engine.choices import Recorded
 
 #: The wall clock at the beginning of each run: 2026-01-01.
 START_S: Final = 1_767_225_600.0

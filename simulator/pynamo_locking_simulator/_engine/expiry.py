@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.engine.wire import Place
+from pynamo_locking_simulator._engine.wire import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tests.simulation.engine.strategies import Strategy
+    from pynamo_locking_simulator._engine.strategies import Strategy
 
 
 class NotTheSame(Exception):  # noqa: N818 - what it is

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from pynamo_locking.testing.clock import ClockView
-from tests.simulation.engine.choices import Listed, Recorded, every_branch
-from tests.simulation.engine.faults import Fault, Faults
-from tests.simulation.engine.network import Network, Place
-from tests.simulation.engine.scheduler import Process, Scheduler
+from pynamo_locking_simulator._engine.choices import Listed, Recorded, every_branch
+from pynamo_locking_simulator._engine.faults import Fault, Faults
+from pynamo_locking_simulator._engine.network import Network, Place
+from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.engine.choices import Choices
+    from pynamo_locking_simulator._engine.choices import Choices
 
 #: A transaction's condition that is false, and shows the item.
 FALSE = {"ConditionExpression": "attribute_exists(nothing)", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}

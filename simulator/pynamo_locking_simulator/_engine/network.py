@@ -14,25 +14,25 @@ from pynamo_locking._io import lock_record
 from pynamo_locking.testing import MemoryDynamoDB
 from pynamo_locking.testing._operations import refused, single_write
 from pynamo_locking.testing.memory import response_metadata
-from tests.simulation.engine.answers import NOT_APPLIED, failed, throttled, too_old
-from tests.simulation.engine.client import FaultyClient
-from tests.simulation.engine.expiry import Expiry
-from tests.simulation.engine.faults import TIMEOUTS, Fault
-from tests.simulation.engine.native import Native, Replaced
-from tests.simulation.engine.scheduler import LATENCY_S, Dead, Landing
-from tests.simulation.engine.steps import Steps
-from tests.simulation.engine.wire import Change, Image, Place, Request, places_of, step_of_lock
-from tests.support.partitions import READS, TRANSACTIONS, Partitions, write_units
+from pynamo_locking_simulator._engine.answers import NOT_APPLIED, failed, throttled, too_old
+from pynamo_locking_simulator._engine.client import FaultyClient
+from pynamo_locking_simulator._engine.expiry import Expiry
+from pynamo_locking_simulator._engine.faults import TIMEOUTS, Fault
+from pynamo_locking_simulator._engine.native import Native, Replaced
+from pynamo_locking_simulator._engine.partitions import READS, TRANSACTIONS, Partitions, write_units
+from pynamo_locking_simulator._engine.scheduler import LATENCY_S, Dead, Landing
+from pynamo_locking_simulator._engine.steps import Steps
+from pynamo_locking_simulator._engine.wire import Change, Image, Place, Request, places_of, step_of_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pynamodb.connection import Connection
 
-    from tests.simulation.engine.choices import Recorded
-    from tests.simulation.engine.faults import Faults
-    from tests.simulation.engine.native import Transaction
-    from tests.simulation.engine.scheduler import Actor, Scheduler
+    from pynamo_locking_simulator._engine.choices import Recorded
+    from pynamo_locking_simulator._engine.faults import Faults
+    from pynamo_locking_simulator._engine.native import Transaction
+    from pynamo_locking_simulator._engine.scheduler import Actor, Scheduler
 
 __all__ = ["Change", "Image", "Network", "Place", "Request"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import Self
 
 if TYPE_CHECKING:
-    from tests.simulation.engine.scheduler import Actor
-    from tests.simulation.engine.world import World
+    from pynamo_locking_simulator._engine.runtime import SimulatedRuntime
+    from pynamo_locking_simulator._engine.scheduler import Actor
 
 
 class Mutex:
@@ -22,7 +22,7 @@ class Mutex:
         is_reentrant: whether its owner may take it again.
     """
 
-    def __init__(self, world: World, *, is_reentrant: bool) -> None:
+    def __init__(self, world: SimulatedRuntime, *, is_reentrant: bool) -> None:
         self._world = world
         self._is_reentrant = is_reentrant
         self._owner: Actor | None = None
@@ -74,7 +74,7 @@ class Mutex:
 class Condition:
     """A condition variable."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedRuntime) -> None:
         self._world = world
         self._mutex = Mutex(world, is_reentrant=True)
         self._waiting: list[Actor] = []
@@ -112,7 +112,7 @@ class Condition:
 class Event:
     """An event."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedRuntime) -> None:
         self._condition = Condition(world)
         self._is_set = False
 

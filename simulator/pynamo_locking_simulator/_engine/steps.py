@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.engine.faults import Fault
-from tests.simulation.engine.scheduler import Landing
+from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_simulator._engine.scheduler import Landing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.engine.faults import Faults
-    from tests.simulation.engine.native import Native, Transaction
-    from tests.simulation.engine.scheduler import Process, Scheduler
-    from tests.simulation.engine.wire import Request
+    from pynamo_locking_simulator._engine.faults import Faults
+    from pynamo_locking_simulator._engine.native import Native, Transaction
+    from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
+    from pynamo_locking_simulator._engine.wire import Request
 
 #: DynamoDB finishes a transaction that no caller waits for within that time, or at the next request after it.
 LONGEST_S: Final = 5.0

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.exceptions import ClientError
 
 from pynamo_locking.testing import MemoryClient
-from tests.support.partitions import REFUSED
+from pynamo_locking_simulator._engine.partitions import REFUSED
 
 if TYPE_CHECKING:
     from pynamodb.connection import Connection
 
-    from tests.simulation.engine.network import Network
+    from pynamo_locking_simulator._engine.network import Network
 
 _IN_PROGRESS: Final = "TransactionInProgressException"
 

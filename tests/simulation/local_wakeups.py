@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
-    from tests.simulation.engine.choices import Recorded
-    from tests.simulation.engine.scheduler import Process, Scheduler
+    from pynamo_locking_simulator._engine.choices import Recorded
+    from pynamo_locking_simulator._engine.scheduler import Process, Scheduler
 
 
 class LocalWakeups:

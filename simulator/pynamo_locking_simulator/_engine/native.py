@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking.testing import _operations
     from pynamo_locking.testing._tables import Store
-    from tests.simulation.engine.choices import Recorded
-    from tests.simulation.engine.scheduler import Landing
-    from tests.simulation.engine.wire import Place, Request
+    from pynamo_locking_simulator._engine.choices import Recorded
+    from pynamo_locking_simulator._engine.scheduler import Landing
+    from pynamo_locking_simulator._engine.wire import Place, Request
 
 _ONGOING: Final = "Transaction is ongoing for the item"
 #: DynamoDB leaves only the pending items of a batch unprocessed; here the whole of it has to come again.

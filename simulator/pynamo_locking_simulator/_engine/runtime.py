@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, cast
 
 from pynamo_locking._io import runtime
 from pynamo_locking.testing.clock import ClockView
-from tests.simulation.engine.scheduler import Process
-from tests.simulation.engine.sync import Condition, Event, Mutex
+from pynamo_locking_simulator._engine.scheduler import Process
+from pynamo_locking_simulator._engine.sync import Condition, Event, Mutex
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from tests.simulation.engine.choices import Recorded
-    from tests.simulation.engine.scheduler import Scheduler
+    from pynamo_locking_simulator._engine.choices import Recorded
+    from pynamo_locking_simulator._engine.scheduler import Scheduler
 
 
 def _digits(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-class World(runtime.Runtime):
+class SimulatedRuntime(runtime.Runtime):
     """What the library sees of the simulation.
 
     Args:

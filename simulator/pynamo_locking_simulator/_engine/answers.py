@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError, ConnectTimeoutError, ReadTimeoutError
 
-from tests.simulation.engine.faults import Fault
-from tests.support import partitions
+from pynamo_locking_simulator._engine import partitions
+from pynamo_locking_simulator._engine.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.simulation.engine.wire import Request
+    from pynamo_locking_simulator._engine.wire import Request
 
 
 def _refusal(request: Request, code: str, status: int, **details: Any) -> ClientError:
