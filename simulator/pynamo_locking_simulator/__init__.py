@@ -1,0 +1,7 @@
+"""Finds races in Python code on DynamoDB: handlers run as simulated processes, in many orders, under faults."""
+
+from pynamo_locking_simulator._simulate import Found, simulate
+from pynamo_locking_simulator._surroundings import SimulationError
+from pynamo_locking_simulator._world import SimulatedProcess, World
+
+__all__ = ["Found", "SimulatedProcess", "SimulationError", "World", "simulate"]

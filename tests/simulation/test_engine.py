@@ -316,7 +316,7 @@ def test_a_run_is_its_plan_and_its_choices() -> None:
 def test_what_is_not_under_control_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that depends on anything but its choices differs from its repetition, and says so."""
     chance = random.Random(0)
-    monkeypatch.setattr("pynamo_locking_simulator._engine.runtime.World.jitter", lambda _: chance.random())
+    monkeypatch.setattr("pynamo_locking_simulator._engine.runtime.SimulatedRuntime.jitter", lambda _: chance.random())
     with pytest.raises(NotTheSame):
         for seed in range(5):
             run_seed("embedded", seed)

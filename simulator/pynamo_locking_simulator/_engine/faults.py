@@ -51,11 +51,13 @@ class Faults:
     Args:
         choices: decide at each request.
         budget: how often each kind may happen.
+        most: how many may happen at requests altogether; None for no limit.
     """
 
-    def __init__(self, choices: Recorded, budget: Mapping[Fault, int]) -> None:
+    def __init__(self, choices: Recorded, budget: Mapping[Fault, int], most: int | None = None) -> None:
         self._choices = choices
         self._left = Counter(budget)
+        self._most = most
         self.happened: Counter[Fault] = Counter()
         self.last_at = 0.0
         self.are_over = False
@@ -64,7 +66,7 @@ class Faults:
         self, operation: str, *, is_consistent: bool, may_conflict: bool, now: float, knows_itself: bool = False
     ) -> Fault | None:
         """Choose what happens to a request; None: nothing."""
-        if self.are_over:
+        if self.are_over or (self._most is not None and self.happened.total() >= self._most):
             return None
         options = [fault for fault in self._left if self._left[fault] and _fits(fault, operation, is_consistent)]
         if not may_conflict and Fault.CONFLICT in options:

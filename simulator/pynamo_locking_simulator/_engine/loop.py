@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+
+_T = TypeVar("_T")
 
 
 class Loop(asyncio.BaseEventLoop):
@@ -59,7 +62,7 @@ class Loop(asyncio.BaseEventLoop):
             self._wakeup.notify_all()
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]], keep: Callable[[Loop], None]) -> None:
+def run(main: Callable[[], Coroutine[Any, Any, _T]], keep: Callable[[Loop], None]) -> _T:
     """Do what `asyncio.run` does: run a task, cancel what it has left, and run until that has ended.
 
     Args:
@@ -69,7 +72,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], keep: Callable[[Loop], No
     loop = Loop()
     keep(loop)
     try:
-        loop.run_until_complete(main())
+        result = loop.run_until_complete(main())
         left = [task for task in loop.tasks if not task.done()]
         for task in left:
             task.cancel()
@@ -84,3 +87,4 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], keep: Callable[[Loop], No
     for task in loop.tasks:
         if not task.cancelled():
             task.result()
+    return result

@@ -1,0 +1,199 @@
+"""Search: many runs of one test, by seed; the first that fails is shrunk, and told."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from pynamo_locking_simulator._engine.choices import Listed, NotTheSame, Seeded, shrink
+from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_simulator._story import Broken
+from pynamo_locking_simulator._surroundings import SimulationError, Surroundings
+from pynamo_locking_simulator._world import Options, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pynamo_locking_simulator._engine.choices import Choices
+
+#: How likely a fault is at each request, by run.
+_RATES: Final = (0.0, 0.03, 0.1, 0.25)
+
+
+class Found(AssertionError):  # noqa: N818 - what it is
+    """A run of the simulation that failed.
+
+    Attributes:
+        seed: of the run, for ``simulate(seed=...)``.
+        story: what happened in it, line by line.
+    """
+
+    def __init__(self, message: str, seed: int, story: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.story = story
+
+
+def simulate(
+    *,
+    runs: int = 500,
+    faults: int = 3,
+    seed: int | None = None,
+    raises: tuple[type[BaseException], ...] = (),
+    pause_s: float = 120.0,
+    clock_skew_s: float = 0.0,
+) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Run a test many times in a simulation: each time in another order, and with other faults.
+
+    The test is called once a run, with a `World` as its argument ``world``; pytest gives it its other arguments. It
+    prepares tables and items, adds processes, and says what must hold. A run is repeatable: it follows from its number.
+    The first run has no faults, and its processes run one after the other.
+
+    What is simulated: the requests of all PynamoDB connections, time, sleep, `random`, `uuid`, `os.urandom`, and the
+    clocks, threads and heartbeats of pynamo_locking. Processes share the memory of the test, so keep what the code
+    under test remembers outside of module globals. Sockets and threads are refused.
+
+    Args:
+        runs: how many runs to make.
+        faults: how many faults a run may have, at most. A fault is: a process is killed at a request, before or after
+            it is applied, or stands still there for ``pause_s``; a request or its response gets lost; a request
+            arrives later; DynamoDB answers with status 500, throttles, or refuses a conflict; there is no connection;
+            an eventually consistent read shows an older item.
+        seed: make only the run of this number, as the message of a failure says.
+        raises: errors that the code under test may end with, besides those of PynamoDB, botocore and pynamo_locking.
+        pause_s: how many seconds a process stands still. Longer than the leases of its locks, it loses them.
+        clock_skew_s: by how many seconds the wall clocks of processes may be ahead or behind.
+
+    Returns:
+        A decorator for a test function.
+
+    Raises:
+        Found: when the test is run: a run failed. Its message tells the shortest such run that was found, in sentences.
+        SimulationError: the code under test, or the test, does what a simulation does not control.
+    """
+    options = Options(runs, faults, raises, pause_s, clock_skew_s)
+    _check(options)
+
+    def decorate(test: Callable[..., object]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+        if "world" not in signature.parameters:
+            raise SimulationError(f"{test.__name__}() has no argument `world`, which says who takes part")
+
+        @functools.wraps(test)
+        def searched(*arguments: Any, **keywords: Any) -> None:
+            _search(lambda world: test(*arguments, world=world, **keywords), options, seed)
+
+        others = [each for name, each in signature.parameters.items() if name != "world"]
+        searched.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return searched
+
+    return decorate
+
+
+def _check(options: Options) -> None:
+    if options.runs < 1:
+        raise SimulationError(f"runs={options.runs}: make at least one run")
+    if options.faults < 0 or options.pause_s < 0 or options.clock_skew_s < 0:
+        raise SimulationError("faults, pause_s and clock_skew_s cannot be negative")
+
+
+def _search(test: Callable[[World], object], options: Options, seed: int | None) -> None:
+    with Surroundings() as surroundings:
+        search = _Search(test, options, surroundings)
+        for number in range(options.runs) if seed is None else [seed]:
+            found = search.run_seed(number)
+            if found.error is not None:
+                raise search.told(number, found) from _cause(found.error)
+
+
+class _Search:
+    """Makes runs of a test."""
+
+    def __init__(self, test: Callable[[World], object], options: Options, surroundings: Surroundings) -> None:
+        self._test = test
+        self._options = options
+        self._surroundings = surroundings
+
+    def run_seed(self, seed: int) -> World:
+        """Make the run of a number, and the first one twice: it must go the same way."""
+        first = self._run(seed, _choices(seed))
+        if seed == 0 or first.error is not None:
+            self._check_repetition(seed, first)
+        return first
+
+    def _check_repetition(self, seed: int, first: World) -> None:
+        if isinstance(first.error, SimulationError):
+            return
+        try:
+            again = self._run(seed, Listed(first.choices.taken))
+            is_same = again.choices.taken == first.choices.taken and again.story.lines() == first.story.lines()
+        except NotTheSame:
+            is_same = False
+        if not is_same:
+            raise SimulationError(
+                f"run {seed} went differently when it was repeated. Something in the code under test is neither time "
+                f"nor randomness that the simulation controls: state that one run leaves for the next, for example, "
+                f"or the order of a set."
+            ) from first.error
+
+    def _run(self, seed: int, choices: Choices) -> World:
+        world = World(self._options, choices, self._surroundings, f"{seed}")
+        world.run(self._test)
+        if isinstance(world.error, NotTheSame):
+            raise world.error
+        return world
+
+    def told(self, seed: int, found: World) -> BaseException:
+        """Return the error that tells the shortest run found that fails in the same way."""
+        assert found.error is not None
+        if isinstance(found.error, SimulationError):
+            return found.error
+        best = self._shrunk(seed, found)
+        lines = best.story.lines()
+        broken = isinstance(best.error, Broken)
+        what = str(best.error) if broken else f"a process ended with {type(best.error).__name__}: {best.error}"
+        deviations = sum(1 for choice in best.choices.taken if choice)
+        faults = best.faults.happened.total()
+        size = (
+            f"Run {seed}, shrunk to {_count(deviations, 'deviation')} from one process after the other, "
+            f"{_count(faults, 'fault')} among them. Repeat it with simulate(seed={seed})."
+        )
+        message = "\n".join([" ".join(what.split()), *(f"  {line}" for line in lines), size])
+        return Found(message, seed, tuple(lines))
+
+    def _shrunk(self, seed: int, found: World) -> World:
+        kind = _kind(found.error)
+
+        def attempt(choices: Sequence[int]) -> World | None:
+            try:
+                again = self._run(seed, Listed(choices))
+            except NotTheSame:
+                return None
+            return again if again.error is not None and _kind(again.error) == kind else None
+
+        best = shrink(found.choices.taken, lambda choices: attempt(choices) is not None)
+        return attempt(best) or found
+
+
+def _choices(seed: int) -> Choices:
+    if seed == 0:
+        return Listed([])
+    chance = random.Random(f"choices {seed}")  # noqa: S311 - repeatable, for tests
+    strategies = tuple(STRATEGIES.values())
+    return Seeded(chance, strategies[seed % len(strategies)](chance), {"fault": chance.choice(_RATES)})
+
+
+def _kind(error: Exception | None) -> str:
+    """Return what two runs must have in common to fail in the same way."""
+    return str(error).partition("  (")[0] if isinstance(error, Broken) else type(error).__name__
+
+
+def _cause(error: Exception) -> Exception | None:
+    """Return the error of the code under test; a broken promise has none."""
+    return None if isinstance(error, Broken) else error
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,245 @@
+"""A run in sentences: who read, wrote and heard what, in the order in which it happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from pynamo_locking_simulator._engine.faults import Fault
+from pynamo_locking_simulator._engine.partitions import READS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pynamo_locking_simulator._engine.network import Change, Image, Request
+    from pynamo_locking_simulator._engine.scheduler import Scheduler
+
+#: So many lines tell a run, at most; what comes between its beginning and its end is counted.
+_MOST_LINES: Final = 12
+_WIDTH: Final = 140
+
+#: How many attributes of an item are told, and how much of each.
+_MOST_ATTRIBUTES: Final = 3
+_LONGEST_VALUE: Final = 30
+
+#: What the package stores beside a version.
+_WRITE_ID: Final = "_write_id"
+
+#: From this time on a wait is told.
+_LONG_S: Final = 1.0
+
+_VERBS: Final = {
+    "GetItem": ("read", "read"),
+    "BatchGetItem": ("read", "read"),
+    "TransactGetItems": ("read together", "read together"),
+    "Query": ("queried", "query"),
+    "Scan": ("scanned", "scan"),
+    "PutItem": ("saved", "save"),
+    "UpdateItem": ("updated", "update"),
+    "DeleteItem": ("deleted", "delete"),
+    "BatchWriteItem": ("wrote", "write"),
+    "TransactWriteItems": ("wrote together", "write together"),
+}
+
+#: What the package does with a lock: its own requests.
+_STEPS: Final = {
+    "enter": ("asked for the lock of", "ask for the lock of"),
+    "enter_first": ("asked for the lock of", "ask for the lock of"),
+    "read": ("looked at the lock of", "look at the lock of"),
+    "read_document": ("looked at the lock of", "look at the lock of"),
+    "renew": ("renewed its lease of", "renew its lease of"),
+    "release": ("released the lock of", "release the lock of"),
+    "succeed": ("released the lock of", "release the lock of"),
+    "evict": ("evicted the dead holder of", "evict the dead holder of"),
+}
+
+#: What became of a request that was not applied.
+_NOT_APPLIED: Final = {
+    Fault.THROTTLED: "it was throttled",
+    Fault.NO_CONNECTION: "there was no connection",
+    Fault.FAILED_BEFORE: "DynamoDB answered with status 500, and had not applied it",
+    Fault.LOST_REQUEST: "the request was lost",
+    Fault.CONFLICT: "another transaction was at work on it",
+    Fault.LATE: "the request is late, and nothing was heard of it",
+}
+
+#: What was wrong with the response to a request that was applied.
+_UNHEARD: Final = {
+    Fault.FAILED_AFTER: ", but heard status 500",
+    Fault.LOST_RESPONSE: ", but the response was lost",
+}
+
+
+class Broken(Exception):  # noqa: N818 - what it is
+    """What a test requires does not hold."""
+
+
+@dataclass
+class _Event:
+    """What one process did, and how often in a row; "" stands for nobody in particular."""
+
+    who: str
+    what: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        return self.what if self.times == 1 else f"{self.what} ({self.times} times)"
+
+
+class Story:
+    """Writes down what happens.
+
+    Args:
+        scheduler: knows the time.
+        pause_s: how long a process stands still.
+    """
+
+    def __init__(self, scheduler: Scheduler, pause_s: float) -> None:
+        self._scheduler = scheduler
+        self._pause_s = pause_s
+        self._events: list[_Event] = []
+        self._changes: list[Change] = []
+        self._told_at_s = 0.0
+        self._paused: set[str] = set()
+
+    def on_changes(self, _request: Request, changes: list[Change]) -> None:
+        """Note what a request has changed, before it is told itself."""
+        self._changes = changes
+
+    def on_request(self, request: Request, fault: Fault | None, answer: Any) -> None:
+        """Note a request, and what its sender heard."""
+        changes, self._changes = self._changes, []
+        if isinstance(answer, Broken):
+            answer = {}  # it was applied, which is what the test does not allow
+        if request.actor is None:
+            return
+        name = request.actor.process.name
+        if fault is Fault.LATE and not isinstance(answer, ReadTimeoutError):
+            done = f"arrived{_changed(request, changes)}" if isinstance(answer, dict) else "arrived, and was refused"
+            self._note("", f"the late request of {name}, to {_what(request, 1)}, {done}")
+        else:
+            self._note(name, self._sentence(request, fault, answer, changes))
+
+    def ended(self, name: str, error: Exception) -> None:
+        """Note that the function of a process has raised an error."""
+        self._note(name, f"ended with {type(error).__name__}")
+
+    def _note(self, who: str, what: str) -> None:
+        waited_s, self._told_at_s = self._scheduler.now - self._told_at_s, self._scheduler.now
+        last = self._events[-1] if self._events else None
+        if last is not None and (last.who, last.what) == (who, what):
+            last.times += 1
+            return
+        if waited_s >= _LONG_S and last is not None:
+            self._events.append(_Event("", f"{_duration(waited_s)} passed"))
+        self._events.append(_Event(who, what))
+
+    def _sentence(self, request: Request, fault: Fault | None, answer: Any, changes: list[Change]) -> str:
+        if fault is Fault.CRASH_BEFORE:
+            return f"was killed before it could {_what(request, 1)}"
+        if fault is Fault.PAUSE_BEFORE and answer is None:
+            return f"stood still for {_duration(self._pause_s)}, about to {_what(request, 1)}"
+        if fault in _NOT_APPLIED:
+            return f"tried to {_what(request, 1)}: {_NOT_APPLIED[fault]}"
+        if fault in _UNHEARD:
+            done = f"{_what(request, 0)}{_changed(request, changes)}" if changes else f"tried to {_what(request, 1)}"
+            return done + _UNHEARD[fault]
+        told = _refused(request, answer) if isinstance(answer, Exception) else _done(request, answer, changes)
+        return f"{told}{self._after(fault)}"
+
+    def _after(self, fault: Fault | None) -> str:
+        if fault is Fault.PAUSE_AFTER:
+            return f", and stood still for {_duration(self._pause_s)}"
+        return {Fault.STALE: ", as it was before", Fault.CRASH_AFTER: ", and was killed"}.get(fault, "")  # type: ignore[arg-type]
+
+    def lines(self) -> list[str]:
+        """Return the story, a line for what one process did without a break."""
+        lines = list(_joined(self._events))
+        if len(lines) <= _MOST_LINES:
+            return lines
+        end = _MOST_LINES // 2
+        return [*lines[:end], f"... {len(lines) - _MOST_LINES + 1} more lines ...", *lines[end + 1 - _MOST_LINES :]]
+
+
+def _joined(events: Iterable[_Event]) -> Iterator[str]:
+    line, of = "", ""
+    for event in events:
+        who, longer = event.who, f"{line}, {event}"
+        if line and who and who == of and len(longer) <= _WIDTH:
+            line = longer
+            continue
+        if line:
+            yield line
+        line, of = f"{who} {event}".lstrip(), who
+    if line:
+        yield line
+
+
+def _what(request: Request, form: int) -> str:
+    verbs = _STEPS.get(request.step) or _VERBS.get(request.operation)
+    verb = verbs[form] if verbs else f"{('asked', 'ask')[form]} for {request.operation}"
+    places = " and ".join(map(str, request.places)) or str(request.kwargs.get("TableName", ""))
+    return f"{verb} {places}"
+
+
+def _done(request: Request, answer: Any, changes: list[Change]) -> str:
+    if request.step:
+        return _what(request, 0)
+    if request.operation in READS:
+        return f"{_what(request, 0)}{_seen(request, answer)}"
+    return f"{_what(request, 0)}{_changed(request, changes)}"
+
+
+def _refused(request: Request, error: Exception) -> str:
+    response: Any = error.response if isinstance(error, ClientError) else {}
+    code = response.get("Error", {}).get("Code", type(error).__name__)
+    if code == "ConditionalCheckFailedException":
+        return f"tried to {_what(request, 1)}: refused by its condition"
+    reasons = [each["Code"] for each in response.get("CancellationReasons", []) if each["Code"] != "None"]
+    return f"tried to {_what(request, 1)}: {', '.join(reasons) or code}"
+
+
+def _seen(request: Request, answer: Any) -> str:
+    if "Responses" in answer or "Count" in answer:
+        return "" if "Count" not in answer else f" ({answer['Count']} items)"
+    if "Item" not in answer:
+        return " (not there)"
+    return _listed(f"{name} {value}" for name, value in _scalars(answer["Item"], request).items())
+
+
+def _changed(request: Request, changes: list[Change]) -> str:
+    texts = []
+    for change in changes:
+        before, after = _scalars(change.before, request), _scalars(change.after, request)
+        if change.after is None:
+            texts.append("gone")
+        for name, value in after.items():
+            if before.get(name) != value:
+                texts.append(f"{name} {before[name]} → {value}" if name in before else f"{name} {value}")
+    if not texts:
+        return " (nothing new)" if request.operation in {"PutItem", "UpdateItem"} else ""
+    return _listed(texts)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    given = list(texts)
+    return f" ({', '.join(given[:_MOST_ATTRIBUTES])})" if given else ""
+
+
+def _scalars(item: Image | None, request: Request) -> dict[str, str]:
+    """Return the attributes of an item that fit into a sentence, without its key."""
+    keys = {str(part) for place in request.places for part in place.key}
+    told = {}
+    for name, tagged in (item or {}).items():
+        [(tag, value)] = tagged.items()
+        is_own = name.endswith(_WRITE_ID)
+        if tag in {"S", "N", "BOOL"} and str(value) not in keys and not is_own:
+            text = str(value)
+            told[name] = text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+    return told
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.0f} h" if seconds >= 2 * 3600 else f"{seconds:.0f} s"
