@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pynamo_locking_simulator._engine.choices import Choices
 
 #: How likely a fault is at each request, by run.
-_RATES: Final = (0.0, 0.03, 0.1, 0.25)
+_RATES: Final = (0.05, 0.1, 0.2)
 
 
 class Found(AssertionError):  # noqa: N818 - what it is

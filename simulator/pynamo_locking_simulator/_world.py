@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import random
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: What can happen at a request of anybody's code. Left out is what only concerns the package itself.
 _KINDS: Final = tuple(fault for fault in Fault if fault not in {Fault.DOUBLED, Fault.HOT, Fault.REPLICATED})
+
+#: What hits a process, whatever it asks for.
+_OF_PROCESSES: Final = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.PAUSE_BEFORE, Fault.PAUSE_AFTER)
 
 #: The longest run: of simulated time, and of steps.
 _LONGEST_S: Final = 366 * 24 * 3600.0
@@ -90,7 +94,8 @@ class World:
         self._seed = seed
         self.choices = Recorded(choices)
         self._scheduler = Scheduler(self.choices, None, _LONGEST_S, self._count_step, is_fine=False)
-        self.faults = Faults(self.choices, dict.fromkeys(_KINDS, options.faults), options.faults)
+        chance = random.Random(f"faults {seed}")  # noqa: S311 - repeatable, for tests
+        self.faults = _Faults(self._scheduler, self.choices, _kinds(chance), chance.randint(0, options.faults))
         self._network = Network(self._scheduler, self.faults, options.pause_s)
         self._runtime = SimulatedRuntime(self._scheduler, self.choices, is_fine=False, has_jitter=False)
         self.story = Story(self._scheduler, options.pause_s)
@@ -210,6 +215,39 @@ class World:
                 _require(name, holds)
         finally:
             self._scheduler.current, self._scheduler.now, self._is_looking = current, now, False
+
+
+class _Faults(Faults):
+    """Faults that do not spend themselves on a long wait: on requests that repeat one without a fault.
+
+    Args:
+        scheduler: knows whose request it is, and which.
+        choices: decide at each request.
+        kinds: what may happen.
+        most: how many faults may happen altogether.
+    """
+
+    def __init__(self, scheduler: Scheduler, choices: Recorded, kinds: list[Fault], most: int) -> None:
+        super().__init__(choices, dict.fromkeys(kinds, most), most)
+        self._scheduler = scheduler
+        self._last: dict[Any, object] = {}
+
+    def at(self, operation: str, **more: Any) -> Fault | None:
+        """Choose what happens to a request; None: nothing."""
+        actor: Any = self._scheduler.current
+        request = (operation, getattr(actor.doing, "places", ()), getattr(actor.doing, "step", ""))
+        if self._last.get(actor) == request:
+            return None
+        fault = super().at(operation, **more)
+        self._last[actor] = request if fault is None else None
+        return fault
+
+
+def _kinds(chance: random.Random) -> list[Fault]:
+    """Return the kinds of faults that a run may have: some, so that all combinations come up, and none is rare."""
+    if chance.random() < 1 / 2:
+        return list(_OF_PROCESSES)
+    return [kind for kind in _KINDS if chance.random() < 1 / 3]
 
 
 def _require(name: str, holds: Callable[[], object]) -> None:

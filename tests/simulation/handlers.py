@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from pynamodb.attributes import BooleanAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError
@@ -116,7 +117,7 @@ def charge_and_mark(message_id: str, amount: int) -> None:
 
 @transactional()
 @idempotent(Calls, key="message_id", payload=lambda tx, message_id, amount: amount)
-def charge_once(tx, message_id: str, amount: int) -> None:
+def charge_once(tx: Any, message_id: str, amount: int) -> None:
     account = tx.get(Account, "a-1")
     account.balance -= amount
     tx.save(account)

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from pynamo_locking_simulator import Found, simulate
-from tests.simulation.handlers import (
-    Account,
-    Calls,
-    Job,
-    Locks,
-    Message,
-    PlainAccount,
-    Report,
-    User,
-    charge_and_mark,
-    charge_once,
-    nightly_by_date,
-    nightly_once,
-    register_after_check,
-    register_if_new,
-    withdraw_under_a_lock_elsewhere,
-    withdraw_under_its_lock,
-    withdraw_unguarded,
-    withdraw_versioned,
-)
+from tests.simulation import handlers
+from tests.simulation.handlers import Account, Calls, Job, Locks, Message, PlainAccount, Report, User
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking_simulator import SimulatedProcess, World
 
 
-def withdrawals(model, handler):
+def withdrawals(model: Any, handler: Callable[..., Any]) -> Callable[[World], None]:
     """Two processes withdraw; one that returned has done so, of one that did not nobody knows."""
 
-    def describe(world):
+    def describe(world: World) -> None:
         Locks.create_table()
         model.create_table()
         model("a-1", balance=100).save()
         first, second = world.process(handler, 30), world.process(handler, 20)
 
-        def has_each_withdrawal():
+        def has_each_withdrawal() -> None:
             possible = {100 - one - other for one in _paid(first, 30) for other in _paid(second, 20)}
             assert model.get("a-1").balance in possible
 
@@ -45,24 +34,24 @@ def withdrawals(model, handler):
     return describe
 
 
-def _paid(process, amount):
+def _paid(process: SimulatedProcess, amount: int) -> set[int]:
     return {amount} if process.has_returned else {0, amount}
 
 
-def redelivery(handler):
-    def describe(world):
+def redelivery(handler: Callable[..., Any]) -> Callable[[World], None]:
+    def describe(world: World) -> None:
         for model in (Account, Message, Calls):
             model.create_table()
         Account("a-1", balance=100).save()
-        for _ in range(2):
-            world.process(handler, "m-1", 30)
+        both = [world.process(handler, "m-1", 30) for _ in range(2)]
         world.always(lambda: Account.get("a-1").balance >= 70)
+        world.finally_(lambda: Account.get("a-1").balance == 70 or not any(each.has_returned for each in both))
 
     return describe
 
 
-def registrations(handler):
-    def describe(world):
+def registrations(handler: Callable[..., Any]) -> Callable[[World], None]:
+    def describe(world: World) -> None:
         User.create_table()
         both = [world.process(handler, "ann@example.com", name) for name in ("Ann", "Anna")]
         world.finally_(lambda: [each.result for each in both].count(None) >= 1)
@@ -70,45 +59,55 @@ def registrations(handler):
     return describe
 
 
-def nights(handler):
-    def describe(world):
+def nights(handler: Callable[..., Any]) -> Callable[[World], None]:
+    def describe(world: World) -> None:
         for model in (Job, Report, Locks):
             model.create_table()
         Job("report").save()
-        for _ in range(2):
-            world.process(handler)
+        both = [world.process(handler) for _ in range(2)]
         world.always(lambda: len(list(Report.scan())) <= 1)
+        world.finally_(lambda: len(list(Report.scan())) == 1 or not any(each.has_returned for each in both))
 
     return describe
 
 
 WRONG = {
-    "lost update": withdrawals(PlainAccount, withdraw_unguarded),
-    "double charge on redelivery": redelivery(charge_and_mark),
-    "check, then insert": registrations(register_after_check),
-    "lock without fencing": withdrawals(PlainAccount, withdraw_under_a_lock_elsewhere),
-    "cron twice": nights(nightly_by_date),
+    "lost update": withdrawals(PlainAccount, handlers.withdraw_unguarded),
+    "double charge on redelivery": redelivery(handlers.charge_and_mark),
+    "check, then insert": registrations(handlers.register_after_check),
+    "lock without fencing": withdrawals(PlainAccount, handlers.withdraw_under_a_lock_elsewhere),
+    "cron twice": nights(handlers.nightly_by_date),
 }
 RIGHT = {
-    "lost update": withdrawals(Account, withdraw_versioned),
-    "double charge on redelivery": redelivery(charge_once),
-    "check, then insert": registrations(register_if_new),
-    "lock without fencing": withdrawals(Account, withdraw_under_its_lock),
-    "cron twice": nights(nightly_once),
+    "lost update": withdrawals(Account, handlers.withdraw_versioned),
+    "double charge on redelivery": redelivery(handlers.charge_once),
+    "check, then insert": registrations(handlers.register_if_new),
+    "lock without fencing": withdrawals(Account, handlers.withdraw_under_its_lock),
+    "cron twice": nights(handlers.nightly_once),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_handlers_are_found_and_told_in_few_lines(name):
+def test_wrong_handlers_are_found_and_told_in_few_lines(name: str) -> None:
     with pytest.raises(Found) as found:
-        simulate()(WRONG[name])()
-    assert len(str(found.value).splitlines()) <= 15
+        simulate()(_test(WRONG[name]))()
+    message = str(found.value)
+    assert len(message.splitlines()) <= 15
+    assert "process 1 " in message
+    assert "process 2 " in message
     with pytest.raises(Found) as again:
-        simulate(seed=found.value.seed)(WRONG[name])()
-    assert str(again.value) == str(found.value)
-    print(found.value)
+        simulate(seed=found.value.seed)(_test(WRONG[name]))()
+    assert str(again.value) == message
 
 
+@pytest.mark.parametrize("runs", [200, pytest.param(5_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_handlers_pass(name):
-    simulate(runs=500)(RIGHT[name])()
+def test_right_handlers_pass(name: str, runs: int) -> None:
+    simulate(runs=runs)(_test(RIGHT[name]))()
+
+
+def _test(describe: Callable[[World], None]) -> Callable[..., None]:
+    def test(world: World) -> None:
+        describe(world)
+
+    return test
