@@ -1,0 +1,362 @@
+"""What code finds around it in a simulation, and what a test may say there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+import threading
+import time
+import uuid
+from datetime import date, datetime, timezone
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking_simulator import Found, SimulationError, World, simulate
+from tests.simulation.handlers import Account, PlainAccount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pynamo_locking.testing import MemoryDynamoDB
+    from pynamo_locking_simulator import SimulatedProcess
+
+
+def _accounts() -> None:
+    PlainAccount.create_table()
+    PlainAccount("a-1", balance=100).save()
+
+
+def _read() -> int:
+    return int(PlainAccount.get("a-1").balance)
+
+
+def outcomes(code: Callable[[], Any], *, runs: int = 5) -> list[Any]:
+    """Return what code returns in a process, in several runs."""
+    seen: list[SimulatedProcess] = []
+
+    @simulate(runs=runs, faults=0)
+    def test(world: World) -> None:
+        seen.append(world.process(code))
+
+    test()
+    return [each.result for each in seen]
+
+
+def _connect() -> None:
+    with socket.socket() as opened:
+        opened.connect(("127.0.0.1", 9))
+
+
+class TestTime:
+    def test_sleep_takes_time_on_all_clocks_and_none_in_truth(self) -> None:
+        def code() -> tuple[float, ...]:
+            clocks = (time.time, time.monotonic, time.perf_counter, lambda: datetime.now(timezone.utc).timestamp())
+            before = [clock() for clock in clocks]
+            time.sleep(3600)
+            sleep(3600)  # imported by its name
+            return tuple(round(clock() - earlier, 3) for clock, earlier in zip(clocks, before, strict=True))
+
+        assert set(outcomes(code)) == {(7200.0, 7200.0, 7200.0, 7200.0)}
+
+    def test_each_run_begins_on_the_same_day(self) -> None:
+        def code() -> tuple[date, int]:
+            time.sleep(86_400)
+            return datetime.now(timezone.utc).date(), time.time_ns() // 10**9
+
+        assert set(outcomes(code)) == {(date(2026, 1, 2), 1_767_225_600 + 86_400)}
+
+    def test_wall_clocks_may_differ_between_processes(self) -> None:
+        seen = set()
+
+        @simulate(runs=50, faults=0, clock_skew_s=5)
+        def test(world: World) -> None:
+            first, second = world.process(time.time), world.process(time.time)
+            world.finally_(lambda: seen.add(round(first.result - second.result)))
+
+        test()
+        assert seen == {-10, -5, 0, 5, 10}
+
+    def test_code_outside_goes_on_in_real_time(self) -> None:
+        real = time.time
+
+        def code() -> float:
+            seen: list[float] = []
+            return seen[0] if seen else 0.0
+
+        before = real()
+        outcomes(code)
+        assert time.time is real
+        assert time.time() >= before
+
+    def test_asyncio_sleeps_in_the_time_of_the_run(self) -> None:
+        async def code() -> float:
+            before = time.monotonic()
+            await asyncio.gather(asyncio.sleep(60), asyncio.sleep(90))
+            return round(time.monotonic() - before, 3)
+
+        assert set(outcomes(code)) == {90.0}
+
+
+class TestRandomness:
+    @pytest.mark.parametrize(
+        "code",
+        [uuid.uuid1, uuid.uuid4, random.random, secrets.token_hex, lambda: os.urandom(8)],
+        ids=["uuid1", "uuid4", "random", "secrets", "urandom"],
+    )
+    def test_it_follows_from_the_number_of_the_run(self, code: Callable[[], Any]) -> None:
+        first, again = outcomes(code), outcomes(code)
+        assert first == again
+        if code is not uuid.uuid1:
+            assert len(set(first)) == len({*first[1:]}), "only the first run is made twice"
+
+    def test_it_is_real_again_afterwards(self) -> None:
+        before = random.getstate()
+        outcomes(random.random)
+        assert random.getstate() == before
+        assert os.urandom(8) != os.urandom(8)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "code",
+        [
+            lambda: socket.create_connection(("127.0.0.1", 9)),
+            _connect,
+            lambda: socket.getaddrinfo("localhost", 80),
+        ],
+        ids=["create_connection", "connect", "getaddrinfo"],
+    )
+    def test_sockets(self, code: Callable[[], Any]) -> None:
+        with pytest.raises(SimulationError, match=r"no network.*stand-in"):
+            outcomes(code)
+
+    def test_threads(self) -> None:
+        with pytest.raises(SimulationError, match=r"starts a thread.*world\.process"):
+            outcomes(lambda: threading.Thread(target=print).start())
+
+    def test_code_whose_runs_cannot_be_repeated(self) -> None:
+        calls: list[int] = []
+
+        def code() -> None:
+            calls.append(1)
+            PlainAccount(f"a-{len(calls)}").save()
+
+        @simulate(runs=2)
+        def test(world: World) -> None:
+            PlainAccount.create_table()
+            world.process(code)
+
+        with pytest.raises(SimulationError, match="went differently when it was repeated"):
+            test()
+
+    def test_a_test_without_processes(self) -> None:
+        with pytest.raises(SimulationError, match="added no process"):
+            simulate()(lambda world: None)()
+
+    def test_a_test_without_a_world(self) -> None:
+        with pytest.raises(SimulationError, match="no argument `world`"):
+            simulate()(lambda: None)
+
+    def test_describing_while_processes_run(self) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(lambda: world.process(print))
+
+        with pytest.raises(SimulationError, match=r"world\.process\(\) is for the test"):
+            test()
+
+    @pytest.mark.parametrize("bad", [{"runs": 0}, {"faults": -1}, {"pause_s": -1.0}, {"clock_skew_s": -1.0}])
+    def test_numbers_that_make_no_sense(self, bad: dict[str, Any]) -> None:
+        with pytest.raises(SimulationError):
+            simulate(**bad)
+
+    def test_another_database_in_use(self, memory_dynamodb: MemoryDynamoDB) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(print)
+
+        with pytest.raises(ConfigurationError, match="in use already"):
+            test()
+
+
+class TestRequirements:
+    def test_always_holds_before_the_processes_begin(self) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            _accounts()
+            world.process(_read)
+            world.always(lambda: _read() == 0)
+
+        with pytest.raises(Found, match=r"always does not hold: world.always\(lambda: _read\(\) == 0\)"):
+            test()
+
+    def test_always_sees_each_write(self) -> None:
+        def code() -> None:
+            account = PlainAccount.get("a-1")
+            for balance in (50, 0, 100):
+                account.balance = balance
+                account.save()
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            _accounts()
+            world.process(code)
+            world.always(lambda: _read() > 0)
+
+        with pytest.raises(Found, match=r"balance 50 → 0") as found:
+            test()
+        assert "→ 100" not in str(found.value)
+
+    def test_looking_takes_no_time_and_changes_no_run(self) -> None:
+        def ends(*, looks: bool) -> list[Any]:
+            seen: list[SimulatedProcess] = []
+
+            @simulate(runs=20)
+            def test(world: World) -> None:
+                _accounts()
+                seen.append(world.process(lambda: (_read(), time.time(), PlainAccount("a-1").save(), time.time())))
+                if looks:
+                    world.always(lambda: _read() >= 0)
+
+            test()
+            return [(each.result, type(each.error), each.is_killed) for each in seen]
+
+        assert ends(looks=True) == ends(looks=False)
+
+    def test_late_requests_are_looked_at_too(self) -> None:
+        @simulate(runs=300)
+        def test(world: World) -> None:
+            _accounts()
+            world.process(lambda: PlainAccount("a-1", balance=-1).save())
+            world.finally_(lambda: _read() == 100)
+
+        with pytest.raises(Found):
+            test()
+
+
+class TestErrors:
+    def test_a_mistake_in_the_code_fails_the_run(self) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(lambda: 1 // 0)
+
+        with pytest.raises(Found, match="process 1 ended with ZeroDivisionError") as found:
+            test()
+        assert isinstance(found.value.__cause__, ZeroDivisionError)
+
+    def test_errors_of_faults_are_no_mistakes(self) -> None:
+        seen: list[SimulatedProcess] = []
+
+        @simulate(runs=300)
+        def test(world: World) -> None:
+            _accounts()
+            seen.append(world.process(_read))
+
+        test()
+        killed = {each.is_killed for each in seen}
+        errors = {type(each.error).__name__ for each in seen}
+        assert killed == {False, True}
+        assert "GetError" in errors
+
+    def test_other_errors_are_named(self) -> None:
+        class Insufficient(Exception):  # noqa: N818
+            pass
+
+        def code() -> None:
+            raise Insufficient
+
+        def describe(world: World) -> None:
+            world.process(code)
+
+        simulate(runs=2, raises=(Insufficient,))(describe)()
+        with pytest.raises(Found, match="Insufficient"):
+            simulate(runs=2)(describe)()
+
+    def test_a_process_that_never_ends(self) -> None:
+        def code() -> None:
+            while True:
+                time.sleep(1)
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(code)
+
+        with pytest.raises(Found, match="have not ended after 20,000 steps"):
+            test()
+
+
+def test_the_first_run_is_one_process_after_the_other_without_faults() -> None:
+    seen: list[tuple[str, int]] = []
+
+    def code(name: str) -> None:
+        seen.append((name, _read()))
+        PlainAccount("a-1", balance=_read() + 1).save()
+
+    @simulate(runs=1)
+    def test(world: World) -> None:
+        seen.clear()
+        _accounts()
+        for name in ("one", "two"):
+            world.process(code, name)
+
+    test()
+    assert seen == [("one", 100), ("two", 101)]
+
+
+@pytest.mark.parametrize("given", [7])
+@simulate(runs=3)
+def test_pytest_gives_the_other_arguments(world: World, given: int) -> None:
+    assert given == 7
+    world.process(print)
+
+
+def test_a_killed_process_does_nothing_more() -> None:
+    after_death: list[str] = []
+
+    def code() -> None:
+        try:
+            PlainAccount("a-1", balance=1).save()
+        finally:
+            try:
+                PlainAccount("a-2").save()
+            except BaseException as error:
+                after_death.append(type(error).__name__)
+                raise
+
+    @simulate(runs=200)
+    def test(world: World) -> None:
+        _accounts()
+        each = world.process(code)
+        world.finally_(lambda: not each.is_killed or PlainAccount.count("a-2") == 0 or _read() == 1)
+
+    test()
+    assert "Dead" in after_death
+
+
+def test_locks_of_a_killed_process_are_left_to_their_lease() -> None:
+    waited: list[float] = []
+
+    def code() -> float:
+        began = time.monotonic()
+        with Account.locked("a-1", wait=600) as lock:
+            waited.append(time.monotonic() - began)
+            lock.item.balance += 1
+            lock.item.save()
+        return waited[-1]
+
+    @simulate(runs=100)
+    def test(world: World) -> None:
+        Account.create_table()
+        Account("a-1").save()
+        for _ in range(2):
+            world.process(code)
+        world.always(lambda: Account.get("a-1").balance <= 2)
+
+    test()
+    assert max(waited) > 50, "somebody waited for the lease of a process that was killed"
