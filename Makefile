@@ -132,11 +132,11 @@ $(BIN)/python:
 
 # All at once, as in CI: one resolution in place of three.
 set-up: $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable . --group lint --group docs --group test
+	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group lint --group docs --group test
 	touch $(VENV)/.lint $(VENV)/.docs $(VENV)/.test
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable . --group $*
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml simulator/pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group $*
 	touch $@
 
 $(VENV)/.demo $(VENV)/.cli: $(VENV)/.%: $(BIN)/python pyproject.toml
