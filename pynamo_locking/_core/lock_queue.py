@@ -341,9 +341,6 @@ def poll_delay(
     return interval * (0.5 + jitter / 2)
 
 
-# What is known of an entry of ours, and why a lock document does not contain it. Pure.
-
-
 #: Why this process gives a lock up by itself, while its entry may still be in the queue: it was held for as long as it
 #: may be, or the work under it was silent for too long.
 MAX_HOLD: Final = "max_hold"

@@ -122,9 +122,6 @@ def text_of_ms(epoch_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# The keys of our rows: in a separate table, or under a prefix in a table of other items. Pure.
-
-
 #: The size limit of a prefix, in bytes: it leaves room for names.
 _LONGEST_PREFIX: Final = 512
 

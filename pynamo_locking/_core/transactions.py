@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 
-# Transactions of many items: what a record says about an intent, and which transaction may be pre-empted. Pure.
-
-
 #: Why another process has aborted a transaction.
 AbortReason: TypeAlias = Literal["preempted", "lease_expired", "requested"]
 
@@ -255,9 +252,6 @@ def row_of_key(key: object) -> str:
     if not is_key:
         raise InvalidInput(f"an idempotency key is a text of 1 to {_LONGEST_KEY:,} bytes, not {key!r:.80}.")
     return f"key#{key}"
-
-
-# Which path the commit of a transaction takes, what happens to each item on it, and what that costs. Pure.
 
 
 #: An item and its intent together must stay below DynamoDB's 400 KB, or the intent gets a separate row.

@@ -185,9 +185,6 @@ class BatchResult:
         return self.error is None
 
 
-# Whether a copy of an item is old, and whether DynamoDB or only the copy itself can tell. Pure.
-
-
 class Why(Enum):
     """Why a copy is old, or may be, in words."""
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-# How DynamoDB says no to an expression or a value, in its own words.
-
-
 INVALID = "ValidationException"
 SERIALIZATION = "SerializationException"
 
@@ -39,9 +36,6 @@ def invalid(message: str) -> Refusal:
 
 def invalid_value(message: str) -> Refusal:
     return invalid(f"One or more parameter values were invalid: {message}")
-
-
-# Attribute values: read from a request, measured, compared.
 
 
 #: One attribute value in DynamoDB's form: its type and its content.

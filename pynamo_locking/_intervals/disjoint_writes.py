@@ -83,9 +83,6 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.items import TransactionItems
 
 
-# The row that guards a hash key: each transaction that changes an interval there increments the guard's version.
-
-
 #: The size limit of the names in a guard, in bytes: an item has at most 400 KB.
 _MOST_BYTES: Final = 350_000
 
@@ -433,9 +430,6 @@ def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | Non
     return None
 
 
-# Adds rows to a transaction, where no other row is, and the guards of their hash keys.
-
-
 #: A guard that names more rows is settled: with more names it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
 
@@ -670,9 +664,6 @@ def overlap(
         found=tuple((axis.model, image) for image, _ in others),
         asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),
     )
-
-
-# Stores rows where no other row is: reads, and writes only if no other writer has stored a row there meanwhile.
 
 
 #: After so many refusals a call takes its turn.

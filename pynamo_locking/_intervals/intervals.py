@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pynamo_locking._models.writes import GuardedMixin
 
 
-# Intervals that must not overlap: half-open, with ends that sort as DynamoDB sorts them. Pure.
-
-
 @dataclass(frozen=True, order=True)
 class Edge:
     """Where an interval begins or ends: `value` in the model, and `at`, which sorts as it does in DynamoDB."""
@@ -109,9 +106,6 @@ def gaps(taken: Iterable[Span], window: Span) -> list[Span]:
         begin = span.upper if begin is None else max(begin, span.upper)
     last = Span(begin, window.upper)
     return result if last.is_empty else [*result, last]
-
-
-# The attributes in which a model has its intervals.
 
 
 #: Set on a model class: its `IntervalAttributes`, worked out once.

@@ -77,9 +77,6 @@ def _towards(axis: IntervalAttributes, hash_key: Any, span: Span, page_size: int
     return stored_pages(axis.model, hash_key, grows=True, **how)
 
 
-# Looks for rows and gaps in several hash keys, one after the other, or in an index.
-
-
 def of_each(hash_keys: Any, look: Callable[[Any], Iterable[Any]], limit: int | None = None) -> Iterator[Any]:
     """Yield what `look` finds for each hash key, in the order of the keys; refuse what is no list of them."""
     if isinstance(hash_keys, (str, bytes)) or not hasattr(hash_keys, "__iter__"):
@@ -120,9 +117,6 @@ def in_index(axis: IntervalAttributes, index: Any, span: Span) -> Callable[[Any]
         if axis.may_be_open:
             lasts = lasts | axis.is_open()
     return lambda hash_key: index.query(hash_key, starts, lasts)
-
-
-# The reads of models whose rows have an interval each.
 
 
 _M = TypeVar("_M", bound=VersionedMixin)

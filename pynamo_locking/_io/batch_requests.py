@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Items read together: in one native transaction, or in a batch.
-
-
 #: Codes with which a read of more than 4 MB is refused.
 _TOO_LARGE: Final = frozenset({INVALID, CANCELLED})
 
@@ -265,9 +262,6 @@ def _refuse(write: StatementWrite, why: str) -> None:
         table,
         why,
     )
-
-
-# One statement
 
 
 class _NoStatement(Exception):  # noqa: N818 - an answer, not an error

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Copies of a model's connection for requests of this package, and what a fork does to connections.
-
-
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
 _mutex = runtime.current.mutex()
 
@@ -138,9 +135,6 @@ def _close_after_restore() -> None:
 
 
 runtime.after_fork(_forget_after_fork, restored=_close_after_restore)
-
-
-# Sends one request, and counts the attempts that botocore hides.
 
 
 class Attempt(NamedTuple):
@@ -359,9 +353,6 @@ def scan(
         start = answer.get("LastEvaluatedKey")
         if start is None:
             return
-
-
-# How often a request is sent again, and after which pauses.
 
 
 _T = TypeVar("_T")

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Pauses on the way to a lock: a thread sleeps them, an event loop continues with other tasks.
-
-
 T = TypeVar("T")
 
 #: Requests in flight at once. Leaves some of the 50 connections of the locks' own pool to the heartbeat.

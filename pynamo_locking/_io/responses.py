@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
 
 
-# What an exception of botocore says about the outcome of a request.
-
-
 #: Why a transaction was cancelled, one reason an action, as DynamoDB says it.
 Reasons = list[dict[str, Any]]
 

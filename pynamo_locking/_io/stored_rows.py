@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pynamodb.expressions.condition import Condition
 
 
-# Values in DynamoDB's form.
-
-
 def number(value: int) -> dict[str, str]:
     return {"N": str(value)}
 
@@ -116,9 +113,6 @@ def known_format(*names: str) -> Condition:
     return known
 
 
-# A table of what a stored map says: it stores the map, and reads it.
-
-
 _T = TypeVar("_T")
 
 
@@ -187,9 +181,6 @@ class Codec(Generic[_T]):
             for attribute, name, read, unless in self._to_read
         }
         return self._make(**values)
-
-
-# Finds what is wrong with a stored row, by reading it once more after reading has failed.
 
 
 #: What reading a row that this package has not written can raise.

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The wake-up between processes of one machine: the process that releases a lock wakes the waiters that are next.
-
-
 #: A socket at which no caller has waited for this long is closed.
 _IDLE_S: Final = 5.0
 
@@ -235,9 +232,6 @@ def _leave_no_file() -> None:
 
 runtime.after_fork(_reset_after_fork)
 runtime.at_exit(_leave_no_file)
-
-
-# How the waiters of one process are notified of a release: in it, or by the wake-up of another process.
 
 
 def _progress(state: LockState) -> tuple[int, ...]:

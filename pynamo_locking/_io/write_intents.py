@@ -51,9 +51,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The requests that remove a transaction's intent from an item: finish what it intends, or drop it.
-
-
 #: Parallel requests, as many as of a commit unless it is told otherwise.
 WORKERS: Final = 8
 
@@ -204,9 +201,6 @@ def _send(row: LockRow, intent: WriteIntent, request: StatementWrite) -> None:
             f"it: {responses.code_of(error)}: {responses.message_of(error)}",
             cause=error,
         ) from error
-
-
-# What to do about the intent of a transaction: read its record, then finish, drop, wait or abort.
 
 
 #: How often the same is done about an intent that stays. For a sound intent, once is enough.

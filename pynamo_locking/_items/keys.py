@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_modes import Bound
 
 
-# Keys as people write and see them.
-
-
 def stored_keys(model: type[Model]) -> list[Attribute[Any]]:
     """Return a model's hash key, and its range key if it has one."""
     return [key for key in (hash_attribute_of(model), range_attribute_of(model)) if key is not None]
@@ -54,9 +51,6 @@ def text_of(value: Any) -> str:
 def is_base_64(attribute: Attribute[Any]) -> bool:
     """Tell whether the stored bytes are base 64 already, which sorts unlike the values."""
     return isinstance(attribute, BinaryAttribute) and attribute.legacy_encoding
-
-
-# Keys, bounds and names of items, checked before any request.
 
 
 class ItemKey(NamedTuple):

@@ -32,9 +32,6 @@ T = TypeVar("T")
 _M = TypeVar("_M", bound="Model")
 
 
-# Where a model keeps its versions, and the version's part of a write.
-
-
 #: Set on a model class: its `Shape`, worked out once.
 _SHAPE: Final = "_pynamo_locking_shape"
 
@@ -201,9 +198,6 @@ class VersionPart:
             attributes[self.shape.write_id_name] = self._stored_id
         if self.shape.format_ is not None:
             attributes[FORMAT_NAME] = _FORMAT
-
-
-# What an instance knows of its stored item, and whether it is stale.
 
 
 #: The one attribute that this package sets on an instance: its `ItemState`.

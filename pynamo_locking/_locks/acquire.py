@@ -64,9 +64,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The way from entering the queue to its front.
-
-
 #: Unanswered requests in a row before a lock that does not wait gives up.
 _ATTEMPTS_WITHOUT_WAIT: Final = 4
 
@@ -567,9 +564,6 @@ class Acquisition:
                 release.remove_entry(self._row, self._new.id, self._caller, self._entry)
         finally:
             local_queue.abandon(self._caller)
-
-
-# Acquiring a lock in a task of asyncio, and cleaning up if the task is cancelled.
 
 
 #: The class of what `aclose` of an async generator returns; Python has no public name for it.

@@ -25,9 +25,6 @@ from pynamo_locking.exceptions import LockLost
 logger = logging.getLogger("pynamo_locking")
 
 
-# What the log says while the renewals of a held lock fail: see `RenewalFailed.should_log`.
-
-
 #: Between two lines about one outage: the first pause, doubled each time, and the longest.
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 3600.0
@@ -81,9 +78,6 @@ class RenewalOutage:
                 "%s (holder %s) is renewed again after %.1f s%s", held, plain(held.entry.owner), failing_s, kept
             )
         return failing_s
-
-
-# One heart per process: renews the entries of all held locks in the background.
 
 
 #: Requests in flight at once; at 20 ms a request that is 400 renewals per second.

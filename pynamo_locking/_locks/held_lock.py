@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The instances of a locked item that were handed out under one entry, and which of them are old.
-
-
 class SharedInstances:
     """The instances of one item that the blocks of one thread or task share: one, unless it was read again.
 
@@ -115,9 +112,6 @@ class EditUndo:
         self._item.attribute_values = self._values
         if self._copies.writes != self._writes or isinstance(error, OutcomeUnknown):
             versions.mark_stale(self._item, Why.WRITTEN)
-
-
-# Our own entry in one queue, from the grant until it is released or lost.
 
 
 def in_order(entries: Iterable[HeldEntry]) -> list[HeldEntry]:
@@ -659,9 +653,6 @@ def usable(held: HeldEntry | None) -> HeldEntry | None:
         return None
     held.check_alone()
     return held
-
-
-# Operations on a held entry: keep, renew, downgrade, read, leave.
 
 
 _NOTE: Final = "request to note a success"

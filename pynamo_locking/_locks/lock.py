@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Records in lists, for work that takes long under a lock: the lease is renewed after each list.
-
-
 T = TypeVar("T")
 
 
@@ -492,9 +489,6 @@ class LockHandle(Generic[M]):
         if self._given is None:
             self._given = held_lock.item_of(held, self.target)
         return self._given
-
-
-# The public lock: one object, whether the lock is in an item or in a separate row.
 
 
 class Lock(Generic[M]):

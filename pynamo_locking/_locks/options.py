@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.tokens import Token
 
 
-# What a lock protects, and where it is kept.
-
-
 M = TypeVar("M", bound=Model, default=Any)
 
 
@@ -62,9 +59,6 @@ class LockTarget(Generic[M]):
     def is_elsewhere(self) -> bool:
         """Whether the lock is in another row than the item."""
         return self.carrier[0] is not self.model
-
-
-# The options of a lock, checked before any request.
 
 
 class AttachKeywords(TypedDict, total=False):

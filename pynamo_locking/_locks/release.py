@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Removes dead entries from the queue of a lock.
-
-
 def evict_all(row: LockRow, state: LockState, model: type[Any]) -> bool:
     """Empty a queue in which all entries are dead; False if one may be alive."""
     settings = model.lock_settings()
@@ -59,9 +56,6 @@ def evict_dead(row: LockRow, dead: tuple[QueueEntry, ...], state: LockState) -> 
     if event_stream.listeners:
         event_stream.evicted(row, dead)
     return image
-
-
-# The removal of entries that an interrupt does not stop: a thread completes it, or the end of the process.
 
 
 #: Entries that a thread has been given to remove, by their ids.

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
 
 
-# Model attributes of the package.
-
-
 #: The last second of the calendar.
 _LAST_S: Final = 253402300799
 
@@ -225,9 +222,6 @@ class TTLAttribute(PynamoTTLAttribute):
         keys.refuse_naive(value)
         normal: datetime | None = super()._normalize(value)  # type: ignore[no-untyped-call]
         return normal
-
-
-# The place of an item's lock: in the item, in a separate row, or none.
 
 
 if TYPE_CHECKING:

@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.writer import BatchedWrite, Writer
 
 
-# PynamoDB's TransactWrite, with the guards of versions, locks and expiry.
-
-
 _M = TypeVar("_M", bound=GuardedMixin)
 
 
@@ -383,9 +380,6 @@ def _checked_already(row: LockRow) -> ConfigurationError:
         f"a write under {row.label} in this transaction checks it already: leave out `add_check_to()` of it.",
         row.table,
     )
-
-
-# Batches of any number of guarded writes.
 
 
 M = TypeVar("M", bound=GuardedMixin)

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from pynamo_locking.exceptions import Conflict
 
 
-# Changes of one item by many callers of a process, in one write: what `modify(combine=True)` does.
-
-
 G = TypeVar("G", bound=GuardedMixin)
 
 #: The most changes that one write makes.
@@ -326,9 +323,6 @@ def _forget_after_fork() -> None:
 
 
 runtime.after_fork(_forget_after_fork)
-
-
-# Read, change and save one item under its lock, as a context manager.
 
 
 class Edit(Generic[G]):

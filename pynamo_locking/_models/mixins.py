@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from pynamo_locking._models.unique_audit import UniqueReport
 
 
-# Models whose expired items count as absent.
-
-
 class ExpiringMixin(GuardedMixin):
     """Makes expired items count as absent, although DynamoDB may keep them for days.
 
@@ -89,9 +86,6 @@ class ExpiringMixin(GuardedMixin):
                     f"{cls.__name__}.{name} is a key of the table, and DynamoDB cannot filter by keys: keep the time "
                     f"of expiry in another attribute."
                 )
-
-
-# Models whose items carry a version.
 
 
 class VersionedMixin(GuardedMixin):
@@ -367,9 +361,6 @@ class VersionedMixin(GuardedMixin):
         Cost: 1 request for each 25 writes. 1 write more for each that is refused, or that no statement can express.
         """
         return GuardedBatch(transactions=transactions, workers=workers, on_progress=on_progress)
-
-
-# Models whose items can be locked.
 
 
 class LockableMixin(VersionedMixin):

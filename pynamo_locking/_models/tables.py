@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
-# Requests about tables: their keys, their TTL, and rows of other programs in them.
-
-
 #: The pause between two checks whether a table is ready, in seconds; AWS takes about ten.
 _POLL_S: Final = 1.0
 
@@ -251,9 +248,6 @@ def _name(model: Any, image: Image) -> str:
     return own_keys_of(model).name_in(image) or ""
 
 
-# Rows of ours as PynamoDB's models see them, even in a table of other items.
-
-
 if TYPE_CHECKING:
     _Base = Model
 else:
@@ -417,9 +411,6 @@ class OwnRows(_Base):
             """Get the items of some names, as PynamoDB does."""
             keys = [(each, each) for each in items] if cls._own_keys.is_shared else items
             return super().batch_get(keys, *arguments, **options)
-
-
-# Tables of the package's own rows: billed on demand, cleaned up by DynamoDB's TTL.
 
 
 class OwnTable(OwnRows):

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.lock import Lock
 
 
-# The open transaction that an instance is in: other writes of it are refused.
-
-
 class Participation:
     """Notes with an instance that a transaction has it, until its end; shared by all instances of the transaction.
 
@@ -90,9 +87,6 @@ def _goes_past(model: type[Model], key: Iterable[Any]) -> ConfigurationError:
         f"{label_of(model, key)} is in an open transaction, and this write would go past it: nothing was sent. Call "
         f"tx.save(item), tx.update() or tx.delete() of the transaction, or write after its end."
     )
-
-
-# The guarded writes: DynamoDB refuses them once the version has changed or the lock is lost.
 
 
 _M = TypeVar("_M", bound="GuardedMixin")

@@ -612,9 +612,6 @@ class IdempotentCall:
         return [*self._actions(), Place(type(self._row).expires.attr_name).set(lasts)]
 
 
-# The decorator of functions that may be called twice.
-
-
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 

@@ -71,9 +71,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
-# Reports the outcome of transactions of many items, and completes those whose process has died.
-
-
 _T = TypeVar("_T")
 
 #: The states of a transaction, as they are shown.
@@ -494,9 +491,6 @@ def _shown(record: TransactionRecord) -> Shown:
         "lease_left_s": (record.until_ms - now_ms) / 1000,
         "abort_reason": public_reason(record.by) if record.by else None,
     }
-
-
-# Replaces broken rows of a transaction by sound ones, without making up what became of it.
 
 
 _ATTEMPTS: Final = 4

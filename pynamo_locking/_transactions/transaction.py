@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# Callbacks at the end of a transaction.
-
-
 def call_all(callbacks: Sequence[Callable[[], object]], error: BaseException | None) -> None:
     """Call all callbacks in order, even if one raises.
 
@@ -77,9 +74,6 @@ def _logging(callback: Callable[[], object], error: BaseException) -> None:
         callback()
     except Exception:
         logger.exception("a callback failed at the end of a transaction, after %s", type(error).__name__)
-
-
-# States of a transaction to which it can go back.
 
 
 class Savepoint:
@@ -108,9 +102,6 @@ class Savepoint:
             member.reset()
             if member.is_unused:
                 del self._members.by_key[key]
-
-
-# Transactions of any number of items.
 
 
 _M = TypeVar("_M", bound=GuardedMixin)

@@ -64,9 +64,6 @@ if TYPE_CHECKING:
     from pynamo_locking._writes.write import Write
 
 
-# One write of one row: what is asked of it, and what the stored row says that came with a refusal.
-
-
 class Refusal(NamedTuple):
     """The refusal of one row, which is stored as `image`, with DynamoDB's message about it.
 
@@ -260,9 +257,6 @@ def remove_expired(item: Model, image: Image, filled: Filled | None) -> None:
         pass  # another writer was faster
     except client.Unavailable as error:
         raise error.cause from None
-
-
-# The check of a lock that a writer does not hold, and that it must not write into: of a range, or of a table.
 
 
 #: How often a write reads what may change before each of its attempts: a queue, or unique values.

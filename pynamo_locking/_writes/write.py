@@ -61,9 +61,6 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
 
 
-# Finds out the final outcome of a write that got no response.
-
-
 #: So often an item is read whose other writers are faster.
 _MOST_LOOKUPS: Final = 3
 
@@ -156,9 +153,6 @@ def _outcome(write: Sent) -> Outcome:
             break
         return Outcome.REJECTED
     return Outcome.UNKNOWN
-
-
-# One guarded write: its conditions, its actions, its errors.
 
 
 class Operation(Enum):
@@ -368,9 +362,6 @@ class Write(NamedTuple):
         )
 
 
-# Plans a save, an update, a delete and a check, without the lock's part.
-
-
 def plan_save(
     item: Model,
     condition: Condition | None,
@@ -471,9 +462,6 @@ def check_actions(item: Model, protected: str | None, actions: Sequence[Action])
             )
 
 
-# Turns the refusal of a write into the error for its caller.
-
-
 def locked_by(
     row: LockRow,
     holder: QueueEntry,
@@ -552,9 +540,6 @@ def _why_stale(expected: int | None, actual: int | None, image: Image | None) ->
     if actual == expected:
         found += " by another write (the item was deleted and created again, or written without its version)"
     return f"it was read in version {expected}, and is stored {found}. {again}"
-
-
-# Events of writes that were refused or are in doubt.
 
 
 def _refusal(about: dict[str, Any], error: BaseException) -> None:

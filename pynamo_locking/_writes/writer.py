@@ -57,9 +57,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pynamo_locking")
 
 
-# The writer of an item: plans, sends, and tells the instance what became of it.
-
-
 class Writer:
     """Writes an item: without a lock held, with its embedded lock, or under held entries in separate rows.
 

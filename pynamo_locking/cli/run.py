@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from pynamo_locking.recipes import OnceRun
 
 
-# When ``run`` may start its program: as soon as the lock is ours, or once in a period.
-
-
 def period_of(
     once_per: str | None, zone: str | None, at_least: str | None, *, since_success: bool
 ) -> dict[str, Any] | None:
@@ -131,9 +128,6 @@ def shown(run: OnceRun[Any] | None, *, has_run: bool, counts: bool) -> Mapping[s
         "period_began_at": text_of_ms(int(run.period_begins.timestamp() * 1000)),
         "last_success": None if run.last is None else inspection.shown_success(run.last),
     }
-
-
-# A program and all that it starts: one process group, which can be told to stop, and killed.
 
 
 #: The pause between two checks whether a group has ended.
@@ -330,9 +324,6 @@ class Signals(Handlers):
         self._child = child
         while child is not None and self._kept:
             child.send(self._kept.pop(0))
-
-
-# ``run``: a program under a lock.
 
 
 #: How long a program has to stop by itself, unless given; and at most this part of the lease.

@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
-# What can go wrong, said in one sentence each, and the exit codes.
-
-
 class Exit(enum.IntEnum):
     """The exit codes of the program's own; those above 64 are the ones of ``sysexits.h``."""
 
@@ -187,9 +184,6 @@ def _code_and_message(error: BaseException) -> tuple[str, str]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-# What is printed: tables for people, or one JSON document; and what goes into the log.
 
 
 #: Without a terminal, as in a pipe: so wide that no value is folded or cut.

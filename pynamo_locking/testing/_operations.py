@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from pynamo_locking.testing._tables import Key, Place, Record, Schema, Store, Table, View
 
 
-# What a request costs.
-
-
 _READ_UNIT: Final = 4096
 _WRITE_UNIT: Final = 1024
 #: What a unit costs within a transaction.
@@ -496,9 +493,6 @@ def _expression(said: str, parameters: Iterator[Any], kwargs: dict[str, Any]) ->
     return _NAME_OR_VALUE.sub(placeholder, said)
 
 
-# The condition that a Query finds its items by.
-
-
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _MOST_PARTS: Final = 2
 _UNSUPPORTED: Final = "Query key condition not supported"
@@ -573,9 +567,6 @@ class _KeyCondition:
         if name in self._types and not all(self._types[name] in value for value in values):
             raise invalid_value("Condition parameter type does not match schema type")
         return name, (sign, [comparable(value) for value in values])
-
-
-# Requests about many items: Query and Scan.
 
 
 _PAGE: Final = 1024 * 1024

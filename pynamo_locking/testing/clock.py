@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pynamo_locking._locks.held_lock import HeldEntry
 
 
-# Virtual time for real threads: which of them wait, which run, and when time may move.
-
-
 #: For so long time waits for a thread of the application that it has woken, and that does something real.
 _PATIENCE_S: Final = 0.1
 
@@ -393,9 +390,6 @@ _ENTERED: Final[ContextVar[tuple[ClockView, ...]]] = ContextVar("pynamo_locking_
 def view_here() -> ClockView | None:
     """Return the view that the running code belongs to; None: it has the true time."""
     return _ENTERED.get()[-1] if _ENTERED.get() else None
-
-
-# Virtual time for tests: leases end and items expire without a real wait.
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)

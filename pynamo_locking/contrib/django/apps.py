@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 
-# The dictionary ``settings.PYNAMO_LOCKING``.
-
-
 KEYS: Final = _frameworks.KEYS | {"MODELS"} | {f"HANDLER{status}" for status in _frameworks.STATUSES}
 
 
