@@ -18,7 +18,7 @@ from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
 from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
-from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, check_actions, error_of_refusal
+from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, error_of_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -449,7 +449,7 @@ class TransactionItem:
     def update(self, actions: Sequence[Action], condition: Condition | None, *, checks: bool) -> None:
         """Apply actions to the item as the transaction sees it."""
         with self._operation(condition, checks=checks):
-            check_actions(self.item, self._new_writer().protected, actions)
+            self._new_writer().check_actions(actions)
             self._check_if(checks)
             self._update(actions)
             self.has_values = True

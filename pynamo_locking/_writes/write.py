@@ -14,7 +14,6 @@ from pynamodb.expressions.update import SetAction
 from typing_extensions import assert_never
 
 from pynamo_locking._core.dynamodb import Answer
-from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
@@ -23,7 +22,7 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.event_stream import clocks, emit, harmless
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
-from pynamo_locking._items import conditions, expiry, keys, unique_values, versions
+from pynamo_locking._items import conditions, expiry, keys, versions
 from pynamo_locking._pynamodb import (
     class_of,
     connection_of,
@@ -32,7 +31,7 @@ from pynamo_locking._pynamodb import (
     range_attribute_of,
     serialized_key_of,
 )
-from pynamo_locking._writes.unique_rows import UniqueRows, claims_of_delete, claims_of_update, not_unique
+from pynamo_locking._writes.unique_rows import UniqueRows, not_unique
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -362,104 +361,11 @@ class Write(NamedTuple):
         )
 
 
-def plan_save(
-    item: Model,
-    condition: Condition | None,
-    *,
-    checks_version: bool,
-    kept: Collection[str] = (),
-    error: type[PynamoDBException] = PutError,
-    token: str | None = None,
-    stored: Image | None = None,
-    kind: EntryEffect = EntryEffect.KEEP,
-) -> Write:
-    """Return the save of an item: a Put, as in PynamoDB, or an update that increments an unknown stored version.
-
-    Args:
-        item: the model instance.
-        condition: the caller's.
-        checks_version: whether the stored version must be the one that was read.
-        kept: the stored names of declared attributes that survive; if there are any, it is an update.
-        error: what PynamoDB raises when a save of this kind fails.
-        token: the caller's name of the transaction, if the save is part of one.
-        stored: see `conditions.save_actions`.
-        kind: its effect on the held entry.
-    """
-    if checks_version:
-        versions.check_current(item, error)
-    part = versions.part_of(item, is_checked=checks_version, token=token)
-    whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
-    values = item.serialize(null_check=True)
-    claims = None
-    if part.shape.unique is not None:
-        after = unique_values.watched(type(item), values)
-        claims = UniqueRows(item, error, lambda _: after)
-    if kept or (not checks_version and part.shape.attribute is not None):
-        actions = conditions.save_actions(item, values, kept, part, stored or {})
-        returned = None if checks_version else "UPDATED_NEW"
-        return Write(item, SAVE, part, whole, actions, values=values, kind=kind, return_values=returned, claims=claims)
-    attributes = dict(values)
-    for attribute in (hash_attribute_of(item), range_attribute_of(item)):
-        if attribute is not None:
-            attributes.pop(attribute.attr_name, None)
-    part.complete_put(attributes)
-    return Write(item, SAVE, part, whole, attributes=attributes, values=values, kind=kind, claims=claims)
-
-
-def plan_update(
-    item: Model,
-    actions: Sequence[Action],
-    condition: Condition | None,
-    *,
-    checks_version: bool,
-    token: str | None = None,
-) -> Write:
-    """Return the update of an item, whose response is the item after it.
-
-    An update that does not check the version and would change the item again if repeated is sent only once.
-    """
-    part = versions.part_of(item, is_checked=checks_version, token=token)
-    whole = conditions.both(conditions.both(condition, part.condition()), conditions.same_class(item))
-    return Write(
-        item,
-        UPDATE,
-        part,
-        expiry.for_update(type(item), whole),
-        [*actions, *part.actions()],
-        is_repeatable=part.is_checked or conditions.is_repeatable(actions),
-        creates=expiry.holds_without_item(whole),
-        return_values="ALL_NEW",
-        claims=None if part.shape.unique is None else claims_of_update(item, actions, UpdateError),
-    )
-
-
-def plan_delete(item: Model, condition: Condition | None, *, checks_version: bool) -> Write:
-    """Return the delete of an item."""
-    part = versions.part_of(item, is_checked=checks_version)
-    whole = conditions.both(condition, part.condition())
-    if expiry.holds_without_item(whole):
-        whole = expiry.for_save(type(item), whole)
-    claims = None if part.shape.unique is None else claims_of_delete(item, DeleteError)
-    return Write(item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
-
-
 def plan_check(item: Model) -> Write:
     """Return a transaction's check that an item is still the one that was read."""
     versions.check_current(item, TransactWriteError)
     part = versions.part_of(item, is_checked=True)
     return Write(item, CHECK, part, expiry.for_save(type(item), part.condition()))
-
-
-def check_actions(item: Model, protected: str | None, actions: Sequence[Action]) -> None:
-    """Refuse a value that is not a list of actions, and actions on the lock itself."""
-    if not isinstance(actions, list) or not actions:
-        raise TypeError("the value of `actions` is expected to be a non-empty list")
-    for action in actions:
-        if conditions.path_of(action)[0] == protected:
-            raise ConfigurationError(
-                f"{action!r} would change the lock of {type(item).__name__} behind its back; "
-                f"use locked() or break_lock()."
-            )
 
 
 def locked_by(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.exceptions import PutError, PynamoDBException, TransactWriteError
+from pynamodb.exceptions import DeleteError, PutError, PynamoDBException, TransactWriteError, UpdateError
 from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import Answer, RetryPolicy, RetryState
@@ -23,21 +23,14 @@ from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import Place, Stored
-from pynamo_locking._items import conditions, expiry, versions
+from pynamo_locking._items import conditions, expiry, unique_values, versions
 from pynamo_locking._locks import fencing, held_lock
-from pynamo_locking._pynamodb import connection_of
+from pynamo_locking._pynamodb import connection_of, hash_attribute_of, range_attribute_of
 from pynamo_locking._writes import send
 from pynamo_locking._writes import write as write_module
 from pynamo_locking._writes.send import Check, RowWrite, Statement
-from pynamo_locking._writes.write import (
-    DELETE,
-    UPDATE,
-    ExpectedWrite,
-    check_actions,
-    plan_delete,
-    plan_save,
-    plan_update,
-)
+from pynamo_locking._writes.unique_rows import UniqueRows, claims_of_delete, claims_of_update
+from pynamo_locking._writes.write import DELETE, SAVE, UPDATE, ExpectedWrite, Write
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -52,7 +45,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._writes.send import ForeignLockCheck
-    from pynamo_locking._writes.write import Write
 
 logger = logging.getLogger("pynamo_locking")
 
@@ -70,7 +62,6 @@ class Writer:
 
     Attributes:
         own: the held entry of its own lock; None from outside a lock.
-        protected: stored name of an attribute that no action may change.
         surviving: stored names of declared attributes that a save leaves alone. If there are any, it is an update.
         token: the caller's name of the transaction that the writes will be part of.
         kept: returns an additional condition of a save that is sent at once.
@@ -91,7 +82,6 @@ class Writer:
         self.item, self.lock, self.row = item, lock, row
         self.held_entries, self.foreign_checks = held_entries, foreign_checks
         self.own = next(iter(held_entries), None)
-        self.protected = None if lock is None else lock.attr_name
         self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
 
     @property
@@ -113,19 +103,80 @@ class Writer:
         stored: Image | None = None,
         kind: EntryEffect = EntryEffect.KEEP,
     ) -> Write:
-        """Return the save without the lock's part; for `stored` see `conditions.save_actions`."""
-        check_copy(self.item, self.own)
-        options: Any = {"kept": self.surviving, "error": error, "token": self.token, "stored": stored, "kind": kind}
-        return plan_save(self.item, condition, checks_version=checks_version, **options)
+        """Return the save without the lock's part: a Put, as in PynamoDB, or an update.
+
+        It is an update if attributes survive, and if it increments an unknown stored version.
+
+        Args:
+            condition: the caller's.
+            checks_version: whether the stored version must be the one that was read.
+            error: what PynamoDB raises when a save of this kind fails.
+            stored: see `conditions.save_actions`.
+            kind: its effect on the held entry.
+        """
+        item, kept = self.item, self.surviving
+        check_copy(item, self.own)
+        if checks_version:
+            versions.check_current(item, error)
+        part = versions.part_of(item, is_checked=checks_version, token=self.token)
+        whole = expiry.for_save(type(item), conditions.both(condition, part.condition()))
+        values = item.serialize(null_check=True)
+        claims = None
+        if part.shape.unique is not None:
+            after = unique_values.watched(type(item), values)
+            claims = UniqueRows(item, error, lambda _: after)
+        write = Write(item, SAVE, part, whole, values=values, kind=kind, claims=claims)
+        if kept or (not checks_version and part.shape.attribute is not None):
+            actions = conditions.save_actions(item, values, kept, part, stored or {})
+            return write.but(actions=actions, return_values=None if checks_version else "UPDATED_NEW")
+        keys = {each.attr_name for each in (hash_attribute_of(item), range_attribute_of(item)) if each is not None}
+        attributes = {name: value for name, value in values.items() if name not in keys}
+        part.complete_put(attributes)
+        return write.but(attributes=attributes)
+
+    def check_actions(self, actions: Sequence[Action]) -> None:
+        """Refuse a value that is not a list of actions, and actions on the lock itself."""
+        if not isinstance(actions, list) or not actions:
+            raise TypeError("the value of `actions` is expected to be a non-empty list")
+        for action in actions:
+            if self.lock is not None and conditions.path_of(action)[0] == self.lock.attr_name:
+                raise ConfigurationError(
+                    f"{action!r} would change the lock of {type(self.item).__name__} behind its back; "
+                    f"use locked() or break_lock()."
+                )
 
     def plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
-        """Return the update without the lock's part."""
-        check_actions(self.item, self.protected, actions)
-        return plan_update(self.item, actions, condition, checks_version=checks_version, token=self.token)
+        """Return the update without the lock's part, whose response is the item after it.
+
+        An update that does not check the version and would change the item again if repeated is sent only once.
+        """
+        self.check_actions(actions)
+        return self._plan_update(actions, condition, checks_version=checks_version)
+
+    def _plan_update(self, actions: Sequence[Action], condition: Condition | None, *, checks_version: bool) -> Write:
+        item = self.item
+        part = versions.part_of(item, is_checked=checks_version, token=self.token)
+        whole = conditions.both(conditions.both(condition, part.condition()), conditions.same_class(item))
+        return Write(
+            item,
+            UPDATE,
+            part,
+            expiry.for_update(type(item), whole),
+            [*actions, *part.actions()],
+            is_repeatable=part.is_checked or conditions.is_repeatable(actions),
+            creates=expiry.holds_without_item(whole),
+            return_values="ALL_NEW",
+            claims=None if part.shape.unique is None else claims_of_update(item, actions, UpdateError),
+        )
 
     def plan_delete(self, condition: Condition | None, *, checks_version: bool) -> Write:
         """Return the delete without the lock's part."""
-        return plan_delete(self.item, condition, checks_version=checks_version)
+        part = versions.part_of(self.item, is_checked=checks_version)
+        whole = conditions.both(condition, part.condition())
+        if expiry.holds_without_item(whole):
+            whole = expiry.for_save(type(self.item), whole)
+        claims = None if part.shape.unique is None else claims_of_delete(self.item, DeleteError)
+        return Write(self.item, DELETE, part, whole, kind=EntryEffect.DELETE, claims=claims)
 
     def save(self, condition: Condition | None, *, checks_version: bool, kind: EntryEffect = EntryEffect.KEEP) -> Any:
         """Save the item."""
@@ -153,7 +204,7 @@ class Writer:
 
     def touch(self, condition: Condition | None, *, checks_version: bool) -> Any:
         """Increment the version."""
-        return self.send(plan_update(self.item, [], condition, checks_version=checks_version))
+        return self.send(self._plan_update([], condition, checks_version=checks_version))
 
     def send(self, write: Write, unanswered: Statement | None = None) -> dict[str, Any]:
         """Send a write of the item, and tell the instance what became of it."""
@@ -224,7 +275,7 @@ class Writer:
         if self.lock is not None and self.row is not None:
             state = self.lock.__get__(self.item, type(self.item))
             document = self._next_document(self.row, state)
-        write = plan_save(self.item, condition, checks_version=True, error=TransactWriteError)
+        write = Writer(self.item).plan_save(condition, checks_version=True, error=TransactWriteError)
         kwargs = write.kwargs() if state is None else self._with_document(write, state, document)
         self._note_handed_out(write, document)
         return kwargs

@@ -11,7 +11,8 @@ import pytest
 from pynamo_locking import ExpiringMixin, TransactWrite, TTLAttribute, VersionedMixin, transaction
 from pynamo_locking._items import expiry
 from pynamo_locking._writes.send import RowWrite
-from pynamo_locking._writes.write import plan_check, plan_save, plan_update
+from pynamo_locking._writes.write import plan_check
+from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import Conflict, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.faults import lost_responses
@@ -161,8 +162,8 @@ def second_of(kwargs: dict[str, Any]) -> set[str]:
 
 
 PLANS: dict[str, Callable[[Any], Write]] = {
-    "save": lambda item: plan_save(item, None, checks_version=True),
-    "update": lambda item: plan_update(item, [Token.note.set("x")], None, checks_version=False),
+    "save": lambda item: Writer(item).plan_save(None, checks_version=True),
+    "update": lambda item: Writer(item).plan_update([Token.note.set("x")], None, checks_version=False),
     "check": plan_check,
 }
 

@@ -10,7 +10,6 @@ from pynamo_locking._core.write_outcome import EntryEffect, Outcome
 from pynamo_locking._io import protocol
 from pynamo_locking._io.protocol import Clause
 from pynamo_locking._locks import fencing
-from pynamo_locking._writes import write
 from pynamo_locking._writes.send import Check, RowWrite
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking_simulator._engine.faults import Fault
@@ -112,7 +111,7 @@ def writes_not_counted() -> Patches:
 @plants(Plan("embedded", processes=2, parties=3), "SoundQueue")
 @replaces(Writer, "plan_save")
 def put_instead_of_update(
-    _original: Any, self: Any, condition: Any, *, checks_version: bool, error: Any = PutError, **_: Any
+    original: Any, self: Any, condition: Any, *, checks_version: bool, error: Any = PutError, **_: Any
 ) -> Any:
     """A guarded save is a PutItem, which writes an old lock document over those who came meanwhile."""
-    return write.plan_save(self.item, condition, checks_version=checks_version, error=error)
+    return original(Writer(self.item), condition, checks_version=checks_version, error=error)
