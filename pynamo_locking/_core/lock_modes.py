@@ -35,11 +35,6 @@ def are_compatible(mode: Mode, other: Mode) -> bool:
             assert_never(mode)
 
 
-def is_as_strong(mode: Mode, other: Mode) -> bool:
-    """Tell whether a holder in this mode may do all that a holder in the other mode may."""
-    return mode in (other, EXCLUSIVE)
-
-
 #: DynamoDB's type and the value in DynamoDB's form: ``("N", "12.5")``, ``("S", "a")``, ``("B", b"a")``.
 Bound = tuple[str, Any]
 
@@ -91,7 +86,7 @@ class LockMode(NamedTuple):
         """Tell whether a holder in this mode holds what the other mode asks for."""
         return (
             self.permits == other.permits
-            and is_as_strong(self.mode, other.mode)
+            and self.mode in (other.mode, EXCLUSIVE)
             and (self.lower is None or (other.lower is not None and not _is_before(other.lower, self.lower)))
             and (self.upper is None or (other.upper is not None and not _is_before(self.upper, other.upper)))
         )

@@ -157,7 +157,7 @@ class OwnKeys(NamedTuple):
             raise _invalid(
                 owner, f"Meta.keys names the hash key and the range key of the table, as in ('pk', 'sk'), not {names!r}"
             )
-        if not (isinstance(prefix, str) and _is_short(prefix)):
+        if not isinstance(prefix, str) or not 0 < len(prefix.encode(errors="surrogatepass")) <= _LONGEST_PREFIX:
             raise _invalid(owner, f"Meta.prefix is a text of 1 to {_LONGEST_PREFIX} bytes, and not {prefix!r}")
         if used := sorted({*names} & {*taken}):
             raise _invalid(owner, f"its rows have an attribute {used[0]!r} of their own, which is a key in Meta.keys")
@@ -211,10 +211,6 @@ class OwnKeys(NamedTuple):
     def place(self, table: str) -> str:
         """Return the table, and the prefix in it: what intents name. No name of a table has a ``#``."""
         return f"{table}#{self.prefix}" if self.is_shared else table
-
-
-def _is_short(prefix: str) -> bool:
-    return 0 < len(prefix.encode(errors="surrogatepass")) <= _LONGEST_PREFIX
 
 
 def _invalid(owner: str, what: str) -> ConfigurationError:

@@ -186,10 +186,6 @@ class UnknownPlacement:
     kind: str
     asked: str
 
-    def may_be_followed_by(self, kind: str) -> bool:
-        """Tell whether a write of that kind, with other values, undoes nothing that its caller has not seen."""
-        return self.kind in _FOLLOWS[kind]
-
 
 class UnknownPlacements(tuple[UnknownPlacement, ...]):
     """The writes of an instance with an unknown outcome."""
@@ -632,7 +628,7 @@ class StagedInserts:
             row.attribute_values = fresh.attribute_values
             versions.copy_state(fresh, row)
             return True
-        if ours.may_be_followed_by(placing.kind):
+        if ours.kind in _FOLLOWS[placing.kind]:
             versions.set_known(row, stored)
             placing.is_adopted = True
         return False

@@ -223,10 +223,7 @@ def _sent(first: StatementWrite, batch: list[Any]) -> list[StatementResult]:
     errors = [each.get("Error") for each in answer["Responses"]]
     if all(error is not None and error.get("Code") in _NOT_UNDERSTOOD for error in errors):
         _refuse(first, f"{errors[0]['Code']}: {errors[0].get('Message')}")
-    return [
-        StatementResult.NOT_APPLIED if _deleted_nothing(statement, each) else _result(each.get("Error"))
-        for statement, each in zip(batch, answer["Responses"], strict=True)
-    ]
+    return [_result(statement, each) for statement, each in zip(batch, answer["Responses"], strict=True)]
 
 
 def _result_of_all(error: Exception) -> StatementResult:
@@ -235,21 +232,14 @@ def _result_of_all(error: Exception) -> StatementResult:
     return StatementResult.BUSY if responses.answer_in(error) in PASSING else StatementResult.NOT_APPLIED
 
 
-def _deleted_nothing(statement: dict[str, Any], response: dict[str, Any]) -> bool:
-    return statement["Statement"].endswith(_SHOWN) and not response.keys() & {"Error", "Item"}
-
-
-def _result(error: dict[str, Any] | None) -> StatementResult:
+def _result(statement: dict[str, Any], response: dict[str, Any]) -> StatementResult:
+    error = response.get("Error")
     if error is None:
-        return StatementResult.APPLIED
-    code = error.get("Code")
-    return (
-        StatementResult.UNKNOWN
-        if code == FAILED
-        else StatementResult.BUSY
-        if code in _BUSY
-        else StatementResult.NOT_APPLIED
-    )
+        has_deleted_nothing = statement["Statement"].endswith(_SHOWN) and "Item" not in response
+        return StatementResult.NOT_APPLIED if has_deleted_nothing else StatementResult.APPLIED
+    if error.get("Code") == FAILED:
+        return StatementResult.UNKNOWN
+    return StatementResult.BUSY if error.get("Code") in _BUSY else StatementResult.NOT_APPLIED
 
 
 def _refuse(write: StatementWrite, why: str) -> None:

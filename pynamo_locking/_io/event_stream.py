@@ -59,10 +59,6 @@ class Subscription:
         if self.on_cancel is not None:
             self.on_cancel()
 
-    def _hears(self, kind: type[Event]) -> bool:
-        """Tell whether it is called for such events."""
-        return issubclass(kind, self._of)
-
     def _hear(self, event: Event) -> None:
         """Call the subscriber, but not for events that it causes itself. Its first error is logged."""
         told = _told.get()
@@ -158,7 +154,7 @@ def emit(event: Event) -> None:
 
 def is_logged(kind: str) -> bool:
     """Tell whether `telemetry.logs` logs the events with this name, so that our own line would repeat it."""
-    return any(each.is_log and each._hears(getattr(events, kind)) for each in listeners)
+    return any(each.is_log and issubclass(getattr(events, kind), each._of) for each in listeners)
 
 
 class Scope:

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from typing_extensions import Self
 
@@ -38,21 +38,6 @@ logger = logging.getLogger("pynamo_locking")
 T = TypeVar("T")
 
 
-class Kept(Protocol):
-    """What chunks need of a `Lock`."""
-
-    @property
-    def remaining(self) -> float: ...
-
-    def ensure_remaining(self, remaining: Duration) -> None: ...
-
-    async def aensure_remaining(self, remaining: Duration) -> None: ...
-
-    def renew(self) -> None: ...
-
-    async def arenew(self) -> None: ...
-
-
 class Chunks:
     """How records are put into lists.
 
@@ -63,7 +48,7 @@ class Chunks:
         remaining: how much of the lease has to be left when a list is handed out; None for two thirds of it.
     """
 
-    def __init__(self, lock: Kept, lease: float, every: int, remaining: Duration | None) -> None:
+    def __init__(self, lock: Lock[Any], lease: float, every: int, remaining: Duration | None) -> None:
         if not is_count(every):
             raise ConfigurationError(f"every must be a whole number above 0, got {every!r}.")
         self._lock = lock

@@ -487,17 +487,14 @@ def _replaced_internals(model: type[PlacedMixin]) -> list[str]:
     for base in model.__mro__:
         for name, value in vars(base).items():
             owners.setdefault(name, base.__module__)
-            if _is_ours(base.__module__) and _is_method(value) and name.startswith("_") and not hasattr(Model, name):
+            is_method = isinstance(value, (FunctionType, classmethod, staticmethod, property))
+            if _is_ours(base.__module__) and is_method and name.startswith("_") and not hasattr(Model, name):
                 ours.add(name)
     return sorted(name for name in ours if not _is_ours(owners[name]))
 
 
 def _is_ours(module: str) -> bool:
     return module.startswith("pynamo_locking.")
-
-
-def _is_method(value: object) -> bool:
-    return isinstance(value, (FunctionType, classmethod, staticmethod, property))
 
 
 def join_places(model: type[Model], row: LockRow) -> None:

@@ -37,7 +37,7 @@ from pynamo_locking._locks import fencing, local_queue
 from pynamo_locking._locks.held_lock import in_order, note_left
 from pynamo_locking._locks.release import evict_all, evict_dead
 from pynamo_locking._pynamodb import attempts_of, connection_of, serialized_key_of
-from pynamo_locking._writes.write import CHECK, Sent, locked_by, outcome_query_of, why_refused
+from pynamo_locking._writes.write import CHECK, DELETE, Sent, locked_by, outcome_query_of, why_refused
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -610,7 +610,8 @@ class ItemWork(Work):
         connection = connection_of(write.item).connection
         is_guarded = bool(check or checks or foreign_checks)
         self.write, self.kind, self.told = write, write.operation.error, f"Failed to {write.operation.verb} item: "
-        self.once = write.is_tried_once and not is_guarded
+        # Botocore must not repeat the request: each attempt has another id, or there is only one.
+        self.once = write.part.begins_life and write.operation is not DELETE and not is_guarded
         super().__init__(client.single_attempt(connection) if self.once else connection)
         if not is_guarded:
             self.policy = _policy(write, connection, once=self.once)

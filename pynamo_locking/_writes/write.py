@@ -247,11 +247,6 @@ class Write(NamedTuple):
         return not self.is_repeatable and self.part.write_id is not None
 
     @property
-    def is_tried_once(self) -> bool:
-        """Whether botocore must not repeat the request: each attempt has another id, or there is only one."""
-        return self.part.begins_life and self.operation is not DELETE
-
-    @property
     def request(self) -> str:
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request

@@ -125,20 +125,8 @@ def conditional(body: Any, item: Model) -> Response:
 def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    DynamoDB compares in the write itself, so no other write can intervene. For the rest of the request a stale version
-    is answered by 412.
-
-    Args:
-        item: the item as it was just read, or its model. With a model the item is read only if ``If-Match`` has several
-            tags, a ``*`` or a tag without a write id; otherwise the instance has only its keys and its version. That is
-            enough to `update` or `delete` it; to `save` it, set all its attributes.
-        hash_key: with a model.
-        range_key: with a model.
-
-    Raises:
-        PreconditionRequired: there is no ``If-Match``; answered by 428. Or it is not a list of tags; answered by 400.
-        StaleVersion: it names another version, or there is no such item.
-        ConfigurationError: the model has no version.
+    As `pynamo_locking.contrib.starlette.if_match`, for the request of this context: the other arguments and the errors
+    are the same.
     """
     return _frameworks.if_match(request, item, hash_key, range_key)
 

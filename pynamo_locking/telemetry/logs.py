@@ -71,7 +71,8 @@ def install(
     def log(event: Event) -> None:
         used = _level_of(event, level)
         if target.isEnabledFor(used):
-            target.log(used, "%s %s%s", type(event).__name__, _subject(event), _details(event), extra=_facts(event))
+            subject = brief(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
+            target.log(used, "%s %s%s", type(event).__name__, subject, _details(event), extra=_facts(event))
 
     subscription = events.subscribe(log, of)
     subscription.is_log = True
@@ -83,11 +84,6 @@ def _level_of(event: Event, level: int) -> int:
         return min(level, logging.DEBUG)
     is_notable = isinstance(event, events.Renewed) and event.failed_ms is not None
     return max(level, logging.WARNING) if is_notable or isinstance(event, NOTABLE) else level
-
-
-def _subject(event: Event) -> str:
-    """Return for people the name of an event's lock or item, or the id of its transaction."""
-    return brief(getattr(event, "name", "") or getattr(event, "transaction_id", ""))
 
 
 def _details(event: Event) -> str:

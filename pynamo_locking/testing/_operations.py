@@ -640,7 +640,8 @@ class _Reader:
                 break
         counts = {"Count": len(found), "ScannedCount": scanned}
         items = {} if self.request.get("Select") == "COUNT" else {"Items": copy_of(found)}
-        after = {} if last is None else {"LastEvaluatedKey": copy_of(self.table.last_key(self.view, last))}
+        names = (*self.table.schema.names, *self.view.schema.names)
+        after = {} if last is None else {"LastEvaluatedKey": copy_of({name: last.item[name] for name in names})}
         bill = Bill(self.request)
         bill.add_read(self.table.name, size, read_factor(self.request))
         return {**items, **counts, **after, **bill.of_one()}

@@ -308,10 +308,6 @@ class Table:
             raise invalid("The provided starting key is invalid")
         return view.place_of(tuple([comparable(item[name]) for name in self.schema.names]), item)
 
-    def last_key(self, view: View, record: Record) -> Item:
-        """Return the key that the next page begins after."""
-        return {name: record.item[name] for name in (*self.schema.names, *view.schema.names)}
-
 
 def schema_of(keys: Iterable[Mapping[str, str]]) -> Schema:
     by_role = {each["KeyType"]: each["AttributeName"] for each in keys}

@@ -586,16 +586,13 @@ class _VirtualRuntime(runtime.Runtime):
         self._clock = clock
         self._timeline = timeline
         self._before = before
-        self.monotonic = self._virtual_monotonic
+        self.monotonic = lambda: self._clocks().monotonic()
 
     def _is_from_before(self) -> bool:
         return not self._timeline.runs_thread()
 
     def _clocks(self) -> TimeSource:
         return self._before if self._is_from_before() else view_here() or self._clock
-
-    def _virtual_monotonic(self) -> float:
-        return self._clocks().monotonic()
 
     def time_us(self) -> int:
         return self._clocks().time_ms() * 1000

@@ -36,7 +36,7 @@ def a_statement_without_its_condition(made: Any, write: Any) -> Any:
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
 def a_refused_statement_counts_as_applied() -> Patches:
     """Whatever came back for a statement, its write is taken for done."""
-    return [(batch_requests, "_result", lambda _: StatementResult.APPLIED)]
+    return [(batch_requests, "_result", lambda *_: StatementResult.APPLIED)]
 
 
 @plants(_MIXED, *_WRITE_CHECKS, limit=1000)
@@ -66,8 +66,9 @@ def _trusting(*codes: str) -> Patches:
     """Take statements that were refused with these codes for applied."""
     result = batch_requests._result
 
-    def trusting(error: dict[str, Any] | None) -> StatementResult:
-        return StatementResult.APPLIED if error is not None and error.get("Code") in codes else result(error)
+    def trusting(statement: dict[str, Any], response: dict[str, Any]) -> StatementResult:
+        code = response.get("Error", {}).get("Code")
+        return StatementResult.APPLIED if code in codes else result(statement, response)
 
     return [(batch_requests, "_result", trusting)]
 
