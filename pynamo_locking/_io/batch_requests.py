@@ -7,7 +7,6 @@ also finds out why.
 
 from __future__ import annotations
 
-import logging
 import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,6 +19,7 @@ from pynamo_locking._core.lease import PATIENCE_S, Deadline, backoff
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._io.client import is_sent_again
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._pynamodb import connection_of
 from pynamo_locking.exceptions import TransactionConflict, also
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._io.stored_rows import Image
-
-logger = logging.getLogger("pynamo_locking")
 
 
 #: Codes with which a read of more than 4 MB is refused.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
 import weakref
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import backoff
 from pynamo_locking._core.row_keys import row_name
 from pynamo_locking._io import event_stream, responses, runtime
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._pynamodb import connection_of, copy_without_retries, forget_client, has_client, session_holder_of
 from pynamo_locking.exceptions import also
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.dynamodb import Step
     from pynamo_locking._io.stored_rows import Image
-
-logger = logging.getLogger("pynamo_locking")
 
 
 _lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()

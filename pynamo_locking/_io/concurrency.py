@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import inspect
-import logging
 import sys
 import weakref
 from collections import deque
@@ -21,14 +20,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from pynamo_locking._io import runtime
+from pynamo_locking._io.runtime import logger
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Sequence
 
     from pynamo_locking._io.stored_rows import Image
-
-logger = logging.getLogger("pynamo_locking")
 
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ from typing_extensions import ParamSpec
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import public_reason
 from pynamo_locking._io import runtime
+from pynamo_locking._io.runtime import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import QueueEntry
     from pynamo_locking._core.transactions import TransactionRecord
     from pynamo_locking._io.lock_record import LockRow
-
-logger = logging.getLogger("pynamo_locking")
 
 
 #: All subscriptions. Replaced as a whole, so that it can be read without a mutex.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.protocol import Clause
-
-logger = logging.getLogger("pynamo_locking")
 
 
 class NewEntry(NamedTuple):

@@ -1,4 +1,4 @@
-"""The seam to the outside world: clocks, threads, events, randomness, forks.
+"""The seam to the outside world: clocks, threads, events, randomness, forks, the log.
 
 The package uses them only through `runtime.current`, so a test can `install` a virtual world.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextvars
 import functools
+import logging
 import os
 import random
 import secrets
@@ -24,6 +25,9 @@ from pynamo_locking._core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+#: What the whole package logs to.
+logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 try:
     from snapshot_restore_py import register_after_restore as _register  # AWS's, which the runtimes of Lambda have

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import os
 import socket
 from contextlib import suppress
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking._core.lock_modes import WHOLE, front
 from pynamo_locking._core.lock_queue import FREE
 from pynamo_locking._io import lock_record, runtime
-from pynamo_locking._io.runtime import process_of
+from pynamo_locking._io.runtime import logger, process_of
 from pynamo_locking._io.stored_rows import decoded, encoded
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
-
-logger = logging.getLogger("pynamo_locking")
 
 
 #: A socket at which no caller has waited for this long is closed.

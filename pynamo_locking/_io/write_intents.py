@@ -6,7 +6,6 @@ Each names the transaction, so a second copy, or the same request of another pro
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -38,6 +37,7 @@ from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
 from pynamo_locking._io.client import Refused, Unavailable, persistently
 from pynamo_locking._io.concurrency import run_all
 from pynamo_locking._io.protocol import Clause
+from pynamo_locking._io.runtime import logger
 from pynamo_locking.exceptions import TransactionConflict, also
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.transaction_record import RecordTable
-
-logger = logging.getLogger("pynamo_locking")
 
 
 #: Parallel requests, as many as of a commit unless it is told otherwise.

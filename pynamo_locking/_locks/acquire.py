@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import math
 import weakref
 from dataclasses import replace
@@ -45,6 +44,7 @@ from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.concurrency import TO_THREADS, Pause, call, cancelled, run_steps, spend, start, to_the_end
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking._io.responses import check_not_foreign, is_about_size
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.write_intents import Resolver, StillPending
 from pynamo_locking._locks import local_queue, lock_events, release
 from pynamo_locking._locks.held_lock import HeldEntry
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.options import LockOptions
-
-logger = logging.getLogger("pynamo_locking")
 
 
 #: Unanswered requests in a row before a lock that does not wait gives up.

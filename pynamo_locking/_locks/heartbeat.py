@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 from typing import Final, Protocol
 
 from pynamo_locking._core.lease import next_renewal, retry_delay
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.client import Unavailable
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import lock_events
 from pynamo_locking._locks.lock_events import HeldInfo
 from pynamo_locking.exceptions import LockLost
-
-logger = logging.getLogger("pynamo_locking")
-
 
 #: Between two lines about one outage: the first pause, doubled each time, and the longest.
 _FIRST_PAUSE_S: Final = 60.0

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 import math
 import weakref
 from collections.abc import Mapping
@@ -33,6 +32,7 @@ from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import Why
 from pynamo_locking._io import client, event_stream, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._items import expiry, versions
 from pynamo_locking._locks import heartbeat, local_queue, lock_events, release
 from pynamo_locking._locks.heartbeat import RenewalOutage
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.local_queue import LocalWaiter
     from pynamo_locking._locks.options import LockTarget, M
-
-logger = logging.getLogger("pynamo_locking")
 
 
 class SharedInstances:

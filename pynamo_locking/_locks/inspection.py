@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -14,6 +13,7 @@ from pynamo_locking._core.row_keys import text_of_ms
 from pynamo_locking._io import client, event_stream, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.model_doors import creates_item, lock_attribute_of, lock_table_of, own_keys_of
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, known_format
 from pynamo_locking._items import keys as item_keys
 from pynamo_locking._items.keys import is_base_64, key_attributes
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._locks.held_lock import HeldEntry
-
-logger = logging.getLogger("pynamo_locking")
 
 
 def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import AsyncIterable
 from functools import partial
@@ -14,6 +13,7 @@ from typing_extensions import Self
 from pynamo_locking._core.errors import ConfigurationError, LockingError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, is_count, seconds
 from pynamo_locking._io import concurrency, event_stream, runtime
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import acquire, detach, fencing, heartbeat, held_lock, lock_events
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking._locks.detach import Attachment
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.runtime import Event
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._locks.options import LockOptions, LockTarget
-
-logger = logging.getLogger("pynamo_locking")
 
 
 T = TypeVar("T")

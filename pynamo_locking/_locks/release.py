@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from pynamo_locking._core.lock_queue import EVICT_AT_ONCE, dead_among
 from pynamo_locking._core.row_keys import plain
 from pynamo_locking._io import client, event_stream, lock_requests, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable, persistently
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import local_queue
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.local_queue import Handover, LocalWaiter
-
-logger = logging.getLogger("pynamo_locking")
 
 
 def evict_all(row: LockRow, state: LockState, model: type[Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pynamodb.attributes import Attribute, TTLAttribute, UnicodeAttribute
@@ -17,6 +16,7 @@ from pynamo_locking._core.row_keys import GUARD_PREFIX, OwnKeys
 from pynamo_locking._io import client, lock_record, responses, runtime, transaction_record
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of
 from pynamo_locking._io.responses import has_foreign
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import FORMAT_NAME, Place, Stored
 from pynamo_locking._items import conditions, expiry, versions
 from pynamo_locking._items import keys as keys_module
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._core.write_outcome import Known
     from pynamo_locking._io.stored_rows import Image
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 #: The pause between two checks whether a table is ready, in seconds; AWS takes about ten.

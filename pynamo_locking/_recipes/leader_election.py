@@ -7,7 +7,6 @@ What is offered is what the elections of others have in common: kazoo (``Electio
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import RENEW_AFTER, Duration, seconds
 from pynamo_locking._io import runtime
 from pynamo_locking._io.concurrency import Pause, arun_steps, run_steps
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking.exceptions import LockLost, LockTimeout
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking._io.concurrency import Steps
     from pynamo_locking._io.runtime import Event
-
-logger = logging.getLogger("pynamo_locking")
 
 
 #: A leader whose renewals are not answered steps down when this part of its lease is left. Less than what is left when

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import warnings
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
@@ -18,6 +17,7 @@ from pynamo_locking._core.lease import IDLE_TTL_S, LONGEST_LEASE_S, Duration, se
 from pynamo_locking._core.lock_queue import RunRecord
 from pynamo_locking._io import concurrency, lock_record, lock_requests, runtime
 from pynamo_locking._io.client import Unavailable
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._locks import held_lock
 from pynamo_locking._locks.lock import handle_of
 from pynamo_locking._locks.options import M
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_queue import LockState
     from pynamo_locking._locks.lock import Lock
 
-logger = logging.getLogger("pynamo_locking")
+
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 

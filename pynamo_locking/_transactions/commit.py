@@ -21,7 +21,6 @@ all items before the decision, which wait for each other.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +53,7 @@ from pynamo_locking._io.batch_requests import StatementWrite, transact_get
 from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._io.model_doors import own_keys_of
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.write_intents import Resolver, StillPending, conflicts
 from pynamo_locking._items import effects
 from pynamo_locking._models import isolation
@@ -98,8 +98,6 @@ if TYPE_CHECKING:
     from pynamo_locking._items.keys import ItemKey
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.options import TransactionOptions
-
-logger = logging.getLogger("pynamo_locking")
 
 
 # The rows by which the fate of a transaction is known: its idempotency key and its record.

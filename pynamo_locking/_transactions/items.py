@@ -7,7 +7,6 @@ therefore remove their attributes without a condition: a removed attribute never
 
 from __future__ import annotations
 
-import logging
 import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from pynamo_locking._io import stored_rows as stored_rows_module
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.effects import size_of
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from pynamo_locking._models.isolation import IsolatedReader
     from pynamo_locking._models.writes import GuardedMixin
     from pynamo_locking._transactions.transaction_table import TransactionTable
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 # The guard of a hash key names the items that transactions have created and deleted under it.

@@ -14,7 +14,6 @@ Rejected: a process that must run to complete transactions. While it does not ru
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import re
 from contextlib import suppress
@@ -51,6 +50,7 @@ from pynamo_locking._io import (
 from pynamo_locking._io.client import Refused, Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool, run_all
 from pynamo_locking._io.lock_record import LockRow
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, number
 from pynamo_locking._io.transaction_record import BY, CLEAN, CONTENT, EXPIRES, ID, ITEMS, NUMBERS, ROWS, STATE
 from pynamo_locking._io.write_intents import reason_now, stuck
@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._io.transaction_record import RecordTable
     from pynamo_locking._locks.inspection import Shown
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 _T = TypeVar("_T")

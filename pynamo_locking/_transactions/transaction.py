@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,6 +17,7 @@ from pynamo_locking._core.transactions import CommitPath
 from pynamo_locking._io import event_stream, runtime
 from pynamo_locking._io.event_stream import harmless
 from pynamo_locking._io.model_doors import kept_condition
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking._locks.lock_events import ms_since
 from pynamo_locking._models.isolation import IsolatedReader
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from pynamo_locking._transactions.item import TransactionItem
     from pynamo_locking._transactions.items import Locking
     from pynamo_locking._transactions.transaction_table import TransactionTable
-
-logger = logging.getLogger("pynamo_locking")
 
 
 def call_all(callbacks: Sequence[Callable[[], object]], error: BaseException | None) -> None:

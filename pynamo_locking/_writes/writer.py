@@ -7,7 +7,6 @@ be said, or was not applied, is sent alone.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from pynamo_locking._io import batch_requests, client, event_stream, lock_record
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.model_doors import lock_attribute_of
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, expiry, unique_values, versions
 from pynamo_locking._locks import fencing, held_lock
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.held_lock import HeldEntry
     from pynamo_locking._writes.send import ForeignLockCheck
-
-logger = logging.getLogger("pynamo_locking")
 
 
 class Writer:
