@@ -41,12 +41,7 @@ if TYPE_CHECKING:
 
 
 def trusted(row: LockRow, state: LockState) -> LockState:
-    """Return the lock document of a row, to act upon it.
-
-    Raises:
-        UnknownFormat: a newer release has stored it.
-        CorruptRow: it is broken.
-    """
+    """Return the lock document of a row, to act upon it; `UnknownFormat` or `CorruptRow` if it cannot be read."""
     if state.unreadable:
         refuse_newer(row, state.raw)
         what = _what(row)
@@ -55,11 +50,7 @@ def trusted(row: LockRow, state: LockState) -> LockState:
 
 
 def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
-    """Refuse a lock document, or the intent in it, of a newer format.
-
-    Raises:
-        UnknownFormat: it is.
-    """
+    """Refuse a lock document, or the intent in it, of a newer format: `UnknownFormat`."""
     with suppress(*stored_rows.UNREADABLE):
         found = format_in(raw or {})
         if found > FORMAT:

@@ -224,11 +224,7 @@ def read(
 
 
 def refuse_newer(stored: Mapping[str, Any] | None, what: str, *, table: str, key: Mapping[str, Any]) -> None:
-    """Refuse a stored map of a newer format.
-
-    Raises:
-        UnknownFormat: it is.
-    """
+    """Refuse a stored map of a newer format: `UnknownFormat`."""
     with suppress(*UNREADABLE):
         found = format_of(stored or {})
         if found > FORMAT:

@@ -360,11 +360,7 @@ def abandon(record_table: RecordTable, row_id: str, transaction_ids: Sequence[st
 
 
 def get_row(record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what was stored in the further rows of a transaction.
-
-    Raises:
-        CorruptRow: `parse` cannot read it.
-    """
+    """Return what was stored in the further rows of a transaction; `CorruptRow` if `parse` cannot read it."""
     image = image_of(record_table, row_id)
     return None if image is None else read_row(record_table, image, parse)
 
@@ -417,11 +413,7 @@ def _holder(record_table: RecordTable, image: Mapping[str, Any] | None) -> str |
 def replace_row(
     record_table: RecordTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]
 ) -> None:
-    """Change attributes of a row, if the attributes `seen` are as in the image `old`.
-
-    Raises:
-        Refused: they are not, or this is a second copy.
-    """
+    """Change attributes of a row, if `seen` are as in the image `old`; else, and for a second copy, `Refused`."""
     seen, changes = {*seen, FORMAT_NAME}, {**changes, FORMAT_NAME: number(FORMAT)}
     stored = {EXPIRES: record_table.expires, ID: record_table.keys.hash_name}
     clause = protocol.change_row(tuple(sorted(seen & old.keys())), tuple(sorted(seen - old.keys())), tuple(changes))
@@ -477,11 +469,7 @@ def owner_of_changes(name: str) -> str | None:
 
 
 def check_row_of_changes(transaction_id: str, name: str) -> None:
-    """Refuse a stored name that is no row of the transaction: it could be the record of another one.
-
-    Raises:
-        LockingError: it is not.
-    """
+    """Raise a `LockingError` for a name that is no row of the transaction: it could be the record of another one."""
     if owner_of_changes(name) != transaction_id:
         raise LockingError(
             f"the transaction {transaction_id[:_SHOWN]!r} is said to keep its changes in the row {name[:_SHOWN]!r}, "

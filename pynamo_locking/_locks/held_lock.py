@@ -238,11 +238,7 @@ class HeldEntry:
         return self.possession.is_held
 
     def refuse_if_lost(self) -> None:
-        """Look at the clock before anything is told or done: the heartbeat may come later, after a pause.
-
-        Raises:
-            LockLost: it is lost.
-        """
+        """Raise `LockLost` if the clock says so: the heartbeat may look at it later, after a pause."""
         if not self.is_allowed() and self.possession.reason:
             raise self.loss()
         if self.is_detached:
@@ -304,11 +300,7 @@ class HeldEntry:
             raise self.absent_from(state) from refused
 
     def check_alone(self) -> None:
-        """Refuse to write if others may hold the lock, too.
-
-        Raises:
-            ConfigurationError: they may.
-        """
+        """Raise a `ConfigurationError` for a write if others may hold the lock, too."""
         if not self.entry.lock_mode.may_write:
             raise ConfigurationError(
                 f"{self.row.label} is held {self.entry.lock_mode} here, so others may hold it too, and nothing "
@@ -354,11 +346,7 @@ class HeldEntry:
             return number
 
     def release(self) -> None:
-        """Leave the queue.
-
-        Raises:
-            LockLost: we were no longer in it.
-        """
+        """Leave the queue; `LockLost` if we were no longer in it."""
         with event_stream.scope(keeps=False):
             self._release()
 
@@ -667,12 +655,7 @@ def note_left(held: HeldEntry, image: Image | None) -> None:
 
 
 def renew(held: HeldEntry) -> None:
-    """Renew the lease.
-
-    Raises:
-        LockLost: the entry is gone.
-        OutcomeUnknown: no response.
-    """
+    """Renew the lease: what `Lock.renew` does, and raises."""
     held.refuse_if_lost()
     try:
         began = runtime.current.monotonic()
@@ -716,11 +699,7 @@ def record_success(held: HeldEntry, success: RunRecord, kept_s: int) -> None:
 
 
 def ensure(held: HeldEntry, wanted: float) -> None:
-    """Renew the lease unless so many seconds are left.
-
-    Raises:
-        LockLost, OutcomeUnknown, ConfigurationError: as `Lock.ensure_remaining`.
-    """
+    """Renew the lease unless so many seconds are left: what `Lock.ensure_remaining` does, and raises."""
     if wanted >= held.entry.lease:
         raise ConfigurationError(
             f"ensure_remaining({wanted:g} s) can never hold: the lease is {held.entry.lease:g} s. Use a longer lease."
@@ -732,11 +711,7 @@ def ensure(held: HeldEntry, wanted: float) -> None:
 
 
 def progress(held: HeldEntry) -> None:
-    """Note that the work under the lock makes progress.
-
-    Raises:
-        LockLost: the entry is gone, or was held or silent for too long; or the lease has ended, which proves no loss.
-    """
+    """Note that the work under the lock makes progress: what `Lock.progress` does, and raises."""
     held.refuse_if_lost()
     held.progressed_at = now = runtime.current.monotonic()
     if held.possession.is_held and now >= held.deadline:
@@ -754,11 +729,7 @@ def _unanswered(held: HeldEntry, request: str, error: Unavailable, advice: str) 
 
 
 def refuse_expired(held: HeldEntry, target: LockTarget[M]) -> None:
-    """Refuse the lock in an item that has expired.
-
-    Raises:
-        ItemNotFound: it has.
-    """
+    """Raise `ItemNotFound` for the lock in an item that has expired."""
     if not target.is_elsewhere and expiry.is_expired(target.model, held.image):
         raise also(ItemNotFound, target.model.DoesNotExist)(
             f"{target.row.label} has expired, and counts as absent: there is nothing to lock. Save it again first."
@@ -791,11 +762,7 @@ def item_of(held: HeldEntry, target: LockTarget[M]) -> M:
 
 
 def downgrade(held: HeldEntry, lock_mode: LockMode) -> None:
-    """Share a lock, which was acquired with that mode, from now on, unless it is shared already.
-
-    Raises:
-        LockLost, OutcomeUnknown, ConfigurationError: as `Lock.downgrade`.
-    """
+    """Share a lock, acquired with that mode, unless it is shared already: what `Lock.downgrade` does, and raises."""
     have = held.entry.lock_mode
     if held.possession.is_attached:
         raise ConfigurationError(

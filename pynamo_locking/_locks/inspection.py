@@ -45,11 +45,7 @@ def with_tables(models: Iterable[type[Model]]) -> list[type[Model]]:
 
 
 def keys_from_text(model: type[Model], texts: Sequence[str]) -> list[Any]:
-    """Return the hash key, and the range key if there is a text for it, as the model takes them.
-
-    Raises:
-        ConfigurationError: they are no key of the model.
-    """
+    """Return the hash key, and the range key if there is a text for it; `ConfigurationError` if they are no key."""
     keys = key_attributes(model)
     if not 1 <= len(texts) <= len(keys):
         names = " and ".join([*(key.attr_name for key in keys), "no range key"][:2])

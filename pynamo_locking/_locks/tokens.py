@@ -48,11 +48,7 @@ class Token(NamedTuple):
 
     @classmethod
     def of(cls, text: object) -> Token:
-        """Return the token of a text.
-
-        Raises:
-            InvalidInput: it is none.
-        """
+        """Return the token of a text; `InvalidInput` if it is none."""
         try:
             content = base64.urlsafe_b64decode(str(text).removeprefix(_BEGIN) + "==")
             table, key, entry_id, ticket, lock_mode = decoded(json.loads(content), content)
