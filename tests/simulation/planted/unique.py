@@ -7,7 +7,7 @@ from typing import Any
 from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._transactions import items
 from pynamo_locking._transactions.items import TransactionItems
-from pynamo_locking._writes import native_transaction, unique_rows, write
+from pynamo_locking._writes import native_transaction, unique_rows, writer
 from pynamo_locking._writes.unique_rows import UniqueRow, UniqueRows
 from tests.simulation.plans import Plan
 from tests.simulation.planted.machinery import Patches, plants, replaces
@@ -38,13 +38,13 @@ def old_row_not_deleted(_original: Any, several: Any) -> Any:
 @plants(_VALUES, "OneRowEach")
 def delete_leaves_the_row() -> Patches:
     """A delete gives up nothing."""
-    return [(write, "claims_of_delete", lambda item, kind: None)]
+    return [(writer, "claims_of_delete", lambda item, kind: None)]
 
 
 @plants(_VALUES, "OneRowEach")
 def update_leaves_the_rows() -> Patches:
     """An update of a value takes no row."""
-    return [(write, "claims_of_update", lambda item, actions, kind: None)]
+    return [(writer, "claims_of_update", lambda item, actions, kind: None)]
 
 
 @plants(_VALUES, "OneRowEach")
