@@ -14,6 +14,7 @@ from pynamo_locking._io.model_doors import (
     lock_target_of,
     own_keys_of,
 )
+from pynamo_locking._io.runtime import logger
 from pynamo_locking._items import keys, versions
 from pynamo_locking._locks import inspection
 from pynamo_locking._locks.lock import handle_of

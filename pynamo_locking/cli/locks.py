@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from pynamo_locking._facade import inspection, keys, lock_target_of, plain, text_of_ms
+from pynamo_locking._facade import inspection, keys, lock_target_of, logger, plain, text_of_ms
 from pynamo_locking.cli import terminal
 from pynamo_locking.cli.command import LOCKS, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
@@ -58,7 +58,7 @@ def _print(looks: Iterator[dict[str, Any] | Problem], console: Console, every: f
     for found in looks:
         if isinstance(found, Problem):
             if is_answered:
-                terminal.logger.warning("%s. Looking again every %g s.", found.message.rstrip("."), every)
+                logger.warning("%s. Looking again every %g s.", found.message.rstrip("."), every)
         elif as_json:
             print(terminal.dump(found, lines=True), flush=True)  # noqa: T201 - the answer
         else:

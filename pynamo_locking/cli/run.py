@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typing_extensions import Self
 
-from pynamo_locking._facade import inspection, plain, text_of_ms
+from pynamo_locking._facade import inspection, logger, plain, text_of_ms
 from pynamo_locking.cli import guardian, terminal
 from pynamo_locking.cli.command import LOCKS, Commands
 from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the signatures
@@ -588,7 +588,7 @@ def _release(turn: Turn, *, has_succeeded: bool) -> str | None:
     except LockLost as loss:
         return _LOSSES.get(loss.reason, str(loss))
     except OutcomeUnknown as error:
-        terminal.logger.warning("%s", error)
+        logger.warning("%s", error)
     except EXPECTED as error:
-        terminal.logger.warning("cannot release %s, so the next waiter waits until the lease ends: %s", name, error)
+        logger.warning("cannot release %s, so the next waiter waits until the lease ends: %s", name, error)
     return None

@@ -37,7 +37,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Self, override
 
-from pynamo_locking._facade import NO_TABLE, plain
+from pynamo_locking._facade import NO_TABLE, logger, plain
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from rich.console import ConsoleOptions, JustifyMethod, RenderableType, RenderResult
-
-logger: logging.Logger = logging.getLogger("pynamo_locking")
 
 
 class Exit(enum.IntEnum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 import threading
@@ -21,6 +20,7 @@ from pynamo_locking._facade import (
     has_connection,
     inspection,
     lock_attribute_of,
+    logger,
     plain,
     set_connection,
     versions,
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from pynamo_locking.inspection import LockState
 
 _M = TypeVar("_M", bound="Model")
-
-logger = logging.getLogger("pynamo_locking")
 
 
 # What an error is over HTTP

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -20,15 +19,13 @@ from kombu.utils import json
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 
 from pynamo_locking import NamedLock
-from pynamo_locking._facade import runtime
+from pynamo_locking._facade import logger, runtime
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockTimeout
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from pynamo_locking import Lock
-
-logger = logging.getLogger("pynamo_locking")
 
 
 __all__ = ["TaskClaims", "UniqueTask"]

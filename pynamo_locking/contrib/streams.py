@@ -7,7 +7,6 @@ needs streams with both images, ``NEW_AND_OLD_IMAGES``. It writes nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +18,7 @@ from pynamo_locking._facade import (
     invariants,
     keys,
     lock_record,
+    logger,
     own_keys_of,
     recovery,
     transaction_record,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
     from pynamo_locking._facade import Audited, Breach, LockState, WriteIntent
-
-logger = logging.getLogger("pynamo_locking")
 
 
 __all__ = ["Auditor", "Finding", "lambda_handler"]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.http import JsonResponse
 from django.utils.cache import get_conditional_response
 
-from pynamo_locking._facade import tables
-from pynamo_locking.contrib import _frameworks
+from pynamo_locking._facade import logger, tables
 from pynamo_locking.contrib._frameworks import etag, if_match
 from pynamo_locking.contrib.django import apps
 
@@ -45,5 +44,5 @@ def health(_request: Any) -> Any:
     errors = {model: tables.probe(model, _PATIENCE) for model in apps.models()}
     bad = {model.__name__: error for model, error in errors.items() if error is not None}
     for name, error in bad.items():
-        _frameworks.logger.error("%s does not answer: %s", name, error)
+        logger.error("%s does not answer: %s", name, error)
     return JsonResponse({"status": "failing" if bad else "ok", "failing": list(bad)}, status=503 if bad else 200)

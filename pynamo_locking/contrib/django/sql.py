@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from pynamo_locking import locked_all
-from pynamo_locking._facade import handle_of
-from pynamo_locking.contrib._frameworks import logger
+from pynamo_locking._facade import handle_of, logger
 from pynamo_locking.exceptions import ConfigurationError, LockingError, LockLost
 
 if TYPE_CHECKING:
