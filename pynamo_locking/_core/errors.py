@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, ClassVar
+
+from pynamo_locking._core import project
 
 
 class LockingError(Exception):
     """Base class of everything this package raises.
 
-    Its text is made where it is raised. What else a class knows is an attribute of the class, with a default,
-    and is given by name.
+    Its text is made where it is raised, and ends with the address of its entry in the reference if the project has an
+    address. What else a class knows is an attribute of the class, with a default, and is given by name.
 
     Attributes:
         cause: the exception of botocore or PynamoDB behind this one, or None.
     """
 
     cause: Exception | None = None
+    #: The heading of its entry in docs/reference/errors.md; None if that is the name of the class.
+    _entry: ClassVar[str | None] = None
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -23,6 +28,14 @@ class LockingError(Exception):
             if not hasattr(type(self), name):
                 raise TypeError(f"{type(self).__name__} has no attribute {name!r}")
             setattr(self, name, value)
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if not project.FILES:
+            return text
+        page = f"\n{project.FILES}/docs/reference/errors.md#"
+        # A text that quotes another error has the address of that one in it.
+        return re.sub(rf"{re.escape(page)}\w+", "", text) + page + (self._entry or type(self).__name__).lower()
 
     @property
     def cause_response_code(self) -> str | None:

@@ -63,6 +63,8 @@ class PreconditionRequired(LockingError):  # noqa: N818 - the name of the status
 class MalformedPrecondition(PreconditionRequired):
     """The request has an ``If-Match`` that is not a list of entity tags (400)."""
 
+    _entry = PreconditionRequired.__name__
+
 
 class Problem(NamedTuple):
     """An answer in the form of RFC 9457, whose body is sent as ``application/problem+json``."""

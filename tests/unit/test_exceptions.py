@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
-from pynamodb.attributes import ListAttribute, MapAttribute, UnicodeAttribute
+from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import (
     CancellationReason,
     DeleteError,
@@ -22,7 +24,11 @@ from pynamodb.exceptions import (
 from pynamodb.models import Model
 from urllib3.exceptions import ProtocolError
 
+from pynamo_locking import exceptions
+from pynamo_locking._core import project
+from pynamo_locking._items import keys
 from pynamo_locking.batches import BatchResult
+from pynamo_locking.contrib._frameworks import MalformedPrecondition, PreconditionRequired
 from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
@@ -37,6 +43,7 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionConflict,
     also,
+    gave_up,
 )
 from tests.support.models import meta
 from tests.unit.helpers import Account, entry, queue
@@ -77,6 +84,13 @@ CAUSES = {**ANSWERS, **NO_ANSWERS}
 
 class Renamed(Account):
     """A model whose own DoesNotExist was raised."""
+
+
+class Numbered(Model):
+    """A model whose key is a number."""
+
+    Meta = meta("numbered")
+    number = NumberAttribute(hash_key=True)
 
 
 def copies(error):
@@ -289,3 +303,63 @@ def test_a_fact_that_an_error_does_not_know_is_refused() -> None:
     """A misspelt one is found where the error is made."""
     with pytest.raises(TypeError, match="LockLost has no attribute 'tikcet'"):
         LockLost("lost", tikcet=1)
+
+
+# The address of an entry
+
+
+ERRORS = Path(__file__).parents[2] / "docs/reference/errors.md"
+PAGE = "https://example.org/pynamo-locking/blob/HEAD/docs/reference/errors.md"
+
+
+@pytest.fixture
+def with_address(monkeypatch):
+    """The project, when it has an address."""
+    monkeypatch.setattr(project, "FILES", "https://example.org/pynamo-locking/blob/HEAD")
+
+
+@pytest.mark.usefixtures("with_address")
+@pytest.mark.parametrize("name", [*exceptions.__all__, "PreconditionRequired"])
+def test_an_error_ends_with_the_address_of_its_entry(name):
+    """On a line of its own, below a heading that is there; and so does its copy in another process."""
+    kind = getattr(exceptions, name, PreconditionRequired)
+    error = kind("what happened")
+    text, _, address = str(error).partition("\n")
+    page, _, anchor = address.partition("#")
+    assert (text, page) == ("what happened", PAGE)
+    headings = re.findall(r"^### `(\w+)`$", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [heading for heading in headings if heading.lower() == anchor] == [name]
+    assert {str(restored) for restored in copies(error)} == {str(error)}
+    assert error.args == ("what happened",)
+
+
+@pytest.mark.usefixtures("with_address")
+def test_variants_of_an_error_share_its_entry():
+    """Those that are PynamoDB's errors as well, and one that only the web frameworks tell apart."""
+    error = also(StaleVersion, PutError)("what happened")
+    assert str(error) == f"what happened\n{PAGE}#staleversion"
+    assert {str(restored) for restored in copies(error)} == {str(error)}
+    assert error.msg == "what happened"
+    assert str(MalformedPrecondition("no tags")) == f"no tags\n{PAGE}#preconditionrequired"
+
+
+@pytest.mark.usefixtures("with_address")
+def test_a_text_that_quotes_another_error_has_one_address():
+    """At its end: that of the error that is raised."""
+    quoted = LockTimeout("no lock")
+    assert str(Conflict(f"not written: {quoted}. Try again.")) == f"not written: no lock. Try again.\n{PAGE}#conflict"
+    gave_up(quoted, "modify()", 3)
+    assert str(quoted) == f"modify() gave up after attempt 3 of 3: no lock\n{PAGE}#locktimeout"
+
+
+@pytest.mark.usefixtures("with_address")
+def test_a_key_that_cannot_be_is_told_in_one_sentence():
+    """The text of a number that does not fit is part of another."""
+    with pytest.raises(InvalidInput) as caught:
+        keys.key_of(Numbered, 10**400, None)
+    assert re.fullmatch(rf"[^\n]*[^.]\.\n{re.escape(PAGE)}#invalidinput", str(caught.value))
+
+
+def test_without_an_address_the_text_is_as_it_was_raised():
+    """Nobody is led to nowhere."""
+    assert [str(LockLost("lost")), str(also(Conflict, PutError)("no"))] == ["lost", "no"]
