@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import re
 import sys
 from pathlib import Path
@@ -31,12 +32,14 @@ extensions = [
     "sphinx_design",
     "api_links",
     "index_terms",
+    "llms_txt",
 ]
 exclude_patterns = ["_build", "explanation/design-choices.md"]
 
 html_theme = "furo"
 # The one of the theme underlines names in code, as links are.
 pygments_dark_style = "github-dark"
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 html_title = f"{project} {release}"
 html_logo = html_favicon = "_static/logo.svg"
 html_show_copyright = False
@@ -178,24 +181,9 @@ def name_plots(_app: Sphinx, document: nodes.document) -> None:
             image["classes"].append("plot")
 
 
-def write_llms(app: Sphinx, error: Exception | None) -> None:
-    """Write ``llms.txt``: each page of the sidebar with its title, by section."""
-    if error is not None or app.builder.format != "html":
-        return
-    lines = [f"# {project}", "", f"> {importlib.metadata.metadata(project)['Summary']}"]
-    for page in ("index", "internals"):
-        text = Path(app.srcdir, f"{page}.md").read_text(encoding="utf-8")
-        for options, entries in re.findall(r"^```{toctree}\n((?::.*\n)*)\n((?:.+\n)*)```", text, re.MULTILINE):
-            caption = re.search(r":caption: (.*)", options)
-            lines += ["", f"## {caption[1] if caption else app.env.titles[page].astext()}", ""]
-            lines += [f"- [{app.env.titles[each].astext()}]({each}.html)" for each in entries.split()]
-    Path(app.outdir, "llms.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
-
-
 def setup(app: Sphinx) -> None:
     """Connect them; the first before Napoleon, whose priority is 500."""
     app.connect("doctree-read", name_plots)
-    app.connect("build-finished", write_llms)
     app.connect("autodoc-process-docstring", describe_property, priority=400)
     app.connect("autodoc-process-signature", plain_signature)
     app.connect("builder-inited", forget_overloads)

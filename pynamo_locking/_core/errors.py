@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 from pynamo_locking._core import project
 
@@ -20,7 +20,7 @@ class LockingError(Exception):
 
     cause: Exception | None = None
     #: The heading of its entry in docs/reference/errors.md; None if that is the name of the class.
-    _entry: ClassVar[str | None] = None
+    _entry: str | None = None
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
