@@ -586,6 +586,7 @@ def test_a_lock_whose_loop_was_closed(memory):
 
 LATER: Final = """
 import sys
+sys.modules["blinker"] = None  # PynamoDB takes it if it is there, and its older releases import asyncio
 import pynamo_locking
 assert "asyncio" not in sys.modules
 from pynamo_locking.testing import MemoryDynamoDB
