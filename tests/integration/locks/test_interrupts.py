@@ -56,6 +56,9 @@ ROOT: Final = str(Path(pynamo_locking.__file__).parent)
 DATABASE: Final = (str(Path(ROOT) / "testing"), str(Path(ROOT) / "_expressions"))
 #: Python drops what is raised while a finalizer runs, or a generator is collected.
 LET_BE: Final = {"__del__", "<genexpr>"}
+#: It raises what a profile function raises where a generator goes on outside of the generator, past its `finally`; an
+#: interrupt is raised inside.
+IS_PYTHON_3_10: Final = sys.version_info < (3, 11)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +93,8 @@ class Injected:
         code = frame.f_code
         if not _is_ours(code.co_filename):
             return
-        is_place = event == "c_return" or (event == "call" and code.co_name not in self._let_be)
+        goes_on = IS_PYTHON_3_10 and frame.f_lasti >= 0
+        is_place = event == "c_return" or (event == "call" and code.co_name not in self._let_be and not goes_on)
         is_answer = event == "return" and code is self._dispatch
         if is_place or is_answer:
             self._left -= 1
