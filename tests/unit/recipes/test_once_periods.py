@@ -30,7 +30,7 @@ LENGTHS = [1, 900, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86
 
 
 def ms(text: str) -> int:
-    return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)  # Python 3.10 reads no Z
+    return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def begin(text: str, period: Any, zone: str | None = None) -> str:
