@@ -95,6 +95,17 @@ class TestTime:
         assert time.time is real
         assert time.time() >= before
 
+    def test_the_test_itself_may_sleep(self) -> None:
+        seen: list[SimulatedProcess] = []
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            time.sleep(100)
+            seen.append(world.process(time.monotonic))
+
+        test()
+        assert seen[0].result == 100
+
     def test_asyncio_sleeps_in_the_time_of_the_run(self) -> None:
         async def code() -> float:
             before = time.monotonic()
@@ -215,6 +226,10 @@ class TestRequirements:
         assert "→ 100" not in str(found.value)
 
     def test_looking_takes_no_time_and_changes_no_run(self) -> None:
+        def slow_look() -> None:
+            assert _read() >= 0
+            time.sleep(10)
+
         def ends(*, looks: bool) -> list[Any]:
             seen: list[SimulatedProcess] = []
 
@@ -223,21 +238,25 @@ class TestRequirements:
                 _accounts()
                 seen.append(world.process(lambda: (_read(), time.time(), PlainAccount("a-1").save(), time.time())))
                 if looks:
-                    world.always(lambda: _read() >= 0)
+                    world.always(slow_look)
 
             test()
             return [(each.result, type(each.error), each.is_killed) for each in seen]
 
         assert ends(looks=True) == ends(looks=False)
 
-    def test_late_requests_are_looked_at_too(self) -> None:
-        @simulate(runs=300)
+    def test_late_requests_arrive_before_the_end(self) -> None:
+        def code() -> None:
+            for balance in (1, 2):
+                PlainAccount("a-1", balance=balance).save()
+
+        @simulate(runs=1_000)
         def test(world: World) -> None:
             _accounts()
-            world.process(lambda: PlainAccount("a-1", balance=-1).save())
-            world.finally_(lambda: _read() == 100)
+            process = world.process(code)
+            world.finally_(lambda: not process.has_returned or _read() == 2)
 
-        with pytest.raises(Found):
+        with pytest.raises(Found, match=r"the late request of process 1, .* arrived \(balance 2 → 1\)"):
             test()
 
 
