@@ -400,7 +400,7 @@ def also(kind: type[_Error], pynamodb_error: type[Exception]) -> type[_Error]:
     key = (kind, pynamodb_error)
     if key not in _combined:
         namespace = {"__module__": __name__, "__doc__": kind.__doc__, "__reduce__": _reduce}
-        _combined[key] = type(kind.__name__, key, namespace)
+        _combined.setdefault(key, type(kind.__name__, key, namespace))  # another thread may have been faster
     return _combined[key]
 
 

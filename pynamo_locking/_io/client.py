@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pynamo_locking._io.stored_rows import Image
 
 
-_lock_connections: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
+#: All connections, each with its twins by their timeouts.
+_twins: weakref.WeakKeyDictionary[Connection, dict[float, Connection]] = weakref.WeakKeyDictionary()
 _mutex = runtime.current.mutex()
 
 #: Stands for the timeout of the twin that keeps the model's own.
@@ -69,7 +70,8 @@ def client_of(connection: Connection) -> Any:
 
 def _twin(connection: Connection, timeout: float) -> Connection:
     with _mutex:
-        twins = _lock_connections.setdefault(connection, {})
+        note(connection)
+        twins = _twins.setdefault(connection, {})
         if timeout not in twins:
             seconds = None if timeout == _ONCE else timeout
             twins[timeout] = copy_without_retries(connection, seconds, _POOL_SIZE)
@@ -79,16 +81,13 @@ def _twin(connection: Connection, timeout: float) -> Connection:
 # A connection that was used before a fork shares its sockets with the parent and all of its children, so a process
 # could read another's answers. PynamoDB has no hook for new connections, so its constructor is wrapped. That also finds
 # the connections that an application makes and gives to PynamoDB's own classes.
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
 _make = Connection.__init__
 
 
 @functools.wraps(_make)
 def _make_and_note(self: Connection, *args: Any, **kwargs: Any) -> None:
     _make(self, *args, **kwargs)
-    _connections.add(self)
+    _twins.setdefault(self, {})
 
 
 Connection.__init__ = _make_and_note  # type: ignore[method-assign]
@@ -97,8 +96,8 @@ Connection.__init__ = _make_and_note  # type: ignore[method-assign]
 def note(connection: object) -> None:
     """Note a connection from an application, if it is one: it may be older than the import of this package."""
     with _mutex:
-        if isinstance(connection, Connection) and connection not in _connections:
-            _connections.add(connection)
+        if isinstance(connection, Connection) and connection not in _twins:
+            _twins[connection] = {}
             if runtime.forks:
                 _begin_again(connection)
 
@@ -109,7 +108,7 @@ def _begin_again(connection: Connection) -> None:
     # Credentials that botocore fetches have a mutex and sockets as well.
     if isinstance(getattr(getattr(local, "session", None), "_credentials", None), RefreshableCredentials):
         local = type(local)()
-    for each in (connection, *_lock_connections.get(connection, {}).values()):
+    for each in (connection, *_twins.get(connection, {}).values()):
         forget_client(each, local)
 
 
@@ -117,7 +116,7 @@ def _forget_after_fork() -> None:
     """Stop using the parent's mutex and sockets in a child process, even in locks made before the fork."""
     global _mutex  # noqa: PLW0603 - the parent may have held it at the moment of the fork
     _mutex = runtime.current.mutex()
-    for connection in [*_connections, *_lock_connections]:
+    for connection in runtime.living(_twins):
         _begin_again(connection)
 
 
@@ -126,8 +125,8 @@ def _close_after_restore() -> None:
 
     The clients stay: a snapshot is taken to spare a process the making of them.
     """
-    for connection in [*_connections, *_lock_connections]:
-        for each in (connection, *_lock_connections.get(connection, {}).values()):
+    for connection in runtime.living(_twins):  # the threads of the snapshot go on
+        for each in (connection, *_twins.get(connection, {}).values()):
             if client := getattr(each, "_client", None):  # a test's substitute may have none
                 client.close()
 
@@ -231,9 +230,10 @@ def _watch(client: Any) -> None:
     """Hear of every attempt of a client, and read its items. A test's substitute may make no attempt."""
     meta = getattr(client, "meta", None)
     if meta is not None and client not in _watched:
-        meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
-        meta.events.register("before-parse.dynamodb", responses.take_items, unique_id="pynamo-locking-items")
-        _watched.add(client)
+        with _mutex:  # botocore would register it for each of two threads
+            meta.events.register("needs-retry.dynamodb", _note_attempt, unique_id="pynamo-locking")
+            meta.events.register("before-parse.dynamodb", responses.take_items, unique_id="pynamo-locking-items")
+            _watched.add(client)
 
 
 def _note_attempt(

@@ -165,7 +165,6 @@ class Scope:
         began_s: when, by the monotonic clock.
         requests: how many requests of locks were sent.
         polls: how many of them were reads.
-        units: what all requests consumed, None if DynamoDB did not say.
         is_waiting: whether `Waiting` was emitted.
         kept: the events that wait for its end.
     """
@@ -174,7 +173,7 @@ class Scope:
         self.began_s = runtime.current.monotonic()
         self.requests = 0
         self.polls = 0
-        self.units: float | None = None
+        self._consumed: list[float] = []  # the threads of one commit append to it, each in a single step
         self.is_waiting = False
         self.kept: list[Event] = []
         self._thread = runtime.current.party()[0] if keeps else None
@@ -196,10 +195,15 @@ class Scope:
         for event in self.kept:
             emit(event)
 
+    @property
+    def units(self) -> float | None:
+        """What all requests consumed, None if DynamoDB did not say."""
+        return sum(self._consumed) if self._consumed else None
+
     def consume(self, units: float | None) -> None:
         """Count what a request, or a piece of work inside of this one, has consumed."""
         if units is not None:
-            self.units = (self.units or 0.0) + units
+            self._consumed.append(units)
 
     def keeper_here(self) -> Scope | None:
         """Return the outermost scope around that keeps events.

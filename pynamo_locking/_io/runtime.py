@@ -18,13 +18,14 @@ import threading
 import time
 import weakref
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynamo_locking._core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_T = TypeVar("_T")
 
 #: What the whole package logs to.
 logger: logging.Logger = logging.getLogger("pynamo_locking")
@@ -219,6 +220,11 @@ def _begin_process() -> None:
 
 def pid() -> int:
     return os.getpid()
+
+
+def living(things: weakref.WeakKeyDictionary[_T, Any]) -> list[_T]:
+    """Return the keys as they are now. To iterate over them fails if another thread adds one."""
+    return [thing for reference in things.keyrefs() if (thing := reference()) is not None]
 
 
 def after_fork(callback: Callable[[], None], *, restored: Callable[[], None] | None = None) -> None:

@@ -182,7 +182,7 @@ class HeldEntry:
         self.heartbeats = heartbeats  # sent
         self.last_write = entry.writes  # made ready
         self._make_mutexes()
-        all_held.add(self)
+        all_held[self] = None
 
     def _make_mutexes(self) -> None:
         self._mutex = runtime.current.mutex()
@@ -487,17 +487,17 @@ def _call_back(on_lost: Callable[[str], object], reason: str) -> None:
 
 
 #: Our entries in all queues.
-all_held: weakref.WeakSet[HeldEntry] = weakref.WeakSet()
+all_held: weakref.WeakKeyDictionary[HeldEntry, None] = weakref.WeakKeyDictionary()
 
 
 def _leave_all_to_parent() -> None:
-    for held in tuple(all_held):
+    for held in runtime.living(all_held):
         held.leave_to_parent()
 
 
 def _lose_all() -> None:
     """In a restored process: others may have been restored from the same snapshot, and have the same entries."""
-    for held in tuple(all_held):
+    for held in runtime.living(all_held):
         held.lose("restored")
 
 
@@ -506,7 +506,7 @@ def _leave_at_exit() -> None:
     thread = runtime.current.party()[:2]
     mine = [
         held
-        for held in tuple(all_held)
+        for held in runtime.living(all_held)
         if held.party[:2] == thread and held.possession.may_stand and not held.possession.is_over
     ]
     for held in mine:

@@ -259,7 +259,7 @@ def break_entry(row: LockRow, ticket: int) -> bool:
 def _let_callers_go_on(broken: tuple[QueueEntry, ...]) -> None:
     """Let the callers of this process behind a broken lock enter the queue again, before its heartbeat learns of it."""
     ids = {entry.id for entry in broken}
-    for each in tuple(held_lock.all_held):
+    for each in runtime.living(held_lock.all_held):
         if each.entry.id in ids:
             local_queue.let_next_lead(each.caller)
 

@@ -113,7 +113,7 @@ class _Telemetry:
         meter.create_observable_gauge(
             f"{NAME}.lock.held", [self._count_held], unit="{lock}", description="Locks that are held by this process."
         )
-        _all.add(self)
+        _all[self] = None
 
     def hear(self, event: Event) -> None:
         """Note an event. Called in its own thread, and so in the context of its span."""
@@ -223,8 +223,8 @@ class _Telemetry:
     def _count_held(self, _: CallbackOptions) -> Iterable[metrics.Observation]:
         """Count for all installations with this provider: the SDK asks only the first one that has made the gauge."""
         holds: dict[str, _Hold] = {}
-        for telemetry in tuple(_all):
-            if telemetry._meters is self._meters:
+        for telemetry in [each() for each in _all.keyrefs()]:  # another thread may install one more
+            if telemetry is not None and telemetry._meters is self._meters:
                 holds |= telemetry._holds
         held = collections.Counter(tuple(hold.place.items()) for hold in holds.values())
         return [metrics.Observation(count, dict(place)) for place, count in sorted(held.items())]
@@ -272,4 +272,4 @@ def _note(event: Event, attributes: dict[str, Any]) -> None:
     trace.get_current_span().add_event(type(event).__name__, attributes, event.time_ms * _NS_PER_MS)
 
 
-_all: weakref.WeakSet[_Telemetry] = weakref.WeakSet()
+_all: weakref.WeakKeyDictionary[_Telemetry, None] = weakref.WeakKeyDictionary()

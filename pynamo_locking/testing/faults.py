@@ -327,7 +327,7 @@ def lose_lock(lock: Lock[Any] | type[Model], hash_key: Any = None, range_key: An
     for entry in holders:
         _elsewhere(partial(inspection.break_entry, row, entry.ticket))
     lost = {entry.id for entry in holders}
-    for each in tuple(held_lock.all_held):
+    for each in runtime.living(held_lock.all_held):
         if each.entry.id in lost:
             with suppress(LockLost):
                 _elsewhere(each.renew)

@@ -169,7 +169,7 @@ class MemoryDynamoDB:
                 "a MemoryDynamoDB is in use already: PynamoDB's connections can go to one only. Leave its `with` "
                 "block first, or use the one that is open."
             )
-        self._patch.callback(_end_locks, WeakSet(held_lock.all_held))
+        self._patch.callback(_end_locks, WeakSet(runtime.living(held_lock.all_held)))
         connection: Any = Connection
         self._patch.callback(setattr, connection, "client", connection.client)
         connection.client = property(self.client_for)
@@ -228,7 +228,7 @@ class MemoryDynamoDB:
 
 def _end_locks(before: WeakSet[held_lock.HeldEntry]) -> None:
     """End the locks that have been acquired since."""
-    held = [each for each in tuple(held_lock.all_held) if each not in before and not each.possession.is_over]
+    held = [each for each in runtime.living(held_lock.all_held) if each not in before and not each.possession.is_over]
     renewed = sorted({each.row.label for each in held if each.has_heartbeat and each.possession.is_held})
     for each in held:
         each.end(is_confirmed=False)

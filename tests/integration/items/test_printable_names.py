@@ -46,7 +46,7 @@ def test_the_log_has_names_on_one_line(memory, caplog):
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
         dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
-        held_lock.all_held.discard(dead._handle.entry)
+        del held_lock.all_held[dead._handle.entry]
         with held_elsewhere(Locks.locked(EVIL, wait=1000)):
             pass
         lock = Locks.locked(EVIL)

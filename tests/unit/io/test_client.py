@@ -49,7 +49,7 @@ def used():
 
 def older(connection):
     """The same connection, as if it had been made before this package was imported."""
-    client_module._connections.discard(connection)
+    client_module._twins.pop(connection, None)
     return connection
 
 
