@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import lru_cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 from weakref import WeakSet
@@ -27,10 +27,12 @@ from pynamo_locking.testing.clock import view_here
 # The interface to botocore and PynamoDB.
 
 
-@lru_cache(maxsize=64)
+_error_classes: dict[str, type[ClientError]] = {}
+
+
 def error_class(code: str) -> type[ClientError]:
     """Return the class of the errors with this code, as ``client.exceptions`` has it."""
-    return type(code, (ClientError,), {})
+    return _error_classes.get(code) or _error_classes.setdefault(code, type(code, (ClientError,), {}))
 
 
 def client_error(operation: str, code: str, message: str, details: dict[str, Any]) -> ClientError:

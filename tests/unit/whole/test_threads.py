@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ClientError
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -23,6 +24,7 @@ from pynamo_locking._io import client, event_stream
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import Conflict, LockingError, also
 from pynamo_locking.telemetry import opentelemetry
+from pynamo_locking.testing import memory
 from tests.support.parties import in_parallel, in_thread
 from tests.unit.helpers import own_entry
 
@@ -93,6 +95,20 @@ def test_two_threads_make_one_class_of_errors() -> None:
 
     assert also(Refusal, PutError) is made[1]
     assert issubclass(made[1], LockingError)
+
+
+def test_two_threads_make_one_class_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a client in memory: what one thread raises is caught as the class that another has asked for."""
+    made: list[Any] = []
+
+    def come(*_: object) -> None:
+        if not made:
+            made.append(None)
+            made.append(in_thread(lambda: memory.error_class("OfTwoThreads")))
+
+    monkeypatch.setattr(ClientError, "__init_subclass__", come, raising=False)
+
+    assert memory.error_class("OfTwoThreads") is made[1]
 
 
 def test_a_client_is_watched_once() -> None:
