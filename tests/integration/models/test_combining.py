@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,7 +115,8 @@ def together(
             until_in_line(model, i + 2)
         raise LookupError
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(changes))]
+    # Callers of their own, also where a thread inherits the context that starts it.
+    threads = [threading.Thread(target=Context().run, args=(run, i)) for i in range(len(changes))]
     with pytest.raises(LookupError):
         model.modify("a", gate, combine=True, create=True)
     for thread in threads:
