@@ -6,6 +6,7 @@ import uuid
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from botocore.exceptions import ClientError
 from pynamodb.attributes import BooleanAttribute, NumberAttribute, UnicodeAttribute
 from pynamodb.exceptions import PutError
 from pynamodb.models import Model
@@ -137,7 +138,8 @@ def register_if_new(email: str, name: str) -> str | None:
     try:
         User(email, name=name).save(User.email.does_not_exist())
     except PutError as error:
-        if error.cause_response_code == "ConditionalCheckFailedException":
+        # PynamoDB's own `cause_response_code` fails where there was no response.
+        if isinstance(error.cause, ClientError) and error.cause_response_code == "ConditionalCheckFailedException":
             return None
         raise
     return name
