@@ -94,7 +94,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tree = made / "tree"
     tree.mkdir()
     shutil.copytree(ROOT / "pynamo_locking", tree / "pynamo_locking", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "_pynamo_locking_pytestplugin.py"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "_pynamo_locking_pytestplugin.py"):
         shutil.copy(ROOT / name, tree)
     return {"earlier": earlier, "working tree": install(tree, made / "now")}
 
