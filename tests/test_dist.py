@@ -1,0 +1,109 @@
+"""The distributions: what their metadata says of the project's address, and when they may go to an index."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import hatchling.build
+import pytest
+from packaging.metadata import RawMetadata, parse_email
+
+from pynamo_locking._core import project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT: Final = Path(__file__).parents[1]
+ADDRESS: Final = "https://example.com/somebody/pynamo-locking"
+UNDECIDED: Final = 'ADDRESS: Final = ""'
+VERSION: Final = importlib.metadata.version("pynamo-locking")
+SOURCE: Final = Path("pynamo_locking", "_core", "project.py")
+TREE: Final = ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "hatch_build.py", "pyproject.toml", SOURCE]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """What the metadata is made of, at no address."""
+    for name in TREE:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    change(tmp_path / SOURCE, f'ADDRESS: Final = "{project.ADDRESS}"', UNDECIDED)
+    return tmp_path
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.fixture
+def metadata(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RawMetadata]:
+    """Make it, as pip does before it installs."""
+
+    def make() -> RawMetadata:
+        monkeypatch.chdir(tree)
+        made = tree / hatchling.build.prepare_metadata_for_build_wheel(str(tree)) / "METADATA"
+        raw, unknown = parse_email(made.read_bytes())
+        assert unknown == {}
+        return raw
+
+    return make
+
+
+def test_without_an_address_nothing_is_linked(metadata: Callable[[], RawMetadata]) -> None:
+    """Rather than to somewhere else: no addresses, and a README whose links to files are their words."""
+    made = metadata()
+    assert made.get("project_urls", {}) == {}
+    assert "](docs/" not in made["description"]
+    assert "](CONTRIBUTING" not in made["description"]
+    assert "| At most four processes at a time. | semaphore: `permits=4` |" in made["description"]
+    assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in made["description"]
+
+
+def test_all_addresses_are_made_from_one(tree: Path, metadata: Callable[[], RawMetadata]) -> None:
+    """Those of an index, and of README's links and pictures: the files of this release."""
+    change(tree / SOURCE, UNDECIDED, f'ADDRESS: Final = "{ADDRESS}"')
+    made = metadata()
+    assert made["project_urls"] == {
+        "Source": ADDRESS,
+        "Documentation": f"{ADDRESS}/blob/HEAD/docs/index.md",
+        "Changelog": f"{ADDRESS}/blob/HEAD/CHANGELOG.md",
+        "Issues": f"{ADDRESS}/issues",
+    }
+    version, text = made["version"], made["description"]
+    assert f"[semaphore]({ADDRESS}/blob/v{version}/docs/how-to/share-a-lock.md#limit-the-number-of-holders)" in text
+    assert f"with locks, none]({ADDRESS}/raw/v{version}/docs/pictures/demo.svg)" in text
+    assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in text
+
+
+def make_dist(tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run it where nothing can be built: there is no Python."""
+    command = ["make", "dist", "UPLOAD=1", "PYTHON=no-python"]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
+    """One after the other: the address, what README says of installing it, the date of the release."""
+    (tree / "README.md").write_text("The package is not on PyPI yet.")
+    (tree / "CHANGELOG.md").write_text("## First release (unreleased)\n")
+    done = make_dist(tree)
+    assert done.returncode != 0
+    assert "Not for upload: the project has no address yet. Set ADDRESS in " in done.stderr
+
+    change(tree / SOURCE, UNDECIDED, f'ADDRESS: Final = "{ADDRESS}"')
+    assert "Not for upload: README.md says that there is no release." in make_dist(tree).stderr
+
+    (tree / "README.md").write_text("Install it.")
+    change(tree / "pyproject.toml", f'version = "{VERSION}"', 'version = "7.8.9"')
+    assert "Not for upload: CHANGELOG.md has no section of 7.8.9 with its date." in make_dist(tree).stderr
+
+    (tree / "CHANGELOG.md").write_text("## 7.8.9 (2026-12-24)\n")
+    done = make_dist(tree)
+    assert "no-python" in done.stderr, "the build begins"
+    assert "Not for upload" not in done.stderr
