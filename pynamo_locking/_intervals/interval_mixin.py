@@ -349,7 +349,7 @@ class IntervalMixin(VersionedMixin):
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"intervals"})
 
     #: The `Intervals` of the model, which store, move and find rows.
-    intervals = _IntervalsOf()
+    intervals: _IntervalsOf = _IntervalsOf()
 
     @override
     @classmethod

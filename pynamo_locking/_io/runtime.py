@@ -98,11 +98,11 @@ class Runtime:
         has_real_time: whether its seconds are those of event loops.
     """
 
-    has_wakeups = sys.platform != "win32"
+    has_wakeups: bool = sys.platform != "win32"
     has_real_time = True
 
     def __init__(self) -> None:
-        self.monotonic = _monotonic_source()
+        self.monotonic: Callable[[], float] = _monotonic_source()
 
     def time_us(self) -> int:
         """Return wall clock time in µs since the epoch. Only ever a hint."""

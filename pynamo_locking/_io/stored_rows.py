@@ -75,8 +75,8 @@ class Stored(Value):
     """A value that is in DynamoDB's form already."""
 
     def __init__(self, stored: Mapping[str, Any]) -> None:
-        self.attr_type = next(iter(stored))
-        self.values = (stored,)
+        self.attr_type: str = next(iter(stored))
+        self.values: tuple[Mapping[str, Any]] = (stored,)
 
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:

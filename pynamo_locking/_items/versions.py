@@ -49,10 +49,10 @@ class Shape:
     def __init__(self, model: type[Model]) -> None:
         name, attributes = version_name_of(model), model.get_attributes()
         self.attribute: Attribute[Any] | None = None if name is None else attributes[name]
-        self.write_id_name = _find_name(model, self.attribute)
+        self.write_id_name: str | None = _find_name(model, self.attribute)
         required = {each.attr_name for each in attributes.values() if not each.null or each is self.attribute}
         self.lasting: frozenset[Any] = frozenset({*required, self.write_id_name})
-        self.unique = unique_values.unique_of(model)
+        self.unique: unique_values.Unique | None = unique_values.unique_of(model)
         has_format = getattr(model, "_has_format", False)
         if has_format and FORMAT_NAME in {each.attr_name for each in attributes.values()}:
             raise ConfigurationError(f"{model.__name__} keeps the format of its rows in {FORMAT_NAME!r}: rename yours.")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pynamo_locking._core.lock_modes import LockMode
     from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord
     from pynamo_locking._io.lock_record import LockRow
+    from pynamo_locking._io.runtime import Event
     from pynamo_locking._io.stored_rows import Image
     from pynamo_locking._locks.local_queue import LocalWaiter
     from pynamo_locking._locks.options import LockTarget, M
@@ -64,7 +65,7 @@ class SharedInstances:
 
     def __init__(self) -> None:
         self._given: list[Any] = []
-        self.writes = 0
+        self.writes: int = 0
         self.edits = 0
 
     @property
@@ -152,9 +153,9 @@ class HeldEntry:
 
     held_since_s: float | None = None  # known if there is a subscriber to events
     has_heartbeat = False
-    is_detached = False
+    is_detached: bool = False
     stays = False  # an interrupt, or the end of its caller, leaves the entry in the queue
-    ends_at = math.inf  # the end of `max_hold`, on our monotonic clock
+    ends_at: float = math.inf  # the end of `max_hold`, on our monotonic clock
     needs_progress = False  # the heartbeat waits for a sign of the work
     # The caller that leads those who wait in this process, if callers may wait behind this entry.
     caller: LocalWaiter | None = None
@@ -165,22 +166,24 @@ class HeldEntry:
         self, row: LockRow, entry: QueueEntry, started: float, heartbeats: int, since: int, image: Image
     ) -> None:
         self.row = row
-        self.entry = entry
+        self.entry: QueueEntry = entry
         self.image: Image | None = image
-        self.possession = EntryOwnership(entry.id, entry.ticket, since, is_attached=bool(entry.token_id))
-        self.copies = SharedInstances()
-        self.party = runtime.current.party()
-        self.pid = runtime.pid()
-        self.depth = 1
-        self.may_be_alone = False  # a downgrade was sent, and got no response
+        self.possession: EntryOwnership = EntryOwnership(
+            entry.id, entry.ticket, since, is_attached=bool(entry.token_id)
+        )
+        self.copies: SharedInstances = SharedInstances()
+        self.party: tuple[object, ...] = runtime.current.party()
+        self.pid: int = runtime.pid()
+        self.depth: int = 1
+        self.may_be_alone: bool = False  # a downgrade was sent, and got no response
         self.is_item_deleted = False  # under the lock, which is in another row
-        self.lost = runtime.current.event()
+        self.lost: Event = runtime.current.event()
         self.on_lost: list[Callable[[str], object]] = []
-        self.outage = RenewalOutage()
-        self.deadline = started + entry.lease
+        self.outage: RenewalOutage = RenewalOutage()
+        self.deadline: float = started + entry.lease
         self.progressed_at = started  # the last sign of the work: that it has begun
-        self.heartbeats = heartbeats  # sent
-        self.last_write = entry.writes  # made ready
+        self.heartbeats: int = heartbeats  # sent
+        self.last_write: int = entry.writes  # made ready
         self._make_mutexes()
         all_held[self] = None
 

@@ -91,7 +91,7 @@ class LocalWaiter:
         self.has_left = False
         self.started: float | None = None
         self.image: Image | None = None
-        self.acts_until = 0.0
+        self.acts_until: float = 0.0
         self.heartbeats = 0
         self.has_come = False
         self.silent: dict[str, HeartbeatObservation] = {}

@@ -54,7 +54,7 @@ class LeaderTerm:
     """
 
     def __init__(self, lock: Lock[Any], tell: Callable[[], None]) -> None:
-        self.ticket = lock.ticket
+        self.ticket: int = lock.ticket
         self.ended: Event = runtime.current.event()
         self.reason = ""
         self._lock = lock

@@ -69,7 +69,7 @@ class NamedLock(OwnTable, LockableModel):
     _reserved_names: ClassVar[frozenset[str]] = frozenset({"lead", "once", "prune", "aprune"})
 
     name: UnicodeAttribute = UnicodeAttribute(hash_key=True)
-    lock = LockAttribute()
+    lock: LockAttribute = LockAttribute()
     expires: TTLAttribute = TTLAttribute(null=True, attr_name="expires_s")
 
     @classmethod

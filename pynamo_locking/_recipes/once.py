@@ -209,7 +209,7 @@ class Once(Generic[M]):
     """The context manager of `NamedLock.once`, for ``with`` and for ``async with``; also a decorator."""
 
     def __init__(self, make_lock: Callable[[], Lock[M]], period: Period) -> None:
-        self.lock = make_lock()
+        self.lock: Lock[M] = make_lock()
         self._handle = handle_of(self.lock)
         self._period = period
         self._make_lock = make_lock

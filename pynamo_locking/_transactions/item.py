@@ -171,9 +171,9 @@ class TransactionItem:
         reader: IsolatedReader,
         token: str,
     ) -> None:
-        self.item = item
+        self.item: GuardedMixin = item
         self.key = key
-        self.identity = ItemKey.of(self.table, key)
+        self.identity: ItemKey = ItemKey.of(self.table, key)
         self.base = base
         self.before: Known = versions.known_state(item)
         self._forget_change()
@@ -197,7 +197,8 @@ class TransactionItem:
         self.write: Write | None = None
         self.writer: Writer | None = None
         self.condition: Condition | None = None
-        self.is_checked = self.has_values = False
+        self.is_checked: bool = False
+        self.has_values: bool = False
         self.pending: Sequence[Action] = ()
 
     @property

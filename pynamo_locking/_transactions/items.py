@@ -200,7 +200,7 @@ class TransactionItems:
     _claiming: list[TransactionItem] = field(default_factory=list, init=False)  # the rows of unique values
 
     def __post_init__(self) -> None:
-        self.participation = Participation(self)
+        self.participation: Participation = Participation(self)
 
     def read_all(
         self, model: type[GuardedMixin], values: Sequence[tuple[Any, Any]], locking: Locking | None = None

@@ -81,8 +81,12 @@ class Check:
     """The check of a held entry by write `number`, and the write's effect on the entry."""
 
     def __init__(self, own: HeldEntry, number: int, kind: EntryEffect = EntryEffect.KEEP) -> None:
-        self.own, self.number, self.kind = own, number, kind
-        self.after = local_queue.handover_to_next(own.caller, own.entry) if kind is EntryEffect.FINISH else None
+        self.own: HeldEntry = own
+        self.number: int = number
+        self.kind: EntryEffect = kind
+        self.after: local_queue.Handover | None = None
+        if kind is EntryEffect.FINISH:
+            self.after = local_queue.handover_to_next(own.caller, own.entry)
 
     def judge(self, image: Image | None, *, in_doubt: bool) -> Outcome:
         """Tell what became of the write, and note a loss of the lock."""
@@ -118,7 +122,7 @@ class RowWrite:
         is_dropped: whether the work continues without it.
     """
 
-    is_dropped = False
+    is_dropped: bool = False
     _may_evict = _may_delete_expired = True
 
     def __init__(
@@ -131,13 +135,15 @@ class RowWrite:
         *,
         second: int | None = None,
     ) -> None:
-        self.lock, self.write, self.check, self._second = lock, write, check, second
+        self.lock: LockRow | None = lock
+        self.write: Write | None = write
+        self.check, self._second = check, second
         if check is not None:
             filled = check.clause()
         elif lock is not None and filled is None:
             filled = fencing.lock_is_free(lock)
         self._filled = filled
-        self.request = request or self.made()
+        self.request: dict[str, Any] = request or self.made()
 
     def made(self) -> dict[str, Any]:
         """Make the request again."""
@@ -358,10 +364,12 @@ class Work:
     """
 
     kind: type[PynamoDBException] = TransactWriteError
-    policy = RetryPolicy()
+    policy: RetryPolicy = RetryPolicy()
     told = ""
     is_transaction = True
     item: RowWrite | None = None
+    actions: Sequence[RowWrite]
+    all: list[RowWrite]
 
     def __init__(
         self,
@@ -373,7 +381,10 @@ class Work:
         options: dict[str, Any] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        self.connection, self.token, self.is_named, self.options = connection, token, is_named, options or {}
+        self.connection: Connection = connection
+        self.token: str = token
+        self.is_named: bool = is_named
+        self.options: dict[str, Any] = options or {}
         self._resolver = resolver
         self.explained: dict[int, Exception] = {}
         self.unchanged: Sequence[RowWrite] = ()

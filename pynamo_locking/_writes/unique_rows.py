@@ -119,6 +119,12 @@ class UniqueRows:
         claimed: the values that it takes, or keeps with another time of expiry.
     """
 
+    table: type[Any]
+    old: Mapping[str, Any]
+    released: dict[str, unique_values.Value]
+    claimed: dict[str, unique_values.Value]
+    holder: Holder
+
     def __init__(
         self,
         item: Model,
@@ -126,7 +132,9 @@ class UniqueRows:
         change: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         old: Mapping[str, Any] | None = None,
     ) -> None:
-        self.item, self.kind, self._change = item, kind, change
+        self.item: Model = item
+        self.kind: type[PynamoDBException] = kind
+        self._change = change
         declared = unique_values.unique_of(type(item))
         assert declared is not None  # noqa: S101 - asked for only then
         self.table, self._expires, self._watched = declared.table, declared.expires, declared.watched

@@ -164,7 +164,9 @@ class Operation(Enum):
     INTENT = "UpdateItem", TransactWriteError, "mark"  # of a transaction of many items
 
     def __init__(self, request: str, error: type[PynamoDBException], verb: str) -> None:
-        self.request, self.error, self.verb = request, error, verb
+        self.request: str = request
+        self.error: type[PynamoDBException] = error
+        self.verb: str = verb
 
 
 SAVE: Final = Operation.SAVE

@@ -77,10 +77,13 @@ class Writer:
         row: LockRow | None = None,
         foreign_checks: Sequence[ForeignLockCheck] = (),
     ) -> None:
-        self.item, self.lock, self.row = item, lock, row
-        self.held_entries, self.foreign_checks = held_entries, foreign_checks
-        self.own = next(iter(held_entries), None)
-        self.surviving = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
+        self.item: Model = item
+        self.lock: Attribute[Any] | None = lock
+        self.row: LockRow | None = row
+        self.held_entries: Sequence[HeldEntry] = held_entries
+        self.foreign_checks: Sequence[ForeignLockCheck] = foreign_checks
+        self.own: HeldEntry | None = next(iter(held_entries), None)
+        self.surviving: tuple[str, ...] = () if row is None else (row.attribute, row.ttl_attribute or row.attribute)
 
     @property
     def is_embedded(self) -> bool:

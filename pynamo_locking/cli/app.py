@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,14 +16,14 @@ from pynamo_locking.cli.session import Session  # noqa: TC001 - typer reads the 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-app = Commands(
+app: Final = Commands(
     "First come, first served locks and transactions for DynamoDB: see who holds what, mend what is stuck, "
     "and run programs under a lock.",
     settings={},
 )
 app.registered_commands += run_command.app.registered_commands  # the first one in the help
-for module in (tables, locks, transactions, calls, unique):
-    app.add_typer(module.app)
+for _module in (tables, locks, transactions, calls, unique):
+    app.add_typer(_module.app)
 
 
 def _show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it so

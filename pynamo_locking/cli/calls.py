@@ -34,7 +34,7 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _COLUMNS: Final = ("call", "", "for", "owner", "lease ends", "waiting")
 
-app = Commands("Idempotent calls that are in progress, or whose process has died.", name="calls", settings=CALLS)
+app: Final = Commands("Idempotent calls that are in progress, or whose process has died.", name="calls", settings=CALLS)
 
 
 @app.add("list --table calls", "list --table shop.models:Calls --json")

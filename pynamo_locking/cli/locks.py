@@ -131,7 +131,7 @@ _LOCK: Final = "lock"
 _COLUMNS: Final = ("lock", "", "for", "ticket", "owner", "mode", "renewed", "lease", "lease ends", "last success")
 _STYLES: Final = {"holds": "green", "waits": "yellow"}
 
-app = Commands("Who holds which lock, and who waits.", name="locks", settings=LOCKS)
+app: Final = Commands("Who holds which lock, and who waits.", name="locks", settings=LOCKS)
 
 
 @app.add("list --table locks", "list --model shop.models:Order --json")

@@ -55,7 +55,7 @@ class Turn:
     """
 
     def __init__(self, locks: type[NamedLock], name: str, terms: dict[str, Any], period: dict[str, Any] | None) -> None:
-        self.news = threading.Event()
+        self.news: threading.Event = threading.Event()
         self.run: OnceRun[Any] | None = None
         terms = {**terms, "on_lost": lambda _: self.news.set()}
         if period is None and terms.get("wait") is None:
@@ -291,7 +291,7 @@ class Signals(Handlers):
         self._child: Child | None = None
         self._kept: list[int] = []
         self._raise = True
-        self.has_stopped = False
+        self.has_stopped: bool = False
 
     def __enter__(self) -> Self:
         for number in FORWARDED:
@@ -369,7 +369,7 @@ _BusyExit = Annotated[int, typer.Option(metavar="NUMBER", help=_BUSY, min=0, max
 _Quiet = Annotated[bool, typer.Option("--quiet", help="Do not say why the program was not started, or does not count.")]
 _Owner = Annotated[str | None, typer.Option(metavar="TEXT", help="Label for people, of at most 256 bytes.")]
 
-app = Commands("", settings=LOCKS)
+app: Final = Commands("", settings=LOCKS)
 
 
 @app.add(

@@ -327,7 +327,7 @@ _HELP: Final = "Models of your application; also the tables that they name."
 _Models = Annotated[list[str] | None, typer.Argument(metavar="[MODULE:MODEL]...", help=_HELP)]
 
 
-app = Commands("The tables of locks, of transactions, and of your models.", name="tables", settings=BOTH)
+app: Final = Commands("The tables of locks, of transactions, and of your models.", name="tables", settings=BOTH)
 
 
 @app.add(

@@ -39,7 +39,7 @@ _OlderThan = Annotated[float, typer.Option("--older-than", metavar="SECONDS", he
 
 _COLUMNS: Final = ("id", "state", "owner", "items", "began", "renewed", "lease ends", "aborted because")
 
-app = Commands(
+app: Final = Commands(
     "Transactions of more than 100 actions, each with a transaction record.", name="tx", settings=TRANSACTIONS
 )
 

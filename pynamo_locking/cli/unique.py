@@ -20,7 +20,7 @@ _Model = Annotated[str, typer.Argument(metavar="MODULE:MODEL", help="A model of 
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _COLUMNS: Final = ("problem", "fields", "values", "items", "row of", "repaired")
 
-app = Commands("Unique values of your models, and the rows that keep them.", name="unique")
+app: Final = Commands("Unique values of your models, and the rows that keep them.", name="unique")
 
 
 @app.add("check shop.models:User", "check shop.models:User --json")

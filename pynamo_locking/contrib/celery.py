@@ -23,9 +23,15 @@ from pynamo_locking._facade import logger, runtime
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockTimeout
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from celery.result import AsyncResult
 
     from pynamo_locking import Lock
+
+    _Task: TypeAlias = Task[..., Any]  # for those who check types with the package celery-types
+else:
+    _Task = Task
 
 
 __all__ = ["TaskClaims", "UniqueTask"]
@@ -54,11 +60,11 @@ class TaskClaims(NamedLock):
         until_ms: when a claim of a queued task ends, in ms since the epoch; 0 from the moment when it runs.
     """
 
-    task_id = UnicodeAttribute(null=True)
-    until_ms = NumberAttribute(default=0)
+    task_id: UnicodeAttribute = UnicodeAttribute(null=True)
+    until_ms: NumberAttribute = NumberAttribute(default=0)
 
 
-class UniqueTask(Task):
+class UniqueTask(_Task):
     """A base class of tasks of which one is queued or running at a time, for the same arguments.
 
     ::
@@ -137,7 +143,7 @@ class UniqueTask(Task):
         link_error: Any = None,
         shadow: str | None = None,
         **options: Any,
-    ) -> AsyncResult:
+    ) -> AsyncResult[Any]:  # pyright: ignore[reportInvalidTypeArguments] - generic in celery-types only
         """Send the task, or return the result of the one that is queued or running."""
         is_again = task_id is not None and task_id == self.request.id  # a retry
         if is_again:

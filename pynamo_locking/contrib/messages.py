@@ -11,14 +11,14 @@ import inspect
 import json
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-logger = logging.getLogger("pynamo_locking")
+logger: Final = logging.getLogger("pynamo_locking")
 
 
 __all__ = ["celery_key", "durable_key", "partial_batch", "sqs_key", "step_functions_key", "stream_key"]

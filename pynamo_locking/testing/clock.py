@@ -48,7 +48,7 @@ class Sleeper:
         self.place = place
         self.until = until
         self.was_told = False
-        self.thread = threading.current_thread()
+        self.thread: threading.Thread = threading.current_thread()
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
 
@@ -70,9 +70,9 @@ class Timeline:
     """
 
     def __init__(self, real: Runtime, *, auto_jump: bool) -> None:
-        self.elapsed = 0.0
+        self.elapsed: float = 0.0
         self.auto_jump = auto_jump
-        self.is_closed = False
+        self.is_closed: bool = False
         self._real = real
         self._guard = threading.RLock()
         self._sleepers: list[Sleeper] = []

@@ -58,7 +58,7 @@ class FaultCount:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self._mutex = runtime.current.exclusive()
 
     def _hits(self, is_meant: Callable[[], bool], most: int | None) -> bool:
