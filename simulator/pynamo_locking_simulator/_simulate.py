@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking_simulator._engine.choices import Choices
+    from pynamo_locking_simulator._world import SimulatedProcess
 
 #: How likely a fault is at each request, by run.
 _RATES: Final = (0.05, 0.1, 0.2)
@@ -30,7 +31,7 @@ class Found(AssertionError):  # noqa: N818 - what it is
         story: what happened in it, line by line.
     """
 
-    def __init__(self, message: str, seed: int, story: tuple[str, ...]) -> None:
+    def __init__(self, message: str, seed: int = 0, story: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.seed = seed
         self.story = story
@@ -53,7 +54,7 @@ def simulate(
 
     What is simulated: the requests of all PynamoDB connections, time, sleep, `random`, `uuid`, `os.urandom`, and the
     clocks, threads and heartbeats of pynamo_locking. Processes share the memory of the test, so keep what the code
-    under test remembers outside of module globals. Sockets and threads are refused.
+    under test remembers outside of module globals. Sockets, threads and other programs are refused.
 
     Args:
         runs: how many runs to make.
@@ -61,7 +62,7 @@ def simulate(
             it is applied, or stands still there for ``pause_s``; a request or its response gets lost; a request
             arrives later; DynamoDB answers with status 500, throttles, or refuses a conflict; there is no connection;
             an eventually consistent read shows an older item.
-        seed: make only the run of this number, as the message of a failure says.
+        seed: make only the run of this number, as the message of a failure says; with the same other arguments.
         raises: errors that the code under test may end with, besides those of PynamoDB, botocore and pynamo_locking.
         pause_s: how many seconds a process stands still. Longer than the leases of its locks, it loses them.
         clock_skew_s: by how many seconds the wall clocks of processes may be ahead or behind.
@@ -102,10 +103,25 @@ def _check(options: Options) -> None:
 def _search(test: Callable[[World], object], options: Options, seed: int | None) -> None:
     with Surroundings() as surroundings:
         search = _Search(test, options, surroundings)
+        ends: list[list[SimulatedProcess]] = []
         for number in range(options.runs) if seed is None else [seed]:
             found = search.run_seed(number)
             if found.error is not None:
                 raise search.told(number, found) from _cause(found.error)
+            ends.append(found.processes)
+        if seed is None:
+            _check_returned(ends, options.raises)
+
+
+def _check_returned(ends: list[list[SimulatedProcess]], raises: tuple[type[BaseException], ...]) -> None:
+    """Refuse a search in which a process always ended with an error: what it would have done was never checked."""
+    for each in zip(*ends, strict=False):
+        error = each[0].error
+        if not any(process.has_returned for process in each) and error is not None and not isinstance(error, raises):
+            raise SimulationError(
+                f"{each[0].name} returned in none of {_count(len(ends), 'run')}: without any fault it ended with "
+                f"{type(error).__name__}: {error}. If that is right, name the error in raises=."
+            )
 
 
 class _Search:
@@ -133,9 +149,9 @@ class _Search:
             is_same = False
         if not is_same:
             raise SimulationError(
-                f"run {seed} went differently when it was repeated. Something in the code under test is neither time "
-                f"nor randomness that the simulation controls: state that one run leaves for the next, for example, "
-                f"or the order of a set."
+                f"run {seed} went differently when it was repeated. Something in the code under test is not under "
+                f"the control of the simulation: state that one run leaves for the next, for example, or the order "
+                f"of a set."
             ) from first.error
 
     def _run(self, seed: int, choices: Choices) -> World:
@@ -152,15 +168,13 @@ class _Search:
             return found.error
         best = self._shrunk(seed, found)
         lines = best.story.lines()
-        broken = isinstance(best.error, Broken)
-        what = str(best.error) if broken else f"a process ended with {type(best.error).__name__}: {best.error}"
-        deviations = sum(1 for choice in best.choices.taken if choice)
+        deviations = _deviations(best.choices.taken)
         faults = best.faults.happened.total()
         size = (
             f"Run {seed}, shrunk to {_count(deviations, 'deviation')} from one process after the other, "
-            f"{_count(faults, 'fault')} among them. Repeat it with simulate(seed={seed})."
+            f"{_count(faults, 'fault')} among them. To repeat it, add seed={seed} to the arguments of simulate()."
         )
-        message = "\n".join([" ".join(what.split()), *(f"  {line}" for line in lines), size])
+        message = "\n".join([" ".join(best.headline.split()), *(f"  {line}" for line in lines), size])
         return Found(message, seed, tuple(lines))
 
     def _shrunk(self, seed: int, found: World) -> World:
@@ -173,8 +187,27 @@ class _Search:
                 return None
             return again if again.error is not None and _kind(again.error) == kind else None
 
-        best = shrink(found.choices.taken, lambda choices: attempt(choices) is not None)
-        return attempt(best) or found
+        def fails(choices: Sequence[int]) -> bool:
+            return attempt(choices) is not None
+
+        return attempt(_with_fewer(shrink(found.choices.taken, fails), fails)) or found
+
+
+def _with_fewer(choices: list[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Leave out choices, with those that only they made necessary, until that brings no fewer deviations."""
+    best = choices
+    for at in range(len(best) - 1, -1, -1):
+        if at >= len(best) or not best[at]:
+            continue
+        shorter = [[*best[:at], *dull, *best[at + length :]] for length in range(1, 5) for dull in ([], [0])]
+        fewer = next((each for each in shorter if _deviations(each) < _deviations(best) and fails(each)), None)
+        if fewer is not None:
+            return _with_fewer(fewer, fails)
+    return best
+
+
+def _deviations(choices: Sequence[int]) -> int:
+    return sum(1 for choice in choices if choice)
 
 
 def _choices(seed: int) -> Choices:

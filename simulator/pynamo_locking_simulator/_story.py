@@ -11,7 +11,7 @@ from pynamo_locking_simulator._engine.faults import Fault
 from pynamo_locking_simulator._engine.partitions import READS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pynamo_locking_simulator._engine.network import Change, Image, Request
     from pynamo_locking_simulator._engine.scheduler import Scheduler
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _MOST_LINES: Final = 12
 _WIDTH: Final = 140
 
-#: How many attributes of an item are told, and how much of each.
+#: How many items of a request are told, how many attributes of an item, and how much of each.
+_MOST_PLACES: Final = 3
 _MOST_ATTRIBUTES: Final = 3
 _LONGEST_VALUE: Final = 30
 
@@ -45,14 +46,14 @@ _VERBS: Final = {
 
 #: What the package does with a lock: its own requests.
 _STEPS: Final = {
-    "enter": ("asked for the lock of", "ask for the lock of"),
-    "enter_first": ("asked for the lock of", "ask for the lock of"),
-    "read": ("looked at the lock of", "look at the lock of"),
-    "read_document": ("looked at the lock of", "look at the lock of"),
-    "renew": ("renewed its lease of", "renew its lease of"),
-    "release": ("released the lock of", "release the lock of"),
-    "succeed": ("released the lock of", "release the lock of"),
-    "evict": ("evicted the dead holder of", "evict the dead holder of"),
+    "enter": ("entered the queue of the lock", "enter the queue of the lock"),
+    "enter_first": ("entered the queue of the lock", "enter the queue of the lock"),
+    "read": ("looked at the lock", "look at the lock"),
+    "read_document": ("looked at the lock", "look at the lock"),
+    "renew": ("renewed its lease of the lock", "renew its lease of the lock"),
+    "release": ("released the lock", "release the lock"),
+    "succeed": ("released the lock", "release the lock"),
+    "evict": ("evicted the holder of the lock", "evict the holder of the lock"),
 }
 
 #: What became of a request that was not applied.
@@ -94,15 +95,24 @@ class Story:
     Args:
         scheduler: knows the time.
         pause_s: how long a process stands still.
+        key_names: returns the names of a table's key.
     """
 
-    def __init__(self, scheduler: Scheduler, pause_s: float) -> None:
+    def __init__(self, scheduler: Scheduler, pause_s: float, key_names: Callable[[str], frozenset[str]]) -> None:
         self._scheduler = scheduler
         self._pause_s = pause_s
+        self._key_names = key_names
         self._events: list[_Event] = []
         self._changes: list[Change] = []
         self._told_at_s = 0.0
         self._paused: set[str] = set()
+
+    def begins(self, name: str, skew_s: float) -> None:
+        """Note that a process takes part, if its clock is not the true one."""
+        if skew_s:
+            self._events.append(
+                _Event("", f"The clock of {name} is {abs(skew_s):g} s {'ahead' if skew_s > 0 else 'behind'}")
+            )
 
     def on_changes(self, _request: Request, changes: list[Change]) -> None:
         """Note what a request has changed, before it is told itself."""
@@ -115,14 +125,16 @@ class Story:
             answer = {}  # it was applied, which is what the test does not allow
         if request.actor is None:
             return
+        if fault is None and _is_routine(request, answer):
+            return
         name = request.actor.process.name
         if fault is Fault.LATE and not isinstance(answer, ReadTimeoutError):
-            done = f"arrived{_changed(request, changes)}" if isinstance(answer, dict) else "arrived, and was refused"
+            done = f"arrived{self._changed(changes)}" if isinstance(answer, dict) else "arrived, and was refused"
             self._note("", f"the late request of {name}, to {_what(request, 1)}, {done}")
         else:
             self._note(name, self._sentence(request, fault, answer, changes))
 
-    def ended(self, name: str, error: Exception) -> None:
+    def ended(self, name: str, error: BaseException) -> None:
         """Note that the function of a process has raised an error."""
         self._note(name, f"ended with {type(error).__name__}")
 
@@ -144,15 +156,51 @@ class Story:
         if fault in _NOT_APPLIED:
             return f"tried to {_what(request, 1)}: {_NOT_APPLIED[fault]}"
         if fault in _UNHEARD:
-            done = f"{_what(request, 0)}{_changed(request, changes)}" if changes else f"tried to {_what(request, 1)}"
+            done = f"{_what(request, 0)}{self._changed(changes)}" if changes else f"tried to {_what(request, 1)}"
             return done + _UNHEARD[fault]
-        told = _refused(request, answer) if isinstance(answer, Exception) else _done(request, answer, changes)
+        told = _refused(request, answer) if isinstance(answer, Exception) else self._done(request, answer, changes)
         return f"{told}{self._after(fault)}"
 
     def _after(self, fault: Fault | None) -> str:
         if fault is Fault.PAUSE_AFTER:
             return f", and stood still for {_duration(self._pause_s)}"
         return {Fault.STALE: ", as it was before", Fault.CRASH_AFTER: ", and was killed"}.get(fault, "")  # type: ignore[arg-type]
+
+    def _done(self, request: Request, answer: Any, changes: list[Change]) -> str:
+        if request.step:
+            return _what(request, 0)
+        if request.operation not in READS:
+            return f"{_what(request, 0)}{self._changed(changes)}"
+        if "Count" in answer:
+            return f"{_what(request, 0)} ({answer['Count']} items)"
+        if request.operation != "GetItem":
+            return _what(request, 0)
+        table = request.kwargs["TableName"]
+        seen = [f"{name} {value}" for name, value in self._scalars(table, answer.get("Item")).items()]
+        return f"{_what(request, 0)}{_listed(seen) if 'Item' in answer else ' (not there)'}"
+
+    def _changed(self, changes: list[Change]) -> str:
+        texts = []
+        for change in changes:
+            before = self._scalars(change.place.table, change.before)
+            after = self._scalars(change.place.table, change.after)
+            if change.before is not None and change.after is None:
+                texts.append("gone")
+            new = {name: value for name, value in after.items() if before.get(name) != value}
+            texts += [f"{name} {f'{before[name]} → ' if name in before else ''}{value}" for name, value in new.items()]
+            if after and not new:
+                texts += [*(f"{name} {value}" for name, value in after.items()), "as before"]
+        return _listed(texts)
+
+    def _scalars(self, table: str, item: Image | None) -> dict[str, str]:
+        """Return the attributes of an item that fit into a sentence, without its key."""
+        told = {}
+        for name, tagged in (item or {}).items():
+            [(tag, value)] = tagged.items()
+            if tag in {"S", "N", "BOOL"} and name not in self._key_names(table) and not name.endswith(_WRITE_ID):
+                text = str(value)
+                told[name] = text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+        return told
 
     def lines(self) -> list[str]:
         """Return the story, a line for what one process did without a break."""
@@ -177,19 +225,21 @@ def _joined(events: Iterable[_Event]) -> Iterator[str]:
         yield line
 
 
+def _is_routine(request: Request, answer: Any) -> bool:
+    """Tell whether a request of the package itself says nothing to users: it looks, renews, or finds no row yet."""
+    return request.step in {"read", "read_document", "renew"} or (
+        bool(request.step) and isinstance(answer, ClientError) and request.step.startswith("enter")
+    )
+
+
 def _what(request: Request, form: int) -> str:
     verbs = _STEPS.get(request.step) or _VERBS.get(request.operation)
     verb = verbs[form] if verbs else f"{('asked', 'ask')[form]} for {request.operation}"
-    places = " and ".join(map(str, request.places)) or str(request.kwargs.get("TableName", ""))
-    return f"{verb} {places}"
-
-
-def _done(request: Request, answer: Any, changes: list[Change]) -> str:
-    if request.step:
-        return _what(request, 0)
-    if request.operation in READS:
-        return f"{_what(request, 0)}{_seen(request, answer)}"
-    return f"{_what(request, 0)}{_changed(request, changes)}"
+    places = [*map(str, request.places)] or [str(request.kwargs.get("TableName", ""))]
+    more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+    if request.step == "evict":
+        more = ", whose lease has expired"
+    return f"{verb} {', '.join(places[:_MOST_PLACES])}{more}"
 
 
 def _refused(request: Request, error: Exception) -> str:
@@ -201,44 +251,9 @@ def _refused(request: Request, error: Exception) -> str:
     return f"tried to {_what(request, 1)}: {', '.join(reasons) or code}"
 
 
-def _seen(request: Request, answer: Any) -> str:
-    if "Responses" in answer or "Count" in answer:
-        return "" if "Count" not in answer else f" ({answer['Count']} items)"
-    if "Item" not in answer:
-        return " (not there)"
-    return _listed(f"{name} {value}" for name, value in _scalars(answer["Item"], request).items())
-
-
-def _changed(request: Request, changes: list[Change]) -> str:
-    texts = []
-    for change in changes:
-        before, after = _scalars(change.before, request), _scalars(change.after, request)
-        if change.after is None:
-            texts.append("gone")
-        for name, value in after.items():
-            if before.get(name) != value:
-                texts.append(f"{name} {before[name]} → {value}" if name in before else f"{name} {value}")
-    if not texts:
-        return " (nothing new)" if request.operation in {"PutItem", "UpdateItem"} else ""
-    return _listed(texts)
-
-
 def _listed(texts: Iterable[str]) -> str:
     given = list(texts)
     return f" ({', '.join(given[:_MOST_ATTRIBUTES])})" if given else ""
-
-
-def _scalars(item: Image | None, request: Request) -> dict[str, str]:
-    """Return the attributes of an item that fit into a sentence, without its key."""
-    keys = {str(part) for place in request.places for part in place.key}
-    told = {}
-    for name, tagged in (item or {}).items():
-        [(tag, value)] = tagged.items()
-        is_own = name.endswith(_WRITE_ID)
-        if tag in {"S", "N", "BOOL"} and str(value) not in keys and not is_own:
-            text = str(value)
-            told[name] = text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
-    return told
 
 
 def _duration(seconds: float) -> str:

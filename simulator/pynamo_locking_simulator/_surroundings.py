@@ -1,33 +1,51 @@
 """Time, randomness, threads and sockets of the code under test.
 
-While a test searches, the functions of the standard library stand for those of the running process of the simulation.
-Clocks of the day are the business of time-machine, which reaches `datetime` too. The other functions are replaced
-wherever a module has them, since many modules say ``from time import sleep``. A thread that has nothing to do with the
-search (of a test runner, for example) goes on with the real ones.
+While a test searches, functions of the standard library stand for those of the running process of the simulation.
+The clocks of the day are the business of time-machine, which reaches `datetime` too. The other functions are replaced
+wherever a module has them, since many modules say ``from time import sleep``. Other threads of the process, as those of
+a test runner, go on with the real ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import time_machine
 from typing_extensions import Self
 
+from pynamo_locking_simulator._engine.loop import Loop
 from pynamo_locking_simulator._engine.processes import replaced
 from pynamo_locking_simulator._engine.scheduler import START_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pynamo_locking_simulator._engine.processes import Replacement
     from pynamo_locking_simulator._engine.runtime import SimulatedRuntime
+
+_SOCKET: Final = (
+    "the code under test uses a socket, and a simulation has no network. Requests of PynamoDB are simulated. Give the "
+    "code a stand-in for every other service; a PynamoDB model can be one."
+)
+_THREAD: Final = (
+    "the code under test starts a thread, whose turns a simulation cannot choose. Call world.process() for what runs "
+    "at the same time."
+)
+_PROGRAM: Final = "the code under test starts a program, which a simulation cannot control. Give the code a stand-in."
+
+_NS: Final = 10**9
 
 
 class SimulationError(Exception):
@@ -44,10 +62,15 @@ class Surroundings:
         self._until = ExitStack()
 
     def __enter__(self) -> Self:
-        traveller = self._until.enter_context(time_machine.travel(START_S, tick=False))
-        traveller.time_ns = self._time_ns  # type: ignore[method-assign]
+        uuid.getnode()  # asks a program, once
+        functions = self._functions()
+        self._traveller = self._until.enter_context(time_machine.travel(START_S, tick=False))
+        self._traveller.time_ns = self._time_ns  # type: ignore[method-assign]
         self._until.callback(random.setstate, random.getstate())
-        self._until.enter_context(replaced(self._replacements()))
+        self._until.enter_context(replaced(self._methods()))
+        # Modules that are imported meanwhile have the stand-ins, so the way back is a second look.
+        self._until.callback(_replace_wherever, {stand_in: real for real, stand_in in functions.items()})
+        _replace_wherever(functions)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -56,6 +79,7 @@ class Surroundings:
     @contextmanager
     def of(self, simulated: SimulatedRuntime, seed: str) -> Iterator[None]:
         """Let them be those of one run."""
+        self._traveller.move_to(START_S)  # for `uuid`, which remembers the last time
         random.seed(seed)
         self._bytes.seed(seed)
         self._simulated = simulated
@@ -64,70 +88,100 @@ class Surroundings:
         finally:
             self._simulated = None
 
-    def _time_ns(self) -> int:
-        return int(START_S) * 10**9 if self._simulated is None else self._simulated.time_us() * 1000
+    @property
+    def _is_here(self) -> bool:
+        return self._simulated is not None and threading.get_ident() == self._thread
 
-    def _replacements(self) -> list[Replacement]:
-        monotonic, sleep = self._for_monotonic, self._here(time.sleep, self._sleep)
-        stand_ins: dict[Any, Any] = {
-            time.sleep: sleep,
-            time.monotonic: monotonic(time.monotonic, lambda now_s: now_s),
-            time.perf_counter: monotonic(time.perf_counter, lambda now_s: now_s),
-            time.monotonic_ns: monotonic(time.monotonic_ns, lambda now_s: round(now_s * 10**9)),
-            time.perf_counter_ns: monotonic(time.perf_counter_ns, lambda now_s: round(now_s * 10**9)),
-            os.urandom: self._here(os.urandom, self._bytes.randbytes),
-            socket.getaddrinfo: self._here(socket.getaddrinfo, _refuse_socket),
+    @property
+    def _now(self) -> SimulatedRuntime:
+        assert self._simulated is not None
+        return self._simulated
+
+    def _time_ns(self) -> int:
+        return self._now.time_us() * 1000 if self._is_here else time_machine.escape_hatch.time.time_ns()
+
+    def _functions(self) -> dict[Any, Any]:
+        """Return stand-ins for functions of modules."""
+        simulated: dict[Any, Callable[..., Any]] = {
+            time.sleep: self._sleep,
+            time.monotonic: self._monotonic,
+            time.perf_counter: self._monotonic,
+            time.monotonic_ns: self._monotonic_ns,
+            time.perf_counter_ns: self._monotonic_ns,
+            time.clock_gettime: lambda clock: self._clock_ns(clock) / _NS,
+            time.clock_gettime_ns: self._clock_ns,
+            os.urandom: self._bytes.randbytes,
+            asyncio.new_event_loop: self._new_event_loop,
+            **dict.fromkeys(
+                (socket.getaddrinfo, socket.gethostbyname, socket.gethostbyname_ex, socket.gethostbyaddr),
+                partial(self._refuse, _SOCKET),
+            ),
         }
-        of_classes: list[Replacement] = [
-            (socket.socket, "connect", self._here(socket.socket.connect, _refuse_socket)),
-            (socket.socket, "connect_ex", self._here(socket.socket.connect_ex, _refuse_socket)),
-            (threading.Thread, "start", self._here(threading.Thread.start, _refuse_thread)),
+        return {real: self._here(real, stand_in) for real, stand_in in simulated.items()}
+
+    def _methods(self) -> list[Replacement]:
+        """Return stand-ins for methods."""
+        sockets = [(socket.socket, name, _SOCKET) for name in ("connect", "connect_ex", "sendto", "sendmsg")]
+        refused = [
+            *sockets,
+            (threading.Thread, "start", _THREAD),
+            (ThreadPoolExecutor, "submit", _THREAD),
+            (subprocess.Popen, "__init__", _PROGRAM),
         ]
-        return [*of_classes, *_wherever(stand_ins)]
+        return [
+            *((of, name, self._here(getattr(of, name), partial(self._refuse, why))) for of, name, why in refused),
+            (random.Random, "seed", self._seed_of(random.Random.seed)),
+        ]
 
     def _here(self, real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is simulated in a run, and the real one everywhere else."""
 
         def stand_in(*arguments: Any, **keywords: Any) -> Any:
-            is_run = self._simulated is not None and threading.get_ident() == self._thread
-            return (simulated if is_run else real)(*arguments, **keywords)
+            return (simulated if self._is_here else real)(*arguments, **keywords)
 
         return stand_in
 
-    def _for_monotonic(self, real: Callable[[], Any], scale: Callable[[float], Any]) -> Callable[..., Any]:
-        def simulated() -> Any:
-            assert self._simulated is not None
-            return scale(self._simulated.monotonic())
+    def _seed_of(self, real: Callable[..., None]) -> Callable[..., None]:
+        """Return what seeds a `random.Random()`: from the run, if nothing else is given."""
 
-        return self._here(real, simulated)
+        def seed(this: random.Random, a: Any = None, version: int = 2) -> None:
+            is_ours = a is None and self._is_here
+            real(this, int.from_bytes(self._bytes.randbytes(16), "big") if is_ours else a, version)
+
+        return seed
+
+    def _monotonic(self) -> float:
+        return self._now.monotonic()
+
+    def _monotonic_ns(self) -> int:
+        return round(self._now.monotonic() * _NS)
+
+    def _clock_ns(self, clock: int) -> int:
+        return self._time_ns() if clock == time.CLOCK_REALTIME else self._monotonic_ns()
 
     def _sleep(self, seconds: float) -> None:
-        assert self._simulated is not None
-        scheduler = self._simulated.scheduler
+        scheduler = self._now.scheduler
         if scheduler.current is None:  # the test itself, which nobody waits for
             scheduler.now += seconds
         else:
-            self._simulated.sleep(seconds)
+            self._now.sleep(seconds)
+
+    def _new_event_loop(self) -> Loop:
+        loop = Loop()
+        self._now.loops.append(loop)
+        return loop
+
+    def _refuse(self, why: str, *_: Any, **__: Any) -> NoReturn:
+        """Fail the run, as the code under test may take the error for one of the network, and go on."""
+        error = SimulationError(why)
+        self._now.scheduler.fail(error)
+        raise error
 
 
-def _wherever(stand_ins: dict[Any, Any]) -> Iterator[Replacement]:
-    """Yield what is to be replaced: each global name of a module that is one of these functions."""
-    by_id = {id(real): stand_in for real, stand_in in stand_ins.items()}
+def _replace_wherever(functions: Mapping[Any, Any]) -> None:
+    """Replace functions under each global name that a module has for them."""
+    by_id = {id(function): other for function, other in functions.items()}
     for module in tuple(sys.modules.values()):
         for name, value in tuple(getattr(module, "__dict__", {}).items()):
-            if id(value) in by_id and module is not sys.modules[__name__]:
-                yield module, name, by_id[id(value)]
-
-
-def _refuse_socket(*_: Any, **__: Any) -> NoReturn:
-    raise SimulationError(
-        "the code under test opens a socket, and a simulation has no network. Requests of PynamoDB are simulated. Give "
-        "the code a stand-in for every other service; a PynamoDB model can be one."
-    )
-
-
-def _refuse_thread(*_: Any, **__: Any) -> NoReturn:
-    raise SimulationError(
-        "the code under test starts a thread, whose turns a simulation cannot choose. Call world.process() for what "
-        "runs at the same time."
-    )
+            if id(value) in by_id:
+                setattr(module, name, by_id[id(value)])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import inspect
 import linecache
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
-from pynamodb.exceptions import PynamoDBException
+from pynamodb.exceptions import DoesNotExist, PynamoDBException, TableDoesNotExist
 
 from pynamo_locking.exceptions import ConfigurationError, LockingError
 from pynamo_locking.testing.clock import ClockView
-from pynamo_locking_simulator._engine import loop
 from pynamo_locking_simulator._engine.choices import Recorded
 from pynamo_locking_simulator._engine.faults import Fault, Faults
 from pynamo_locking_simulator._engine.network import Network
@@ -26,7 +27,7 @@ from pynamo_locking_simulator._story import Broken, Story
 from pynamo_locking_simulator._surroundings import SimulationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from pynamo_locking_simulator._engine.choices import Choices
     from pynamo_locking_simulator._engine.network import Change, Request
@@ -48,10 +49,13 @@ _MOST_ATTEMPTS: Final = 5
 
 #: The longest run: of simulated time, and of steps.
 _LONGEST_S: Final = 366 * 24 * 3600.0
-_MOST_STEPS: Final = 20_000
+_MOST_STEPS: Final = 100_000
 
 #: How a process may end under faults. Any other error is taken for a mistake in the code under test.
 _EXPECTED: Final = (PynamoDBException, LockingError, ClientError, BotoCoreError)
+#: Those of them that no fault causes.
+_MISTAKES: Final = (ConfigurationError, DoesNotExist, TableDoesNotExist)
+_CODES_OF_MISTAKES: Final = {"ResourceNotFoundException", "ValidationException"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class SimulatedProcess:
         name: as the story of a run calls it.
         has_returned: whether its function returned.
         result: what its function returned.
-        error: what its function raised.
+        error: what its function raised, also `SystemExit`.
     """
 
     name: str
@@ -81,7 +85,6 @@ class SimulatedProcess:
     has_returned: bool = False
     result: Any = None
     error: BaseException | None = None
-    _loops: list[Any] = field(default_factory=list)
 
     @property
     def is_killed(self) -> bool:
@@ -94,6 +97,9 @@ class World:
 
     What the test itself does with PynamoDB (create tables, save the first items) happens before the processes begin.
     Each run calls the test with an empty DynamoDB.
+
+    Attributes:
+        processes: those that were added.
     """
 
     def __init__(self, options: Options, choices: Choices, surroundings: Surroundings, seed: str) -> None:
@@ -106,14 +112,15 @@ class World:
         self.faults = _Faults(self._scheduler, self.choices, _kinds(chance), chance.randint(0, options.faults))
         self._network = Network(self._scheduler, self.faults, options.pause_s)
         self._runtime = SimulatedRuntime(self._scheduler, self.choices, is_fine=False, has_jitter=False)
-        self.story = Story(self._scheduler, options.pause_s)
+        self.story = Story(self._scheduler, options.pause_s, self._network.key_names)
         self._network.on_changes.append(self._on_changes)
         self._network.on_request.append(self.story.on_request)
-        self._processes: list[SimulatedProcess] = []
+        self.processes: list[SimulatedProcess] = []
         self._always: list[Callable[[], object]] = []
         self._finally: list[Callable[[], object]] = []
         self._is_looking, self._is_running = False, False
         self.error: Exception | None = None
+        self.headline = ""
 
     # What a test says
 
@@ -122,25 +129,25 @@ class World:
 
         The function may be a coroutine function, which runs in an event loop of its process. It may end with an error
         of PynamoDB, botocore or pynamo_locking, or with one of ``raises``: under faults that is no mistake. Each other
-        error fails the run.
+        error fails the run. So do `DoesNotExist`, and errors that no fault causes, as of a table that is not there.
 
         Args:
             function: the code under test.
-            arguments: what it is called with.
+            arguments: what it is called with; dicts and lists are copied, as each delivery of a message is decoded.
             keywords: what else it is called with.
 
         Returns:
             The process. Once the run is over, it tells what its function returned or raised.
         """
-        self._check_describing("process")
+        self._check_describing("process", function)
         skews_s = (0.0, self._options.clock_skew_s, -self._options.clock_skew_s)
         skew_s = skews_s[self.choices.pick(3, "skew")] if self._options.clock_skew_s else 0.0
-        name = f"process {len(self._processes) + 1}"
+        name = f"process {len(self.processes) + 1}"
         added = SimulatedProcess(name, Process(name, ClockView(self._scheduler, skew_s=skew_s)))
-        self._processes.append(added)
-        call: Callable[[], Any] = partial(function, *arguments, **keywords)
-        if inspect.iscoroutinefunction(function):
-            call = partial(loop.run, call, added._loops.append)
+        self.processes.append(added)
+        self.story.begins(name, skew_s)
+        given = {key: _own(value) for key, value in keywords.items()}
+        call: Callable[[], Any] = partial(function, *map(_own, arguments), **given)
         self._scheduler.spawn(added._process, "main", partial(self._live, added, call))
         return added
 
@@ -151,7 +158,7 @@ class World:
             holds: returns False or raises an `AssertionError` if it does not hold. Its own reads are no steps of the
                 run: they see what DynamoDB has stored at that moment.
         """
-        self._check_describing("always")
+        self._check_describing("always", holds)
         self._always.append(holds)
 
     def finally_(self, holds: Callable[[], object]) -> None:
@@ -160,29 +167,42 @@ class World:
         Args:
             holds: as for `always`.
         """
-        self._check_describing("finally_")
+        self._check_describing("finally_", holds)
         self._finally.append(holds)
 
-    def _check_describing(self, name: str) -> None:
+    def _check_describing(self, name: str, function: Any) -> None:
         if self._is_running or self._is_looking:
             raise SimulationError(f"world.{name}() is for the test, and was called while its processes run")
+        if not callable(function):
+            raise SimulationError(
+                f"world.{name}() needs a function, and not {function!r}: name it without calling it, or write lambda:"
+            )
 
     # One run
 
     def run(self, test: Callable[[World], object]) -> None:
-        """Let the test describe the run, and make it. What failed is in `error`."""
+        """Let the test describe the run, and make it. What fails is in `error`; what the test raises is raised."""
         with self._surroundings.of(self._runtime, self._seed), self._network, simulated_processes(self._runtime):
             try:
-                test(self)
+                _check_synchronous("the test", test(self))
                 self._play()
-            except Exception as error:  # noqa: BLE001 - the result of the run
-                self.error = error
             finally:
                 self._scheduler.end()
+                for loop in self._runtime.loops:
+                    loop.forget_tasks()
 
     def _play(self) -> None:
-        if not self._processes:
+        if not self.processes:
             raise SimulationError("the test has added no process: call world.process(function, ...)")
+        try:
+            self._run_processes()
+        except Exception as error:  # noqa: BLE001 - the result of the run
+            self.error = error
+            self.headline = self.headline or f"no process can go on: {error}"
+            if isinstance(error, Broken):
+                self.headline = str(error)
+
+    def _run_processes(self) -> None:
         self._look("always", self._always)
         self._is_running = True
         self._scheduler.run()
@@ -192,18 +212,23 @@ class World:
 
     def _live(self, process: SimulatedProcess, call: Callable[[], Any]) -> None:
         try:
-            process.result = call()
-            process.has_returned = True
+            result = call()
+            if inspect.isawaitable(result):
+                result = asyncio.run(_wait_for(result))
+            process.result, process.has_returned = result, True
+        except SystemExit as error:
+            process.error, process.has_returned = error, not error.code
+            self.story.ended(process.name, error)
         except Exception as error:
             process.error = error
             self.story.ended(process.name, error)
-            is_expected = isinstance(error, (*_EXPECTED, *self._options.raises))
-            if not is_expected or isinstance(error, ConfigurationError):
+            if not _is_expected(error, self._options.raises):
+                self.headline = f"{process.name} ended with {type(error).__name__}: {error}"
                 raise
 
     def _count_step(self) -> None:
         if self._scheduler.steps > _MOST_STEPS:
-            raise Stuck(f"the processes have not ended after {_MOST_STEPS:,} steps")
+            raise Stuck(f"they have not ended after {_MOST_STEPS:,} steps")
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
         self.story.on_changes(request, changes)
@@ -280,13 +305,43 @@ def _kinds(chance: random.Random) -> list[Fault]:
 
 
 def _require(name: str, holds: Callable[[], object]) -> None:
-    detail = ""
     try:
         told = holds()
     except AssertionError as error:
-        told, detail = False, f": {error}".partition("\n")[0].removesuffix(": ")
+        detail = f": {error}".partition("\n")[0].removesuffix(": ")
+        raise Broken(f"{name} does not hold: {_source(holds)}{detail}") from None
+    except Exception as error:
+        raise Broken(f"{name} raised {type(error).__name__}: {error}: {_source(holds)}") from error
+    _check_synchronous(f"a check of {name}", told)
     if told is not None and not told:
-        raise Broken(f"{name} does not hold: {_source(holds)}{detail}")
+        raise Broken(f"{name} does not hold: {_source(holds)}")
+
+
+def _check_synchronous(what: str, told: object) -> None:
+    if inspect.iscoroutine(told):
+        told.close()
+        raise SimulationError(f"{what} is a coroutine function, which nobody awaits: write it with `def`")
+
+
+async def _wait_for(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _own(value: Any) -> Any:
+    return copy.deepcopy(value) if isinstance(value, (dict, list)) else value
+
+
+def _is_expected(error: BaseException, raises: tuple[type[BaseException], ...]) -> bool:
+    """Tell whether code may end with an error under faults; of a group, all its errors count."""
+    of_group = getattr(error, "exceptions", None)
+    if isinstance(of_group, tuple):
+        return all(_is_expected(each, raises) for each in of_group)
+    if isinstance(error, raises):
+        return True
+    cause = error if isinstance(error, ClientError) else getattr(error, "cause", None)
+    response: Any = cause.response if isinstance(cause, ClientError) else {}
+    is_mistake = response.get("Error", {}).get("Code") in _CODES_OF_MISTAKES or isinstance(error, _MISTAKES)
+    return isinstance(error, _EXPECTED) and not is_mistake
 
 
 def _source(holds: Callable[[], object]) -> str:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import pickle
 import random
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 import time
+import types
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime, timezone
+from random import Random
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
+from botocore.exceptions import ClientError
+from pynamodb.exceptions import GetError, PutError, TableDoesNotExist
 
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking_simulator import Found, SimulationError, World, simulate
@@ -25,6 +35,9 @@ if TYPE_CHECKING:
 
     from pynamo_locking.testing import MemoryDynamoDB
     from pynamo_locking_simulator import SimulatedProcess
+
+
+NO_TABLE = GetError(cause=ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "GetItem"))
 
 
 def _accounts() -> None:
@@ -53,17 +66,32 @@ def _connect() -> None:
         opened.connect(("127.0.0.1", 9))
 
 
+def _send() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened.sendto(b"count:1", ("127.0.0.1", 9))
+
+
+def _call_another_service() -> None:
+    """Send a message; botocore raises an error of its own about the refused socket."""
+    options: dict[str, Any] = {"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "eu-west-1"}
+    boto3.client("sqs", **options).send_message(QueueUrl="https://localhost/queue", MessageBody="-")
+
+
+WARM = ThreadPoolExecutor(1)
+
+
 class TestTime:
     def test_sleep_takes_time_on_all_clocks_and_none_in_truth(self) -> None:
         def code() -> tuple[float, ...]:
             now: Callable[[], float] = lambda: datetime.now(timezone.utc).timestamp()  # noqa: E731
-            clocks = [time.time, time.monotonic, time.perf_counter, now]
+            boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)  # noqa: E731
+            clocks = [time.time, time.monotonic, time.perf_counter, now, boot]
             before = [clock() for clock in clocks]
             time.sleep(3600)
             sleep(3600)  # imported by its name
             return tuple(round(clock() - earlier, 3) for clock, earlier in zip(clocks, before, strict=True))
 
-        assert set(outcomes(code)) == {(7200.0, 7200.0, 7200.0, 7200.0)}
+        assert set(outcomes(code)) == {(7200.0,) * 5}
 
     def test_each_run_begins_on_the_same_day(self) -> None:
         def code() -> tuple[date, int]:
@@ -83,17 +111,42 @@ class TestTime:
         test()
         assert seen == {-10, -5, 0, 5, 10}
 
-    def test_code_outside_goes_on_in_real_time(self) -> None:
-        real = time.time
+    def test_other_threads_go_on_in_real_time(self) -> None:
+        seen: list[float] = []
+        asked, answered = threading.Event(), threading.Event()
+
+        def answer() -> None:
+            asked.wait()
+            seen.extend([time.time(), time.monotonic()])
+            answered.set()
+
+        def code() -> None:
+            asked.set()
+            answered.wait()
+
+        thread = threading.Thread(target=answer)
+        before = time.monotonic()
+        thread.start()
+        outcomes(code)
+        thread.join()
+        assert seen[0] > 1_780_000_000, "not on the day on which each run begins"
+        assert before <= seen[1] <= time.monotonic()
+
+    def test_modules_that_are_imported_meanwhile_find_real_functions_afterwards(self) -> None:
+        module = types.ModuleType("imported_meanwhile")
 
         def code() -> float:
-            seen: list[float] = []
-            return seen[0] if seen else 0.0
+            exec("from time import sleep, monotonic", vars(module))
+            sys.modules[module.__name__] = module
+            vars(module)["sleep"](60)
+            return time.monotonic()
 
-        before = real()
-        outcomes(code)
-        assert time.time is real
-        assert time.time() >= before
+        try:
+            assert set(outcomes(code)) == set(outcomes(code)) == {60.0}
+            assert vars(module)["sleep"] is time.sleep
+            assert vars(module)["monotonic"] is time.monotonic
+        finally:
+            del sys.modules[module.__name__]
 
     def test_the_test_itself_may_sleep(self) -> None:
         seen: list[SimulatedProcess] = []
@@ -105,6 +158,13 @@ class TestTime:
 
         test()
         assert seen[0].result == 100
+
+    def test_a_function_may_run_an_event_loop(self) -> None:
+        async def wait() -> float:
+            await asyncio.sleep(60)
+            return time.monotonic()
+
+        assert set(outcomes(lambda: asyncio.run(wait()))) == {60.0}
 
     def test_asyncio_sleeps_in_the_time_of_the_run(self) -> None:
         async def code() -> float:
@@ -118,14 +178,13 @@ class TestTime:
 class TestRandomness:
     @pytest.mark.parametrize(
         "code",
-        [uuid.uuid1, uuid.uuid4, random.random, secrets.token_hex, lambda: os.urandom(8)],
-        ids=["uuid1", "uuid4", "random", "secrets", "urandom"],
+        [uuid.uuid1, uuid.uuid4, random.random, secrets.token_hex, lambda: os.urandom(8), lambda: Random().random()],
+        ids=["uuid1", "uuid4", "random", "secrets", "urandom", "Random"],
     )
     def test_it_follows_from_the_number_of_the_run(self, code: Callable[[], Any]) -> None:
         first, again = outcomes(code), outcomes(code)
         assert first == again
-        if code is not uuid.uuid1:
-            assert len(set(first)) == len({*first[1:]}), "only the first run is made twice"
+        assert len({*first}) == len(first) - 1, "only the first run is made twice"
 
     def test_it_is_real_again_afterwards(self) -> None:
         before = random.getstate()
@@ -140,17 +199,34 @@ class TestRefusals:
         [
             lambda: socket.create_connection(("127.0.0.1", 9)),
             _connect,
+            _send,
             lambda: socket.getaddrinfo("localhost", 80),
+            lambda: socket.gethostbyname("localhost"),
+            _call_another_service,
         ],
-        ids=["create_connection", "connect", "getaddrinfo"],
+        ids=["create_connection", "connect", "sendto", "getaddrinfo", "gethostbyname", "boto3"],
     )
     def test_sockets(self, code: Callable[[], Any]) -> None:
         with pytest.raises(SimulationError, match=r"no network.*stand-in"):
             outcomes(code)
 
-    def test_threads(self) -> None:
+    @pytest.mark.parametrize("start", [lambda: threading.Thread(target=print).start(), lambda: WARM.submit(print)])
+    def test_threads(self, start: Callable[[], Any]) -> None:
+        WARM.submit(print)
         with pytest.raises(SimulationError, match=r"starts a thread.*world\.process"):
-            outcomes(lambda: threading.Thread(target=print).start())
+            outcomes(start)
+
+    def test_programs(self) -> None:
+        with pytest.raises(SimulationError, match="starts a program"):
+            outcomes(lambda: subprocess.run(["true"], check=True))
+
+    def test_what_is_refused_cannot_be_overlooked(self) -> None:
+        def code() -> None:
+            with contextlib.suppress(Exception):
+                _connect()
+
+        with pytest.raises(SimulationError, match="no network"):
+            outcomes(code)
 
     def test_code_whose_runs_cannot_be_repeated(self) -> None:
         calls: list[int] = []
@@ -260,7 +336,152 @@ class TestRequirements:
             test()
 
 
+class TestTasks:
+    def test_what_a_task_has_raised_may_be_caught(self) -> None:
+        async def fail() -> None:
+            await asyncio.sleep(1)
+            raise ValueError
+
+        async def code() -> str:
+            [error] = await asyncio.gather(fail(), return_exceptions=True)
+            return type(error).__name__
+
+        assert set(outcomes(code)) == {"ValueError"}
+
+    def test_tasks_that_are_left_are_cancelled(self) -> None:
+        ended: list[str] = []
+
+        async def fail() -> None:
+            raise PutError
+
+        async def go_on() -> None:
+            try:
+                await asyncio.sleep(10**6)
+            except asyncio.CancelledError:
+                ended.append(f"{time.monotonic():.0f} s")
+                raise
+
+        async def code(*, fails: bool) -> None:
+            if fails:
+                await asyncio.gather(fail(), go_on())
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(code, fails=False)
+            world.process(code, fails=True)
+
+        with pytest.raises(SimulationError, match="process 2 returned in none of 1 run"):
+            test()
+        assert ended == ["0 s", "0 s"]  # of the run, and of its repetition
+
+    def test_errors_of_a_group_count_one_by_one(self) -> None:
+        class Group(Exception):  # noqa: N818 - as Python 3.11 has it
+            exceptions = (PutError(), ValueError())
+
+        def code() -> None:
+            raise Group
+
+        @simulate(runs=1, raises=(ValueError,))
+        def test(world: World) -> None:
+            world.process(print)
+            world.process(code)
+
+        with pytest.raises(SimulationError, match="returned in none"):
+            test()
+        Group.exceptions = (PutError(), KeyError())  # type: ignore[assignment]
+        with pytest.raises(Found, match="process 2 ended with Group"):
+            test()
+
+
 class TestErrors:
+    @pytest.mark.parametrize("error", [PlainAccount.DoesNotExist(), TableDoesNotExist("accounts"), NO_TABLE])
+    def test_no_fault_makes_an_item_or_a_table_disappear(self, error: Exception) -> None:
+        def code() -> None:
+            raise error
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(code)
+
+        with pytest.raises(Found, match=f"process 1 ended with {type(error).__name__}"):
+            test()
+
+    def test_what_the_test_itself_raises_is_no_failure_of_a_run(self) -> None:
+        @simulate()
+        def test(world: World) -> None:
+            raise LookupError(world)
+
+        with pytest.raises(LookupError):
+            test()
+
+    def test_a_check_that_raises(self) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(print)
+            world.finally_(lambda: dict[str, int]()["balance"])
+
+        with pytest.raises(Found, match="finally_ raised KeyError: 'balance'"):
+            test()
+
+    def test_coroutine_functions_that_nobody_awaits(self) -> None:
+        async def check() -> bool:
+            return False
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(print)
+            world.finally_(check)
+
+        @simulate(runs=1)
+        async def written_so(world: World) -> None:
+            world.process(print)
+
+        with pytest.raises(SimulationError, match="a check of finally_ is a coroutine function"):
+            test()
+        with pytest.raises(SimulationError, match="the test is a coroutine function"):
+            written_so()
+
+    def test_what_is_called_too_early(self) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.always(True)  # type: ignore[arg-type]
+
+        with pytest.raises(SimulationError, match=r"world.always\(\) needs a function, and not True"):
+            test()
+
+    def test_a_program_may_exit(self) -> None:
+        ends: list[SimulatedProcess] = []
+
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            ends[:] = [world.process(sys.exit, 0), world.process(sys.exit, 1)]
+
+        with pytest.raises(SimulationError, match="process 2 returned in none"):
+            test()
+        assert [each.has_returned for each in ends] == [True, False]
+
+    def test_each_process_has_its_own_message(self) -> None:
+        def code(event: dict[str, Any]) -> int:
+            return int(event.pop("id"))
+
+        @simulate(runs=5)
+        def test(world: World) -> None:
+            event = {"id": 7}
+            for _ in range(2):
+                world.process(code, event)
+
+        test()
+
+    def test_a_failure_can_be_sent_to_another_process(self) -> None:
+        @simulate(runs=1)
+        def test(world: World) -> None:
+            world.process(lambda: 1 // 0)
+
+        with pytest.raises(Found) as found:
+            test()
+        copied = pickle.loads(pickle.dumps(found.value))
+        assert (str(copied), copied.seed, copied.story) == (str(found.value), 0, found.value.story)
+
     def test_a_mistake_in_the_code_fails_the_run(self) -> None:
         @simulate(runs=1)
         def test(world: World) -> None:
@@ -307,7 +528,7 @@ class TestErrors:
         def test(world: World) -> None:
             world.process(code)
 
-        with pytest.raises(Found, match="have not ended after 20,000 steps"):
+        with pytest.raises(Found, match="have not ended after 100,000 steps"):
             test()
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pynamo_locking._io import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-
-
-_T = TypeVar("_T")
 
 
 class Loop(asyncio.BaseEventLoop):
@@ -41,6 +38,13 @@ class Loop(asyncio.BaseEventLoop):
         self.tasks.append(task)
         return task
 
+    def forget_tasks(self) -> None:
+        """Close the coroutines of tasks that have not begun, as their process died before."""
+        for task in self.tasks:
+            coroutine: Any = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+
     def time(self) -> float:
         """Return the time on the clock of the process."""
         return runtime.current.monotonic()
@@ -62,8 +66,8 @@ class Loop(asyncio.BaseEventLoop):
             self._wakeup.notify_all()
 
 
-def run(main: Callable[[], Coroutine[Any, Any, _T]], keep: Callable[[Loop], None]) -> _T:
-    """Do what `asyncio.run` does: run a task, cancel what it has left, and run until that has ended.
+def run(main: Callable[[], Coroutine[Any, Any, None]], keep: Callable[[Loop], None]) -> None:
+    """Do what `asyncio.run` does, and raise what any of its tasks has raised.
 
     Args:
         main: makes the coroutine.
@@ -72,7 +76,7 @@ def run(main: Callable[[], Coroutine[Any, Any, _T]], keep: Callable[[Loop], None
     loop = Loop()
     keep(loop)
     try:
-        result = loop.run_until_complete(main())
+        loop.run_until_complete(main())
         left = [task for task in loop.tasks if not task.done()]
         for task in left:
             task.cancel()
@@ -80,11 +84,7 @@ def run(main: Callable[[], Coroutine[Any, Any, _T]], keep: Callable[[Loop], None
             loop.run_until_complete(asyncio.wait(left))
         loop.close()
     finally:
-        for task in loop.tasks:
-            coroutine: Any = task.get_coro()
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                coroutine.close()  # its process died before it began
+        loop.forget_tasks()
     for task in loop.tasks:
         if not task.cancelled():
             task.result()
-    return result

@@ -386,6 +386,10 @@ class Network(MemoryDynamoDB):
     def _record(self, place: Place) -> Any:
         return self._store.table(place.table).primary.get(place.key)
 
+    def key_names(self, table: str) -> frozenset[str]:
+        """Return the names of a table's key."""
+        return frozenset(self._store.table(table).schema.names)
+
     def images(self, table: str) -> list[Image]:
         """Return all items of a table as they are stored."""
         return [record.item for record in self._store.table(table).primary.scan(None, 0, 1)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynamo_locking_simulator._engine.choices import Recorded
+    from pynamo_locking_simulator._engine.loop import Loop
     from pynamo_locking_simulator._engine.scheduler import Scheduler
 
 
@@ -43,6 +44,7 @@ class SimulatedRuntime(runtime.Runtime):
         self._has_jitter = has_jitter
         self._tokens = 0
         self._seen_by: Process | None = None
+        self.loops: list[Loop] = []  # those of dead processes must not be collected in the middle of the run
         self._outside = Process("outside", ClockView(scheduler))
 
     @property
