@@ -107,9 +107,10 @@ bench-transactions: $(VENV)/.test engines ## requests, kills for a minute, conte
 bench-intervals: $(VENV)/.test engines ## both forms side by side, growth, and whether modes are fair
 	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
 
-dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheel and sdist, in dist/, checked; UPLOAD=1 refuses what is not ready for an index
+dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, checked; UPLOAD=1 refuses what is not ready for an index
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist simulator
 	.ci/check-dist $(PYTHON)
 may-upload:
 	@.ci/may-upload

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "pynamo-locking"
-author = "the authors of pynamo-locking"
+author = "the pynamo-locking maintainers"
 project_copyright = author
 version = release = importlib.metadata.version("pynamo-locking")
 

@@ -107,3 +107,9 @@ def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     done = make_dist(tree)
     assert "no-python" in done.stderr, "the build begins"
     assert "Not for upload" not in done.stderr
+
+
+def test_the_simulator_fits_this_version() -> None:
+    """It replaces private parts of the package, so both are released together."""
+    assert importlib.metadata.version("pynamo-locking-simulator") == VERSION
+    assert f"pynamo-locking=={VERSION}" in (importlib.metadata.requires("pynamo-locking-simulator") or [])
