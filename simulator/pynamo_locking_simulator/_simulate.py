@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking_simulator._engine.choices import Listed, NotTheSame, Seeded, shrink
 from pynamo_locking_simulator._engine.strategies import STRATEGIES
+from pynamo_locking_simulator._run import Options, Run
 from pynamo_locking_simulator._story import Broken
 from pynamo_locking_simulator._surroundings import SimulationError, Surroundings
-from pynamo_locking_simulator._world import Options, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pynamo_locking_simulator._engine.choices import Choices
-    from pynamo_locking_simulator._world import SimulatedProcess
+    from pynamo_locking_simulator._world import SimulatedProcess, World
 
 #: How likely a fault is at each request, by run.
 _RATES: Final = (0.05, 0.1, 0.2)
@@ -132,14 +132,14 @@ class _Search:
         self._options = options
         self._surroundings = surroundings
 
-    def run_seed(self, seed: int) -> World:
+    def run_seed(self, seed: int) -> Run:
         """Make the run of a number, and the first one twice: it must go the same way."""
         first = self._run(seed, _choices(seed))
         if seed == 0 or first.error is not None:
             self._check_repetition(seed, first)
         return first
 
-    def _check_repetition(self, seed: int, first: World) -> None:
+    def _check_repetition(self, seed: int, first: Run) -> None:
         if isinstance(first.error, SimulationError):
             return
         try:
@@ -154,14 +154,14 @@ class _Search:
                 f"of a set."
             ) from first.error
 
-    def _run(self, seed: int, choices: Choices) -> World:
-        world = World(self._options, choices, self._surroundings, f"{seed}")
-        world.run(self._test)
-        if isinstance(world.error, NotTheSame):
-            raise world.error
-        return world
+    def _run(self, seed: int, choices: Choices) -> Run:
+        run = Run(self._options, choices, self._surroundings, f"{seed}")
+        run.make(self._test)
+        if isinstance(run.error, NotTheSame):
+            raise run.error
+        return run
 
-    def told(self, seed: int, found: World) -> BaseException:
+    def told(self, seed: int, found: Run) -> BaseException:
         """Return the error that tells the shortest run found that fails in the same way."""
         assert found.error is not None
         if isinstance(found.error, SimulationError):
@@ -177,10 +177,10 @@ class _Search:
         message = "\n".join([" ".join(best.headline.split()), *(f"  {line}" for line in lines), size])
         return Found(message, seed, tuple(lines))
 
-    def _shrunk(self, seed: int, found: World) -> World:
+    def _shrunk(self, seed: int, found: Run) -> Run:
         kind = _kind(found.error)
 
-        def attempt(choices: Sequence[int]) -> World | None:
+        def attempt(choices: Sequence[int]) -> Run | None:
             try:
                 again = self._run(seed, Listed(choices))
             except NotTheSame:
