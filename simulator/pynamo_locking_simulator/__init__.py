@@ -1,4 +1,4 @@
-"""Finds races in Python code on DynamoDB: handlers run as simulated processes, in many orders, under faults."""
+"""Finds races in PynamoDB code on DynamoDB: handlers run as simulated processes, in many orders, under faults."""
 
 from pynamo_locking_simulator._simulate import Found, simulate
 from pynamo_locking_simulator._surroundings import SimulationError

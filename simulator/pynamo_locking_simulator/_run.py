@@ -40,7 +40,7 @@ _MOST_STEPS: Final = 100_000
 
 #: How a process may end under faults. Any other error is taken for a mistake in the code under test.
 _EXPECTED: Final = (PynamoDBException, LockingError, ClientError, BotoCoreError)
-#: Those of them that no fault causes.
+#: Those of them that count as mistakes all the same.
 _MISTAKES: Final = (ConfigurationError, DoesNotExist, TableDoesNotExist)
 _CODES_OF_MISTAKES: Final = {"ResourceNotFoundException", "ValidationException"}
 
@@ -112,7 +112,7 @@ class Run:
 
     def _check_describing(self, name: str, function: Any) -> None:
         if self._is_running or self._is_looking:
-            raise SimulationError(f"world.{name}() is for the test, and was called while its processes run")
+            raise SimulationError(f"world.{name}() is for the test itself, and was called in a process or in a check")
         if not callable(function):
             raise SimulationError(
                 f"world.{name}() needs a function, and not {function!r}: name it without calling it, or write lambda:"
@@ -138,7 +138,7 @@ class Run:
             self._run_processes()
         except Exception as error:  # noqa: BLE001 - the result of the run
             self.error = error
-            self.headline = self.headline or f"no process can go on: {error}"
+            self.headline = self.headline or str(error)
             if isinstance(error, Broken):
                 self.headline = str(error)
 
@@ -168,7 +168,7 @@ class Run:
 
     def _count_step(self) -> None:
         if self._scheduler.steps > _MOST_STEPS:
-            raise Stuck(f"they have not ended after {_MOST_STEPS:,} steps")
+            raise Stuck(f"the processes have not ended after {_MOST_STEPS:,} steps: does one repeat something for ever?")
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
         self.story.on_changes(request, changes)
@@ -195,12 +195,12 @@ def _require(name: str, holds: Callable[[], object]) -> None:
         told = holds()
     except AssertionError as error:
         detail = f": {error}".partition("\n")[0].removesuffix(": ")
-        raise Broken(f"{name} does not hold: {_source(holds)}{detail}") from None
+        raise Broken(f"world.{name} failed: {_source(holds)}{detail}") from None
     except Exception as error:
-        raise Broken(f"{name} raised {type(error).__name__}: {error}: {_source(holds)}") from error
-    _check_synchronous(f"a check of {name}", told)
+        raise Broken(f"world.{name} raised {type(error).__name__}: {error}: {_source(holds)}") from error
+    _check_synchronous(f"a check of world.{name}", told)
     if told is not None and not told:
-        raise Broken(f"{name} does not hold: {_source(holds)}")
+        raise Broken(f"world.{name} failed: {_source(holds)}")
 
 
 def _check_synchronous(what: str, told: object) -> None:

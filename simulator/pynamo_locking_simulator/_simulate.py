@@ -46,26 +46,26 @@ def simulate(
     pause_s: float = 120.0,
     clock_skew_s: float = 0.0,
 ) -> Callable[[Callable[..., object]], Callable[..., None]]:
-    """Run a test many times in a simulation: each time in another order, and with other faults.
+    """Run a test many times in a simulation, with random orders of requests and random faults.
 
     The test is called once a run, with a `World` as its argument ``world``; pytest gives it its other arguments. It
     prepares tables and items, adds processes, and says what must hold. A run is repeatable: it follows from its number.
     The first run has no faults, and its processes run one after the other.
 
     What is simulated: the requests of all PynamoDB connections, time, sleep, `random`, `uuid`, `os.urandom`, and the
-    clocks, threads and heartbeats of pynamo_locking. Processes share the memory of the test, so keep what the code
-    under test remembers outside of module globals. Sockets, threads and other programs are refused.
+    clocks, threads and heartbeats of pynamo_locking. Processes share the memory of the test, so a module global that one
+    of them sets is seen by the others, and by the next run. Sockets, threads and other programs are refused.
 
     Args:
         runs: how many runs to make.
-        faults: how many faults a run may have, at most. A fault is: a process is killed at a request, before or after
-            it is applied, or stands still there for ``pause_s``; a request or its response gets lost; a request
-            arrives later; DynamoDB answers with status 500, throttles, or refuses a conflict; there is no connection;
-            an eventually consistent read shows an older item.
+        faults: how many faults a run may have, at most. At a request, a process is killed, or paused for ``pause_s``,
+            before or after the request is applied. Or the request or its response is lost, or late; DynamoDB answers
+            with status 500, throttles, or rejects it because of another transaction; there is no connection; an
+            eventually consistent read returns an older item. A fault of the network may last for several attempts.
         seed: make only the run of this number, as the message of a failure says; with the same other arguments.
         raises: errors that the code under test may end with, besides those of PynamoDB, botocore and pynamo_locking.
-        pause_s: how many seconds a process stands still. Longer than the leases of its locks, it loses them.
-        clock_skew_s: by how many seconds the wall clocks of processes may be ahead or behind.
+        pause_s: how many seconds a paused process stands still. It loses locks whose leases are shorter.
+        clock_skew_s: in some runs, the wall clock of a process is so many seconds ahead or behind.
 
     Returns:
         A decorator for a test function.
@@ -171,8 +171,8 @@ class _Search:
         deviations = _deviations(best.choices.taken)
         faults = best.faults.happened.total()
         size = (
-            f"Run {seed}, shrunk to {_count(deviations, 'deviation')} from one process after the other, "
-            f"{_count(faults, 'fault')} among them. To repeat it, add seed={seed} to the arguments of simulate()."
+            f"Run {seed}, shortened. It differs from one process after the other in {_count(deviations, 'choice')}, "
+            f"with {_count(faults, 'fault')}. To repeat it, add seed={seed} to the arguments of simulate()."
         )
         message = "\n".join([" ".join(best.headline.split()), *(f"  {line}" for line in lines), size])
         return Found(message, seed, tuple(lines))

@@ -34,14 +34,14 @@ _LONG_S: Final = 1.0
 _VERBS: Final = {
     "GetItem": ("read", "read"),
     "BatchGetItem": ("read", "read"),
-    "TransactGetItems": ("read together", "read together"),
+    "TransactGetItems": ("read in a transaction:", "read in a transaction:"),
     "Query": ("queried", "query"),
     "Scan": ("scanned", "scan"),
     "PutItem": ("saved", "save"),
     "UpdateItem": ("updated", "update"),
     "DeleteItem": ("deleted", "delete"),
     "BatchWriteItem": ("wrote", "write"),
-    "TransactWriteItems": ("wrote together", "write together"),
+    "TransactWriteItems": ("wrote in a transaction:", "write in a transaction:"),
 }
 
 #: What the package does with a lock: its own requests.
@@ -62,13 +62,13 @@ _NOT_APPLIED: Final = {
     Fault.NO_CONNECTION: "there was no connection",
     Fault.FAILED_BEFORE: "DynamoDB answered with status 500, and had not applied it",
     Fault.LOST_REQUEST: "the request was lost",
-    Fault.CONFLICT: "another transaction was at work on it",
-    Fault.LATE: "the request is late, and nothing was heard of it",
+    Fault.CONFLICT: "it conflicted with another transaction",
+    Fault.LATE: "the request was delayed, and timed out",
 }
 
 #: What was wrong with the response to a request that was applied.
 _UNHEARD: Final = {
-    Fault.FAILED_AFTER: ", but heard status 500",
+    Fault.FAILED_AFTER: ", but received status 500",
     Fault.LOST_RESPONSE: ", but the response was lost",
 }
 
@@ -152,7 +152,7 @@ class Story:
         if fault is Fault.CRASH_BEFORE:
             return f"was killed before it could {_what(request, 1)}"
         if fault is Fault.PAUSE_BEFORE and answer is None:
-            return f"stood still for {_duration(self._pause_s)}, about to {_what(request, 1)}"
+            return f"was paused for {_duration(self._pause_s)}, about to {_what(request, 1)}"
         if fault in _NOT_APPLIED:
             return f"tried to {_what(request, 1)}: {_NOT_APPLIED[fault]}"
         if fault in _UNHEARD:
@@ -163,7 +163,7 @@ class Story:
 
     def _after(self, fault: Fault | None) -> str:
         if fault is Fault.PAUSE_AFTER:
-            return f", and stood still for {_duration(self._pause_s)}"
+            return f", and was paused for {_duration(self._pause_s)}"
         return {Fault.STALE: ", as it was before", Fault.CRASH_AFTER: ", and was killed"}.get(fault, "")  # type: ignore[arg-type]
 
     def _done(self, request: Request, answer: Any, changes: list[Change]) -> str:
@@ -185,7 +185,7 @@ class Story:
             before = self._scalars(change.place.table, change.before)
             after = self._scalars(change.place.table, change.after)
             if change.before is not None and change.after is None:
-                texts.append("gone")
+                texts.append("deleted")
             new = {name: value for name, value in after.items() if before.get(name) != value}
             texts += [f"{name} {f'{before[name]} → ' if name in before else ''}{value}" for name, value in new.items()]
             if after and not new:
@@ -234,7 +234,7 @@ def _is_routine(request: Request, answer: Any) -> bool:
 
 def _what(request: Request, form: int) -> str:
     verbs = _STEPS.get(request.step) or _VERBS.get(request.operation)
-    verb = verbs[form] if verbs else f"{('asked', 'ask')[form]} for {request.operation}"
+    verb = verbs[form] if verbs else f"{('sent', 'send')[form]} {request.operation} about"
     places = [*map(str, request.places)] or [str(request.kwargs.get("TableName", ""))]
     more = f" and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
     if request.step == "evict":
@@ -246,7 +246,7 @@ def _refused(request: Request, error: Exception) -> str:
     response: Any = error.response if isinstance(error, ClientError) else {}
     code = response.get("Error", {}).get("Code", type(error).__name__)
     if code == "ConditionalCheckFailedException":
-        return f"tried to {_what(request, 1)}: refused by its condition"
+        return f"tried to {_what(request, 1)}: its condition failed"
     reasons = [each["Code"] for each in response.get("CancellationReasons", []) if each["Code"] != "None"]
     return f"tried to {_what(request, 1)}: {', '.join(reasons) or code}"
 

@@ -40,8 +40,8 @@ _SOCKET: Final = (
     "code a stand-in for every other service; a PynamoDB model can be one."
 )
 _THREAD: Final = (
-    "the code under test starts a thread, whose turns a simulation cannot choose. Call world.process() for what runs "
-    "at the same time."
+    "the code under test starts a thread, whose turns a simulation cannot choose: by itself, by asyncio.to_thread, or "
+    "where asyncio looks up a host name. Call world.process() for what runs at the same time."
 )
 _PROGRAM: Final = "the code under test starts a program, which a simulation cannot control. Give the code a stand-in."
 

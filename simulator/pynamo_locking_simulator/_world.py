@@ -18,7 +18,7 @@ class SimulatedProcess:
 
     Attributes:
         name: as the story of a run calls it.
-        has_returned: whether its function returned.
+        has_returned: whether its function returned, or called `sys.exit(0)`.
         result: what its function returned.
         error: what its function raised, also `SystemExit`.
     """
@@ -31,7 +31,7 @@ class SimulatedProcess:
 
     @property
     def is_killed(self) -> bool:
-        """Whether it was killed in the middle of its function."""
+        """Whether a fault has killed it."""
         return not self._process.is_alive
 
 
@@ -50,7 +50,8 @@ class World:
 
         The function may be a coroutine function, which runs in an event loop of its process. It may end with an error
         of PynamoDB, botocore or pynamo_locking, or with one of ``raises``: under faults that is no mistake. Each other
-        error fails the run. So do `DoesNotExist`, and errors that no fault causes, as of a table that is not there.
+        error fails the run. So do `DoesNotExist`, and errors that no fault causes, as of a table that is not there. A
+        process that returns in no run fails the test, unless ``raises`` names its error: nothing was checked.
 
         Args:
             function: the code under test.
@@ -66,8 +67,8 @@ class World:
         """Require something before the processes begin, and after each write.
 
         Args:
-            holds: returns False or raises an `AssertionError` if it does not hold. Its own reads are no steps of the
-                run: they see what DynamoDB has stored at that moment.
+            holds: fails if it raises, or returns something false other than None. Its reads take no time and have no
+                faults: they see what DynamoDB has stored at that moment.
         """
         self._run.require("always", holds)
 

@@ -256,7 +256,7 @@ class TestRefusals:
         def test(world: World) -> None:
             world.process(lambda: world.process(print))
 
-        with pytest.raises(SimulationError, match=r"world\.process\(\) is for the test"):
+        with pytest.raises(SimulationError, match=r"world\.process\(\) is for the test itself"):
             test()
 
     @pytest.mark.parametrize("bad", [{"runs": 0}, {"faults": -1}, {"pause_s": -1.0}, {"clock_skew_s": -1.0}])
@@ -281,7 +281,7 @@ class TestRequirements:
             world.process(_read)
             world.always(lambda: _read() == 0)
 
-        with pytest.raises(Found, match=r"always does not hold: world.always\(lambda: _read\(\) == 0\)"):
+        with pytest.raises(Found, match=r"world.always failed: world.always\(lambda: _read\(\) == 0\)"):
             test()
 
     def test_always_sees_each_write(self) -> None:
@@ -420,7 +420,7 @@ class TestErrors:
             world.process(print)
             world.finally_(lambda: dict[str, int]()["balance"])
 
-        with pytest.raises(Found, match="finally_ raised KeyError: 'balance'"):
+        with pytest.raises(Found, match="world.finally_ raised KeyError: 'balance'"):
             test()
 
     def test_coroutine_functions_that_nobody_awaits(self) -> None:
@@ -436,7 +436,7 @@ class TestErrors:
         async def written_so(world: World) -> None:
             world.process(print)
 
-        with pytest.raises(SimulationError, match="a check of finally_ is a coroutine function"):
+        with pytest.raises(SimulationError, match="a check of world.finally_ is a coroutine function"):
             test()
         with pytest.raises(SimulationError, match="the test is a coroutine function"):
             written_so()

@@ -283,7 +283,7 @@ class Scheduler:
         if wakes_at is not None:
             options.append(wakes_at)
         if not options:
-            raise Stuck(f"no actor can run: {', '.join(f'{actor} {actor.doing}' for actor in self.actors)}")
+            raise Stuck(f"no process can go on: {', '.join(f'{actor} {actor.doing}' for actor in self.actors)}")
         chosen = options[self._choices.pick(len(options), "next", options)]
         return self._do(chosen, ready)
 
@@ -325,4 +325,4 @@ class Scheduler:
         self.now = max(self.now, until)
         if self.now > self._horizon:
             late = ", ".join(f"{actor} {actor.doing}" for actor in self.actors)
-            raise Stuck(f"not finished after {self._horizon:g} s: {late}")
+            raise Stuck(f"the processes have not ended after {self._horizon:g} simulated seconds: {late}")
