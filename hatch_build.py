@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 #: A link or picture of the README that leads to a file of the repository.
-RELATIVE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)([^()\s]+)\)")
+RELATIVE_LINK = re.compile(r"(!?)\[([^\[\]]*)\]\((?!https?:|#)([^()\s]+)\)")
 
 
 def readme_of(text: str, address: str, version: str) -> str:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from coverage import Coverage
 
-from pynamo_locking._core import project
 from pynamo_locking._io import runtime
 
 # An assertion in what tests share shows the values that it compared, as those in the tests themselves do.
@@ -71,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     SIGINT interrupts also where a shell has started the tests in the background, with it ignored.
     Without local wake-ups, what is sent does not depend on other processes of this machine. Child processes of tests
-    have them. An error ends with its own words, whether the project has an address or not.
+    have them.
     """
     if not ON_AWS:
         for name in [name for name in os.environ if PERSONAL.fullmatch(name)]:
@@ -86,7 +85,6 @@ def pytest_configure(config: pytest.Config) -> None:
         with contextlib.suppress(locale.Error):
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     runtime.Runtime.has_wakeups = False
-    project.FILES = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -205,6 +205,9 @@ def answer_of_reasons(codes: Collection[str]) -> Answer:
     return Answer.CONFLICT if answers == {Answer.CONFLICT} else Answer.DENIED
 
 
+# Why a request was throttled.
+
+
 class Throttling(NamedTuple):
     """Why a request was throttled: the reason, or the error code if DynamoDB gives none, and the table or index.
 
@@ -237,6 +240,9 @@ def throttling_in(response: Mapping[str, Any], tables: Sequence[str]) -> list[Th
 def throttling_reasons(response: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return DynamoDB's reasons as it gives them; their name begins with a small letter in a ThrottlingException."""
     return list(response.get("ThrottlingReasons") or response.get("throttlingReasons") or ())
+
+
+# When a request is sent again, and when its sender stops. Pure: it neither sends nor waits.
 
 
 #: How often a request that conflicts with other writes is sent again (a heartbeat is such a write).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from typing import Any
 
 from pynamo_locking._core import project
@@ -11,8 +11,9 @@ from pynamo_locking._core import project
 class LockingError(Exception):
     """Base class of everything this package raises.
 
-    Its text is made where it is raised, and ends with the address of its entry in the reference if the project has an
-    address. What else a class knows is an attribute of the class, with a default, and is given by name.
+    Its text is made where it is raised. What else a class knows is an attribute of the class, with a default, and is
+    given by name. Once the project has an address, that of the entry in the reference is a note: it ends a traceback,
+    and no text that quotes the error has it in its middle.
 
     Attributes:
         cause: the exception of botocore or PynamoDB behind this one, or None.
@@ -28,14 +29,9 @@ class LockingError(Exception):
             if not hasattr(type(self), name):
                 raise TypeError(f"{type(self).__name__} has no attribute {name!r}")
             setattr(self, name, value)
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        if not project.FILES:
-            return text
-        page = f"\n{project.FILES}/docs/reference/errors.md#"
-        # A text that quotes another error has the address of that one in it.
-        return re.sub(rf"{re.escape(page)}\w+", "", text) + page + (self._entry or type(self).__name__).lower()
+        if project.FILES and sys.version_info >= (3, 11):
+            ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("pynamo_locking"))
+            self.add_note(f"{project.FILES}/docs/reference/errors.md#{(self._entry or ours.__name__).lower()}")
 
     @property
     def cause_response_code(self) -> str | None:

@@ -276,6 +276,9 @@ WITHIN WITHOUT WORK WRAPPED WRITE YEAR ZONE
 RESERVED: Final = frozenset(_WORDS.split())
 
 
+# What the parsers of all expressions share: tokens, paths, placeholders, and what they demand.
+
+
 Root = TypeVar("Root")
 
 _TOKEN: Final = re.compile(r"[#:][A-Za-z0-9_]+|[A-Za-z][A-Za-z0-9_]*|[0-9]+|<>|<=|>=|\S")

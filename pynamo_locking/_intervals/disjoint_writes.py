@@ -426,6 +426,9 @@ def check_together(placings: Sequence[Placing]) -> tuple[Placing, Placing] | Non
     return None
 
 
+# Adds rows to a transaction, where no other row is, and the guards of their hash keys.
+
+
 #: A guard that names more rows is settled: with more names it would be larger than a write unit.
 MOST_TOUCHED: Final = 8
 
@@ -660,6 +663,9 @@ def overlap(
         found=tuple((axis.model, image) for image, _ in others),
         asked=(model, placing.row.serialize(null_check=False) | ends | placing.key),
     )
+
+
+# Stores rows where no other row is: reads, and writes only if no other writer has stored a row there meanwhile.
 
 
 #: After so many refusals a call takes its turn.

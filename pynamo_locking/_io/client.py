@@ -353,6 +353,9 @@ def scan(
             return
 
 
+# How often a request is sent again, and after which pauses.
+
+
 _T = TypeVar("_T")
 
 #: How often a request without a response is sent, if a caller can be told that it failed.

@@ -173,7 +173,7 @@ class Scope:
         self.began_s = runtime.current.monotonic()
         self.requests = 0
         self.polls = 0
-        self._consumed: list[float] = []  # the threads of one commit append to it, each in a single step
+        self._consumed: dict[object, float] = {}  # by thread: each thread of a commit adds to its own
         self.is_waiting = False
         self.kept: list[Event] = []
         self._thread = runtime.current.party()[0] if keeps else None
@@ -198,12 +198,13 @@ class Scope:
     @property
     def units(self) -> float | None:
         """What all requests consumed, None if DynamoDB did not say."""
-        return sum(self._consumed) if self._consumed else None
+        return sum(self._consumed.values()) if self._consumed else None
 
     def consume(self, units: float | None) -> None:
         """Count what a request, or a piece of work inside of this one, has consumed."""
         if units is not None:
-            self._consumed.append(units)
+            thread = runtime.current.party()[0]
+            self._consumed[thread] = self._consumed.get(thread, 0.0) + units
 
     def keeper_here(self) -> Scope | None:
         """Return the outermost scope around that keeps events.

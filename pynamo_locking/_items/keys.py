@@ -113,7 +113,7 @@ def _value(model: type[Model], attribute: Attribute[Any], value: Any, kind: str)
         try:
             return {"N": canonical_number(stored)}
         except InvalidInput as error:
-            raise wrong(error.args[0].rstrip(".")) from error
+            raise wrong(str(error).rstrip(".")) from error
     if not isinstance(stored, bytes if attribute.attr_type == "B" else str):
         raise wrong(f"it must be a {'bytes value' if attribute.attr_type == 'B' else 'string'}")
     try:

@@ -241,7 +241,10 @@ class HeldEntry:
         return self.possession.is_held
 
     def refuse_if_lost(self) -> None:
-        """Raise `LockLost` if the clock says so: the heartbeat may look at it later, after a pause."""
+        """Raise `LockLost` if it is lost, also if only the clock says so by now; the heartbeat may come later.
+
+        It is a `ConfigurationError` if the lock was detached.
+        """
         if not self.is_allowed() and self.possession.reason:
             raise self.loss()
         if self.is_detached:
@@ -642,6 +645,9 @@ def usable(held: HeldEntry | None) -> HeldEntry | None:
         return None
     held.check_alone()
     return held
+
+
+# Operations on a held entry: keep, renew, downgrade, read, leave.
 
 
 _NOTE: Final = "request to note a success"

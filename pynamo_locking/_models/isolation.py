@@ -111,6 +111,9 @@ def stored_rows(model: type[PlacedMixin], at_most: int) -> list[Image]:
     return rows
 
 
+# Reads of items that transactions may be about to change.
+
+
 #: Wait for undecided transactions; wait only where `validate` would; show committed values; show intended values.
 LEVELS: Final = ("serializable", "snapshot", "read_committed", "read_uncommitted")
 
@@ -290,6 +293,9 @@ def for_commit() -> Iterator[None]:
         raise TransactWriteError(
             f"Failed to read an item for the commit: {cause}", responses.readable(cause)
         ) from error
+
+
+# Queries, scans and batches outside transactions that show committed items, or what transactions intend.
 
 
 _M = TypeVar("_M", bound="PlacedMixin")

@@ -149,6 +149,9 @@ def _zone(zone: object) -> tzinfo:
     )
 
 
+# A job that is to succeed once in each period, whatever the number of machines that start it.
+
+
 #: A success that is dated later than our clock by more than that is reported, where settings trust no clock.
 _SKEW_S: Final = 10.0
 

@@ -211,6 +211,9 @@ def _by_key(options: TransactionOptions, table: RecordTable, since: float) -> Re
     return "applied" if transaction_record.abandon(table, row, attempts) in attempts else "not applied"
 
 
+# Commits more items than a native transaction holds: record, intents, one decision, finish.
+
+
 @dataclass(eq=False)
 class MultiRequestCommit:
     """One commit of the long path; `_extra` are more actions of its decision."""
@@ -527,6 +530,9 @@ def _place(member: TransactionItem) -> Hashable:
     """Return whose intents are sent together with that of an item; "" if it is sent alone."""
     connection = connection_of(member.item).connection
     return (id(connection), member.table) if batch_requests.are_used(connection, member.table) else ""
+
+
+# Chooses the path of a commit, and commits on it.
 
 
 class CommitRun:

@@ -116,6 +116,9 @@ def saved_again(old: Write, part: VersionPart, condition: Condition | None) -> W
     return again.but(attributes=attributes)
 
 
+# One item of a transaction: as it is stored, as the transaction sees it, and the one write that results.
+
+
 #: What a transaction does to an item: what an operation that fails leaves as it was.
 _CHANGE: Final = ("after", "write", "writer", "condition", "is_checked", "pending", "has_values")
 

@@ -175,6 +175,9 @@ def _give_back(lock: Lock[Any]) -> None:
         logger.warning("the lock %s was lost before its transaction released it: %s", handle.target.row.label, error)
 
 
+# The items of one transaction: each is read once, locked on request, and has one instance.
+
+
 @dataclass(eq=False)
 class TransactionItems:
     """The items of one transaction, and the locks that it holds until its end.

@@ -107,6 +107,9 @@ class _Screen:
             yield Segment.line()
 
 
+# ``locks list``, ``show``, ``watch``, ``break`` and ``repair``.
+
+
 _MODEL: Final = "Model of your application, instead of --table."
 _ATTRIBUTE: Final = "Stored name of the LockAttribute of a --table."
 _AGE: Final = "Only rows that TTL would have deleted so long ago, such as 12h or 30d."

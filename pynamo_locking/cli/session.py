@@ -251,6 +251,9 @@ def reached_by(settings: Settings, model: type[Model]) -> Iterator[None]:
         yield
 
 
+# What every command begins with: settings, the way to print, and the models it is about.
+
+
 class Session:
     """One run of one command: its settings, from options, environment and file, and whether it prints JSON."""
 

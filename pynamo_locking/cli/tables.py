@@ -321,6 +321,9 @@ def _placement(model: type[Model]) -> Iterator[Finding]:
         yield Finding("locks", OK, f"in the table {lock_table_of(model).Meta.table_name}")
 
 
+# ``tables create`` and ``tables check``.
+
+
 _STYLES: Final = {OK: "green", NOTE: "cyan", WARNING: "yellow", PROBLEM: "bold red"}
 
 _HELP: Final = "Models of your application; also the tables that they name."

@@ -277,6 +277,9 @@ def matched(header: str | None, found: Any, hash_key: Any = None, range_key: Any
     return versions.item_of(_tags_in(header), found, hash_key, range_key)
 
 
+# The configuration of an application, put into the ``Meta`` of its models before they are used.
+
+
 #: Keys of the configuration, and what they set in the ``Meta`` of each model.
 _META: Final = {
     "HOST": "host",
@@ -365,6 +368,9 @@ def reset(models: Iterable[type[Model]]) -> None:
                 for name in before.values:
                     setattr(meta, name, before.declared[name])
             set_connection(model, None)
+
+
+# What operators ask of locks: to show the holders and the waiters, and to break a lock.
 
 
 #: What is shown of an entry, in this order.

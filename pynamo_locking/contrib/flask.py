@@ -125,8 +125,10 @@ def conditional(body: Any, item: Model) -> Response:
 def if_match(item: type[_M] | _M, hash_key: Any = None, range_key: Any = None) -> _M:
     """Return an item that is written only if it is still what the client has read, as ``If-Match`` says.
 
-    As `pynamo_locking.contrib.starlette.if_match`, for the request of this context: the other arguments and the errors
-    are the same.
+    Given a model, it reads the item only if ``If-Match`` has several tags, a ``*`` or a tag without a write id.
+    Otherwise the instance has only its keys and its version: set all attributes before you save it. Without
+    ``If-Match`` the answer is 428; 412 for a version that is stale, also later in this request. Arguments and errors
+    are those of `pynamo_locking.contrib.starlette.if_match`.
     """
     return _frameworks.if_match(request, item, hash_key, range_key)
 

@@ -493,6 +493,9 @@ def _expression(said: str, parameters: Iterator[Any], kwargs: dict[str, Any]) ->
     return _NAME_OR_VALUE.sub(placeholder, said)
 
 
+# The condition that a Query finds its items by.
+
+
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 _MOST_PARTS: Final = 2
 _UNSUPPORTED: Final = "Query key condition not supported"
@@ -567,6 +570,9 @@ class _KeyCondition:
         if name in self._types and not all(self._types[name] in value for value in values):
             raise invalid_value("Condition parameter type does not match schema type")
         return name, (sign, [comparable(value) for value in values])
+
+
+# Requests about many items: Query and Scan.
 
 
 _PAGE: Final = 1024 * 1024

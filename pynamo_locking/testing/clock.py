@@ -392,6 +392,9 @@ def view_here() -> ClockView | None:
     return _ENTERED.get()[-1] if _ENTERED.get() else None
 
 
+# Virtual time for tests: leases end and items expire without a real wait.
+
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

@@ -117,6 +117,9 @@ def check_arguments(operation: str, arguments: Mapping[str, Any]) -> None:
         raise ConfigurationError(f"MemoryDynamoDB does not know {', '.join(sorted(unknown))} of {operation}")
 
 
+# A DynamoDB in this process, for tests that take microseconds a request.
+
+
 _METHODS: Final = {xform_name(name): name for name in _OPERATIONS}
 
 #: The database whose ``with`` block is open; there is one process-wide seam, so there is one.

@@ -168,7 +168,7 @@ class Run:
 
     def _count_step(self) -> None:
         if self._scheduler.steps > _MOST_STEPS:
-            raise Stuck(f"the processes have not ended after {_MOST_STEPS:,} steps: does one repeat something for ever?")
+            raise Stuck(f"the processes have not ended after {_MOST_STEPS:,} steps: does one go on for ever?")
 
     def _on_changes(self, request: Request, changes: list[Change]) -> None:
         self.story.on_changes(request, changes)

@@ -53,8 +53,8 @@ def simulate(
     The first run has no faults, and its processes run one after the other.
 
     What is simulated: the requests of all PynamoDB connections, time, sleep, `random`, `uuid`, `os.urandom`, and the
-    clocks, threads and heartbeats of pynamo_locking. Processes share the memory of the test, so a module global that one
-    of them sets is seen by the others, and by the next run. Sockets, threads and other programs are refused.
+    clocks, threads and heartbeats of pynamo_locking. Sockets, threads and other programs are refused. Processes share
+    the memory of the test: a module global that one of them sets is seen by the others, and by the next run.
 
     Args:
         runs: how many runs to make.

@@ -420,7 +420,7 @@ class TestErrors:
             world.process(print)
             world.finally_(lambda: dict[str, int]()["balance"])
 
-        with pytest.raises(Found, match="world.finally_ raised KeyError: 'balance'"):
+        with pytest.raises(Found, match=r"world\.finally_ raised KeyError: 'balance'"):
             test()
 
     def test_coroutine_functions_that_nobody_awaits(self) -> None:
@@ -436,7 +436,7 @@ class TestErrors:
         async def written_so(world: World) -> None:
             world.process(print)
 
-        with pytest.raises(SimulationError, match="a check of world.finally_ is a coroutine function"):
+        with pytest.raises(SimulationError, match=r"a check of world\.finally_ is a coroutine function"):
             test()
         with pytest.raises(SimulationError, match="the test is a coroutine function"):
             written_so()

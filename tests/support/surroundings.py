@@ -63,7 +63,7 @@ def _waits_in_a_pool(thread: threading.Thread) -> bool:
 
 def _renewed() -> list[str]:
     """Return the locks that the heartbeat renews. It does so no more: the next test may count or lose requests."""
-    entries = tuple(held_lock.all_held)
+    entries = runtime.living(held_lock.all_held)
     renewed = {id(own) for _, _, own in heartbeat.heartbeat_thread._due}
     words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.possession.is_held]
     for each in entries:

@@ -84,6 +84,6 @@ def simulated_processes(simulated: SimulatedRuntime, more: Sequence[Replacement]
         try:
             yield
         finally:
-            for entry in tuple(held_lock.all_held):
+            for entry in runtime.living(held_lock.all_held):
                 entry.possession = entry.possession.over()
             release._unfinished.clear()
