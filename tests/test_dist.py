@@ -90,16 +90,19 @@ def make_dist(tree: Path) -> subprocess.CompletedProcess[str]:
 
 def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     """One after the other: the address, what README says of installing it, the date of the release."""
-    (tree / "README.md").write_text("The package is not on PyPI yet.")
+    for page in ("README.md", "simulator/README.md", "docs/tutorial.md"):
+        (tree / page).parent.mkdir(exist_ok=True)
+        (tree / page).write_text("The package is on PyPI.")
+    (tree / "docs" / "tutorial.md").write_text("In a clone: `pip install .`")
     (tree / "CHANGELOG.md").write_text("## First release (unreleased)\n")
     done = make_dist(tree)
     assert done.returncode != 0
     assert "Not for upload: the project has no address yet. Set ADDRESS in " in done.stderr
 
     change(tree / SOURCE, UNDECIDED, f'ADDRESS: Final = "{ADDRESS}"')
-    assert "Not for upload: README.md says that there is no release." in make_dist(tree).stderr
+    assert "Not for upload: these lines say that there is no release." in make_dist(tree).stderr
 
-    (tree / "README.md").write_text("Install it.")
+    (tree / "docs" / "tutorial.md").write_text("Install it.")
     change(tree / "pyproject.toml", f'version = "{VERSION}"', 'version = "7.8.9"')
     assert "Not for upload: CHANGELOG.md has no section of 7.8.9 with its date." in make_dist(tree).stderr
 

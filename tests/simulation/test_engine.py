@@ -249,7 +249,7 @@ def test_a_run_without_end_is_cut_off() -> None:
             world.scheduler.block(1.0, "polls")
 
     world.spawn("a", forever)
-    with pytest.raises(Stuck, match=r"not finished after 50 s: p0\.a polls"):
+    with pytest.raises(Stuck, match=r"not ended after 50 simulated seconds: p0\.a polls"):
         world.scheduler.run()
     world.scheduler.end()
 
