@@ -739,7 +739,7 @@ class _Beginning:
         payload: str | Callable[..., object] | None,
         options: dict[str, Any],
     ) -> None:
-        if not inspect.isroutine(function) or isinstance(function, classmethod):
+        if not inspect.isroutine(function) or isinstance(function, (classmethod, functools.partial)):
             raise ConfigurationError(f"idempotent() is for functions, below @classmethod, not for {function!r}.")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(f"{function.__qualname__} is a generator: it returns before it has run.")
