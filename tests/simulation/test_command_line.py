@@ -48,7 +48,7 @@ def test_a_failure_is_plain_data(broken: None) -> None:
     tally, failure = campaign.conduct(Exhaustive(PLAN))
     assert failure is not None
     assert failure.plan == PLAN
-    assert "Stuck: not finished after 20 s" in failure.message
+    assert "Stuck: the processes have not ended after 20 simulated seconds" in failure.message
     assert tally.runs > 0
 
 
@@ -84,7 +84,7 @@ def test_a_replay_can_be_made_duller(broken: None, capsys: pytest.CaptureFixture
     assert main(["--plain", "replay", PLAN.to_json(), written(busy.choices), "--shrink"]) == 1
     shown = capsys.readouterr().out
     choices = shown.partition("choices")[2].partition("\n")[0]
-    assert "Stuck: not finished after 20 s" in shown
+    assert "Stuck: the processes have not ended after 20 simulated seconds" in shown
     assert sum(map(bool, parsed(choices.strip()))) == 1
 
 
