@@ -62,12 +62,16 @@ def _waits_in_a_pool(thread: threading.Thread) -> bool:
 
 
 def _renewed() -> list[str]:
-    """Return the locks that the heartbeat renews. It does so no more: the next test may count or lose requests."""
+    """Return the locks that the heartbeat renews. It does so no more: the next test may count or lose requests.
+
+    The context of the tests forgets the locks too, also those that have ended, which are no fault.
+    """
     entries = runtime.living(held_lock.all_held)
     renewed = {id(own) for _, _, own in heartbeat.heartbeat_thread._due}
     words = [f"{each}, which is still renewed" for each in entries if id(each) in renewed and each.possession.is_held]
     for each in entries:
         each.possession = each.possession.over()
+    held_lock.held_by_context.set({})
     return words
 
 

@@ -484,7 +484,7 @@ def test_units_are_those_of_the_requests(cheap: Engine) -> None:
         with Account.locked("a", heartbeat=False) as lock:
             lock.renew()
         with held_elsewhere(Account.locked("a", settings=APART)), pytest.raises(LockTimeout):
-            Account.locked("a", wait=0.05).acquire()
+            Account.locked("a", wait=1).acquire()  # long enough for a look, on a busy machine too
     assert heard.all(Acquired)[0].consumed_units == 1
     assert heard.only(Renewed).consumed_units == 1
     assert heard.all(Released)[0].consumed_units == 1
