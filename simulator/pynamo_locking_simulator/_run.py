@@ -72,20 +72,22 @@ class Run:
         self._options = options
         self._surroundings = surroundings
         self._seed = seed
-        self.choices = Recorded(choices)
+        self.choices: Recorded = Recorded(choices)
         self._scheduler = Scheduler(self.choices, None, _LONGEST_S, self._count_step, is_fine=False)
         chance = random.Random(f"faults {seed}")  # noqa: S311 - repeatable, for tests
-        self.faults = FewFaults(self._scheduler, self.choices, kinds_of_run(chance), chance.randint(0, options.faults))
+        self.faults: FewFaults = FewFaults(
+            self._scheduler, self.choices, kinds_of_run(chance), chance.randint(0, options.faults)
+        )
         self._network = Network(self._scheduler, self.faults, options.pause_s)
         self._runtime = SimulatedRuntime(self._scheduler, self.choices, is_fine=False, has_jitter=False)
-        self.story = Story(self._scheduler, options.pause_s, self._network.key_names)
+        self.story: Story = Story(self._scheduler, options.pause_s, self._network.key_names)
         self._network.on_changes.append(self._on_changes)
         self._network.on_request.append(self.story.on_request)
         self.processes: list[SimulatedProcess] = []
         self._required: dict[str, list[Callable[[], object]]] = {"always": [], "finally_": []}
         self._is_looking, self._is_running = False, False
         self.error: Exception | None = None
-        self.headline = ""
+        self.headline: str = ""
 
     # What a test says; see `World`
 

@@ -59,7 +59,7 @@ class Faults:
         self._left = Counter(budget)
         self._most = most
         self.happened: Counter[Fault] = Counter()
-        self.last_at = 0.0
+        self.last_at: float = 0.0
         self.are_over = False
 
     def at(

@@ -112,8 +112,8 @@ class Scheduler:
     def __init__(
         self, choices: Recorded, preemptions: int | None, horizon: float, on_step: Callable[[], None], *, is_fine: bool
     ) -> None:
-        self.now = 0.0
-        self.steps = 0
+        self.now: float = 0.0
+        self.steps: int = 0
         self._moments = 0
         self.actors: list[Actor] = []
         self.landings: list[Landing] = []
