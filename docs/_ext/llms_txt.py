@@ -35,7 +35,7 @@ def pages(app: Sphinx, page: str) -> Iterator[str]:
 
 
 def write(app: Sphinx, error: Exception | None) -> None:
-    """Write the file beside the landing page."""
+    """Write the file next to the landing page."""
     if error is not None or app.builder.name != "html":
         return
     lines = [f"# {app.config.project}", "", f"> {importlib.metadata.metadata(app.config.project)['Summary']}"]

@@ -241,7 +241,7 @@ class HeldEntry:
         return self.possession.is_held
 
     def refuse_if_lost(self) -> None:
-        """Raise `LockLost` if it is lost, also if only the clock says so by now; the heartbeat may come later.
+        """Raise `LockLost` if it is lost, even if only the clock says so by now: the heartbeat may come later.
 
         It is a `ConfigurationError` if the lock was detached.
         """

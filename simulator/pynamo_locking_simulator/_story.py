@@ -25,7 +25,7 @@ _MOST_PLACES: Final = 3
 _MOST_ATTRIBUTES: Final = 3
 _LONGEST_VALUE: Final = 30
 
-#: What the package stores beside a version.
+#: What the package stores next to a version.
 _WRITE_ID: Final = "_write_id"
 
 #: From this time on a wait is told.
@@ -105,7 +105,6 @@ class Story:
         self._events: list[_Event] = []
         self._changes: list[Change] = []
         self._told_at_s = 0.0
-        self._paused: set[str] = set()
 
     def begins(self, name: str, skew_s: float) -> None:
         """Note that a process takes part, if its clock is not the true one."""
