@@ -103,23 +103,25 @@ def _check(options: Options) -> None:
 def _search(test: Callable[[World], object], options: Options, seed: int | None) -> None:
     with Surroundings() as surroundings:
         search = _Search(test, options, surroundings)
-        ends: list[list[SimulatedProcess]] = []
+        never_returned: list[SimulatedProcess] | None = None  # of those of the first run
         for number in range(options.runs) if seed is None else [seed]:
             found = search.run_seed(number)
             if found.error is not None:
                 raise search.told(number, found) from _cause(found.error)
-            ends.append(found.processes)
+            returned = {process.name for process in found.processes if process.has_returned}
+            before = found.processes if never_returned is None else never_returned
+            never_returned = [process for process in before if process.name not in returned]
         if seed is None:
-            _check_returned(ends, options.raises)
+            _check_returned(never_returned or [], options)
 
 
-def _check_returned(ends: list[list[SimulatedProcess]], raises: tuple[type[BaseException], ...]) -> None:
+def _check_returned(never_returned: list[SimulatedProcess], options: Options) -> None:
     """Refuse a search in which a process always ended with an error: what it would have done was never checked."""
-    for each in zip(*ends, strict=False):
-        error = each[0].error
-        if not any(process.has_returned for process in each) and error is not None and not isinstance(error, raises):
+    for process in never_returned:
+        error = process.error
+        if error is not None and not isinstance(error, options.raises):
             raise SimulationError(
-                f"{each[0].name} returned in none of {_count(len(ends), 'run')}: without any fault it ended with "
+                f"{process.name} returned in none of {_count(options.runs, 'run')}: without any fault it ended with "
                 f"{type(error).__name__}: {error}. If that is right, name the error in raises=."
             )
 

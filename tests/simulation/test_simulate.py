@@ -100,6 +100,13 @@ def test_wrong_handlers_are_found_and_told_in_few_lines(name: str) -> None:
     assert str(again.value) == message
 
 
+@pytest.mark.parametrize(("name", "seed"), [("double charge on redelivery", 16), ("lock without fencing", 33)])
+def test_the_run_that_is_told_differs_in_as_few_choices_as_possible(name: str, seed: int) -> None:
+    """Choices that only others made necessary go with them."""
+    with pytest.raises(Found, match=r"differs from one process after the other in 1 choice, with 1 fault\."):
+        simulate(seed=seed)(_test(WRONG[name]))()
+
+
 @pytest.mark.parametrize("runs", [200, pytest.param(5_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_handlers_pass(name: str, runs: int) -> None:
