@@ -31,7 +31,8 @@ pytest.register_assert_rewrite("tests.campaign", "tests.simulation", "tests.supp
 
 from tests.engines.engine import AWS_PREFIX_VARIABLE, Engine, running  # noqa: E402 - imports some of these
 from tests.engines.servers import Servers  # noqa: E402
-from tests.support.surroundings import Surroundings  # noqa: E402
+from tests.support import fence  # noqa: E402
+from tests.support.surroundings import Surroundings, let_dropped_things_act  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -41,18 +42,22 @@ REAL = ["aws"] if ON_AWS else ["dynoxide", "dynamodb-local"]
 ALL = ["aws"] if ON_AWS else ["memory", "moto", *REAL]
 
 
-#: What they repeat of the first two engines has shown nothing in all their runs: `make test-all` has it.
-SLOW: Final = {"moto", "dynamodb-local"}
+#: What `make test` leaves to `make test-all`: other processes, real time, and what takes long.
+EXTENDED: Final = ("alone", "interrupts", "processes", "slow", "waits")
 
 
-def first_and_others(engines: list[str]) -> list[Any]:
-    """Parameters of a fixture: what repeats its first engine is marked, and left out of `make test` if it is SLOW."""
-    first, *others = engines
-    repeats, slow = pytest.mark.other_engine, pytest.mark.slow
-    return [
-        first,
-        *(pytest.param(engine, marks=[repeats, slow] if engine in SLOW else [repeats]) for engine in others),
-    ]
+def engines(names: list[str]) -> list[Any]:
+    """Parameters of a fixture. All but the engine in memory are marked."""
+    return [name if name == "memory" else pytest.param(name, marks=pytest.mark.other_engine) for name in names]
+
+
+def is_extended(item: pytest.Item) -> bool:
+    """Whether it is left to `make test-all`. On moto, `make test` has the contract, and what `core` marks."""
+    if any(item.get_closest_marker(name) for name in EXTENDED):
+        return True
+    is_asked_of_moto = item.path.parent.name == "contract" or item.get_closest_marker("core") is not None
+    is_on_moto = isinstance(item, pytest.Function) and "moto" in item.name
+    return item.get_closest_marker("other_engine") is not None and not (is_on_moto and is_asked_of_moto)
 
 
 #: What programs print, and where they look, depends on these; tests that are about one of them set it.
@@ -90,9 +95,34 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is there by now out of collections: modules and thousands of tests, which every one would visit."""
+    """Leave what is there by now out of collections: modules and thousands of tests, which every one would visit.
+
+    From here on the collector works between two tests; see `let_dropped_things_act`.
+    """
     gc.collect()
     gc.freeze()
+    gc.disable()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what `make test` leaves to `make test-all`."""
+    if is_extended(item):
+        item.add_marker(pytest.mark.extended)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker the same tests in the same order in every run, if the order is fixed."""
+    from tests.support.halves import FixedScheduling
+
+    return FixedScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """End what the test has dropped, before its fixtures end."""
+    let_dropped_things_act()
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -131,11 +161,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing_behind() -> Iterator[None]:
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread, a lock that is renewed, or a patch behind: the next one may be red by it."""
+    is_inside = request.node.get_closest_marker("extended") is None
+    if "simulation" in request.node.path.parts:  # a search makes hundreds of runs, and garbage in each
+        gc.enable()
     before = Surroundings()
-    yield
-    if left := before.left_behind():
+    with fence.up() if is_inside else contextlib.nullcontext():
+        yield
+    left = before.left_behind()
+    gc.disable()
+    if left:
         pytest.fail(f"this test leaves behind: {'; '.join(left)}", pytrace=False)
 
 
@@ -149,28 +185,28 @@ def servers() -> Iterator[Servers]:
         servers.close()
 
 
-@pytest.fixture(params=first_and_others(ALL))
+@pytest.fixture(params=engines(ALL))
 def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine in turn."""
     with running(request.param, servers) as engine:
         yield engine
 
 
-@pytest.fixture(params=first_and_others(REAL if ON_AWS else ["memory", *REAL]))
+@pytest.fixture(params=engines(REAL if ON_AWS else ["memory", *REAL]))
 def concurrent_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that handles concurrent requests of this process as DynamoDB does."""
     with running(request.param, servers) as engine:
         yield engine
 
 
-@pytest.fixture(params=first_and_others(REAL))
+@pytest.fixture(params=engines(REAL))
 def real_engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that handles concurrent requests as DynamoDB does, from any process."""
     with running(request.param, servers) as engine:
         yield engine
 
 
-@pytest.fixture(params=REAL[:1])
+@pytest.fixture(params=engines(REAL[:1]))
 def dynoxide(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """The real engine that is cheapest to use."""
     with running(request.param, servers) as engine:

@@ -144,57 +144,11 @@ def test_each_rule_of_transactions_stands_where_it_is_held() -> None:
     assert said == set(rules)
 
 
-#: What makes an object that nobody changes, or of which each thread or context has its own.
-UNSHARED = {"TypeVar", "ParamSpec", "ContextVar", "getLogger", "SystemRandom", "partial", "_Thread", "_Beginning"}
-#: Objects that others make, and keep whole: the commands of Typer, and blinker's signals.
-OF_OTHERS = {"Commands", "Namespace", "_signal"}
-MUTABLE = (ast.Call, ast.Dict, ast.DictComp, ast.List, ast.ListComp, ast.Set, ast.SetComp)
 CHANGES = {"add", "append", "clear", "discard", "extend", "pop", "popleft", "remove", "setdefault", "update"}
 
 
 def is_constant(name: str) -> bool:
     return name.isupper() or name == "__all__"
-
-
-def shared_objects() -> set[str]:
-    """What threads share and change: module-level names, those in `global` statements, and those set on a class."""
-    shared = set()
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Global):
-                shared |= {f"{module}.{name}" for name in node.names}
-            elif isinstance(node, ast.FunctionDef) and node.name != "__init_subclass__":
-                stored = (each for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), ast.Store))
-                names = map(ast.unparse, stored)
-                shared |= {f"{module}.{name[4:]}" for name in names if re.match(r"cls\.\w+$", name)}
-        for node in tree.body:
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, MUTABLE):
-                made_by = ast.unparse(node.value.func).split(".")[-1] if isinstance(node.value, ast.Call) else ""
-                names = map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
-                if made_by not in UNSHARED | OF_OTHERS:
-                    shared |= {f"{module}.{name}" for name in names if not is_constant(name)}
-    return shared
-
-
-def fork_hooks() -> set[str]:
-    """What is called after a fork, before it, or after a restore."""
-    return {
-        f"{module}.{ast.unparse(hook)}"
-        for module, tree in trees().items()
-        for node in tree.body
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if ast.unparse(node.value.func).endswith(("after_fork", "around_fork"))
-        for hook in (*node.value.args, *(keyword.value for keyword in node.value.keywords))
-    }
-
-
-def test_what_threads_share_is_known() -> None:
-    """A page says of each shared object who writes it and what guards it, and what each hook of a fork does."""
-    page = (ROOT.parent / "docs" / "explanation" / "threads.md").read_text(encoding="utf-8")
-    objects, hooks = (re.findall(r"^\| (`.*?) \|", part, re.MULTILINE) for part in page.split("## After a fork"))
-
-    assert Counter(name.strip("`") for name in objects) == Counter(shared_objects())
-    assert Counter(name.strip("`") for row in hooks for name in row.split(", ")) == Counter(fork_hooks())
 
 
 def test_constants_are_not_changed() -> None:

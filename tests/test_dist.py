@@ -88,6 +88,7 @@ def make_dist(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.processes
 def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     """One after the other: the address, what README says of installing it, the date of the release."""
     for page in ("README.md", "simulator/README.md", "docs/tutorial.md"):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.metadata
-import json
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pytest
@@ -21,7 +20,6 @@ from sybil import Sybil
 from sybil.parsers.myst import PythonCodeBlockParser
 
 import pynamo_locking
-from certify import contract
 from pynamo_locking import (
     batches,
     events,
@@ -35,10 +33,12 @@ from pynamo_locking import (
 )
 from pynamo_locking._core.transactions import RetentionTimes
 from pynamo_locking.contrib import celery, django, fastapi, flask, messages, starlette, streams
-from tests.engines.engine import DUMMY_ENVIRONMENT, moto_one_at_a_time
+from tests.engines.engine import running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+
+    from tests.engines.servers import Servers
 
 ROOT: Final = Path(__file__).parents[1]
 DOCS: Final = ROOT / "docs"
@@ -62,32 +62,39 @@ def name_of(page: Path) -> str:
 
 
 def has_examples(page: Path) -> bool:
-    return re.search(r"^ *```python|^<!--- invisible-code-block: python", page.read_text(), re.MULTILINE) is not None
+    return (
+        re.search(r"^ *```python|^<!--- invisible-code-block: python", page.read_text(encoding="utf-8"), re.MULTILINE)
+        is not None
+    )
 
 
-@pytest.fixture
-def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty DynamoDB in this process."""
-    for name, value in DUMMY_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    with moto_one_at_a_time():
-        yield
+def pages_with_examples() -> Iterator[Any]:
+    """Each page and an engine for it: moto where the page itself brings an engine in memory, and else both.
+
+    Pages whose examples start another Python are marked.
+    """
+    for page in filter(has_examples, PAGES):
+        text = page.read_text(encoding="utf-8")
+        brings_memory = re.search(r"\bMemoryDynamoDB\b|\bmemory_dynamodb\b|\bsimulate\(|\bcheck_global_tables\b", text)
+        marks = [pytest.mark.processes] if re.search(r"run_\w+_(?:page|blocks)\(\)", text) else []
+        yield pytest.param(page, "moto" if brings_memory else "memory", marks=marks, id=name_of(page))
+        if not brings_memory:
+            yield pytest.param(page, "moto", marks=[*marks, pytest.mark.other_engine], id=f"{name_of(page)}-on-moto")
 
 
-@pytest.mark.usefixtures("moto")
-@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=name_of)
-def test_the_examples_run(page: Path) -> None:
+@pytest.mark.parametrize(("page", "engine"), list(pages_with_examples()))
+def test_the_examples_run(page: Path, engine: str, servers: Servers) -> None:
     """All blocks of a page, in order, in one namespace; what a page starts, it ends."""
-    document = EXAMPLES.parse(page)
-    examples = list(document.examples())
-    for example in examples:
-        example.evaluate()
+    examples = list(EXAMPLES.parse(page).examples())
+    with running(engine, servers):
+        for example in examples:
+            example.evaluate()
     assert examples
 
 
 def visible_code(page: str) -> str:
     """The Python blocks of a page, without what HTML hides."""
-    visible = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    visible = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     return "\n".join(re.findall(r"^```python\n(.*?)^```$", visible, re.MULTILINE | re.DOTALL))
 
 
@@ -116,15 +123,17 @@ def run_alone(program: str, directory: Path, *options: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_what_a_stranger_can_see_runs_as_pasted(page: str, tmp_path: Path) -> None:
     """These pages say that their code runs as it stands, where nothing but the package was installed."""
     done = run_alone(visible_code(page), tmp_path)
     assert done.returncode == 0, done.stderr
-    said = re.findall(r"^```text\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    said = re.findall(r"^```text\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert page != "README.md" or [done.stdout] == said, "what stands below it"
 
 
+@pytest.mark.processes
 def test_the_first_example_is_short_and_can_be_typed_at_the_prompt(tmp_path: Path) -> None:
     """The README's, also at the prompt of a Python older than 3.13, where an empty line ends a class."""
     program = visible_code("README.md")
@@ -134,17 +143,19 @@ def test_the_first_example_is_short_and_can_be_typed_at_the_prompt(tmp_path: Pat
     assert "Error" not in done.stderr
 
 
-@pytest.mark.skipif("not on PyPI yet" not in (ROOT / "README.md").read_text(), reason="it has been released")
+@pytest.mark.skipif(
+    "not on PyPI yet" not in (ROOT / "README.md").read_text(encoding="utf-8"), reason="it has been released"
+)
 def test_nothing_is_installed_from_the_index() -> None:
     """The package is not there: a command that names it fails, or installs what others have put there."""
-    texts = {path: path.read_text() for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
     command = re.compile(r"pip install [^\n`]*pynamo[-_]locking.*")
     assert {name_of(path): command.findall(text) for path, text in texts.items() if command.search(text)} == {}
 
 
 def test_no_text_takes_a_lock_for_once() -> None:
     """A lock keeps two runs from overlapping, and no job from being done twice, one run after the other."""
-    texts = {path: path.read_text() for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "pynamo_locking").rglob("*.py"))}
     claim = re.compile(r"at most one `?[^.`|\n]*`? runs|must not (?:be done|happen|be touched) twice", re.IGNORECASE)
     assert {name_of(path): claim.findall(text) for path, text in texts.items() if claim.search(text)} == {}
 
@@ -166,16 +177,21 @@ def public_names() -> Iterator[str]:
     yield "pynamo_locking.contrib.django.middleware.LocksMiddleware"
 
 
-@pytest.mark.parametrize("name", list(public_names()))
-def test_a_public_name_stands_in_the_reference(name: str) -> None:
-    """A page below docs/reference/api has a directive for it, and the overview names it."""
-    # The same classes and functions.
+def home_of(name: str) -> str:
+    """The name under which the reference has it: frameworks share some classes and functions."""
     name = re.sub(r"contrib\.\w+\.PreconditionRequired", "contrib.flask.PreconditionRequired", name)
-    if name.rpartition(".")[2] in starlette.__all__:
-        name = name.replace("contrib.fastapi", "contrib.starlette")
-    pages = (DOCS / "reference" / "api").glob("*.md")
-    assert sum(len(re.findall(rf"^\.\. auto\w+:: {name}$", page.read_text(), re.MULTILINE)) for page in pages) == 1
-    assert f"\n   {name}\n" in (DOCS / "reference" / "api.md").read_text()
+    is_shared = name.rpartition(".")[2] in starlette.__all__
+    return name.replace("contrib.fastapi", "contrib.starlette") if is_shared else name
+
+
+def test_each_public_name_stands_in_the_reference() -> None:
+    """A page below docs/reference/api has one directive for it, and the overview names it."""
+    names = {home_of(name) for name in public_names()}
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "api").glob("*.md"))
+    overview = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    directives = Counter(re.findall(r"^\.\. auto\w+:: (\S+)$", pages, re.MULTILINE))
+    assert {name: directives[name] for name in names if directives[name] != 1} == {}
+    assert [name for name in sorted(names) if f"\n   {name}\n" not in overview] == []
 
 
 def pages_of_the_site() -> list[Path]:
@@ -184,47 +200,52 @@ def pages_of_the_site() -> list[Path]:
     return [page for page in pages if page.name != "index.md" and page.parent.name not in ("api", "certified")]
 
 
-@pytest.mark.parametrize("page", pages_of_the_site(), ids=name_of)
-def test_a_page_can_be_found(page: Path) -> None:
+def test_each_page_can_be_found() -> None:
     """The list of all pages on the landing page names it, and the sidebar too; or the page of internals has both."""
-    path = page.relative_to(DOCS).with_suffix("").as_posix()
-    _, _, listed = (DOCS / "index.md").read_text().partition("<!-- all pages -->")
+    _, _, listed = (DOCS / "index.md").read_text(encoding="utf-8").partition("<!-- all pages -->")
     listed, _, sidebar = listed.partition("<!-- end of all pages -->")
-    internals, _, below_internals = (DOCS / "internals.md").read_text().partition("```{toctree}")
-    found = [f"({path}.md)" in listed, f"({path}.md)" in internals]
-    assert found == [f"\n{path}\n" in sidebar, f"\n{path}\n" in below_internals]
-    assert sum(found) == 1
+    internals, _, below = (DOCS / "internals.md").read_text(encoding="utf-8").partition("```{toctree}")
+    paths = [page.relative_to(DOCS).with_suffix("").as_posix() for page in pages_of_the_site()]
+    places = {
+        path: [f"({path}.md)" in listed, f"\n{path}\n" in sidebar, f"({path}.md)" in internals, f"\n{path}\n" in below]
+        for path in paths
+    }
+    once = ([True, True, False, False], [False, False, True, True])
+    assert {path: place for path, place in places.items() if place not in once} == {}
 
 
 def test_every_error_stands_in_the_table_of_errors() -> None:
     """docs/reference/errors.md says of each error what its catcher knows and may do."""
-    text = (DOCS / "reference" / "errors.md").read_text()
+    text = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
     assert {name for name in exceptions.__all__ if f"`{name}`" not in text} == set()
 
 
 def test_every_key_of_meta_stands_in_its_table() -> None:
     """docs/reference/meta.md has a row for each one that the package reads, and for no other."""
-    source = "".join(path.read_text() for path in sorted((ROOT / "pynamo_locking").rglob("*.py")))
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "pynamo_locking").rglob("*.py")))
     read = set(re.findall(r"""getattr\((?:[\w.]+\.Meta|meta|getattr\(\w+, "Meta", None\)), "(\w+)\"""", source))
     pynamodb = {"billing_mode", "read_capacity_units", "region", "host", "table_name", "__mro__"}
     keys = {*read - pynamodb, *RetentionTimes._fields}
-    table = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "meta.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "meta.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(keys) > 14
     assert sorted(table) == sorted(keys)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_lead_to_files() -> None:
     """A relative link names a file that exists, and an anchor in it names one of its headings."""
-    text = CODE_BLOCK.sub("", page.read_text())
-    targets = [first or second for first, second in LINK.findall(text)]
-    assert [target for target in targets if not leads_somewhere(page, target)] == []
+    targets = [(page, link or named) for page in PAGES for link, named in LINK.findall(without_code(page))]
+    assert [(name_of(page), target) for page, target in targets if not leads_somewhere(page, target)] == []
+
+
+@functools.cache
+def without_code(page: Path) -> str:
+    return CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
 def test_the_site_does_not_link_to_what_it_leaves_out() -> None:
     """The record of decisions is excluded from the site, so a link to it would lead nowhere."""
-    assert f'"{DECISIONS.relative_to(DOCS).as_posix()}"' in (DOCS / "conf.py").read_text()
-    assert [name_of(page) for page in pages_of_the_site() if DECISIONS.name in page.read_text()] == []
+    assert f'"{DECISIONS.relative_to(DOCS).as_posix()}"' in (DOCS / "conf.py").read_text(encoding="utf-8")
+    assert [name_of(page) for page in pages_of_the_site() if DECISIONS.name in page.read_text(encoding="utf-8")] == []
 
 
 def leads_somewhere(page: Path, target: str) -> bool:
@@ -235,141 +256,30 @@ def leads_somewhere(page: Path, target: str) -> bool:
     return file.exists() and (not anchor or anchor in anchors(file))
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The names GitHub and MyST give to headings."""
-    headings = re.findall(r"^#+ (.*)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-# Promises, and the tests that hold them
-
-PROMISES: Final = (DOCS / "explanation" / "guarantees.md").read_text()
-HELD: Final = (ROOT / "tests" / "promises.md").read_text()
-#: For each part of the guarantees, words of a promise and the cell with its tests.
-ROWS: Final = {
-    heading: re.findall(r"^\| (.+?) \| (`.+) \|$", rows, re.MULTILINE)
-    for heading, rows in re.findall(r"^## ([\w ]+)\n(.*?)(?=^## |\Z)", HELD, re.MULTILINE | re.DOTALL)
-}
-
-
-@pytest.mark.parametrize("part", ["Locks", "Versions", "Transactions", "Intervals", "Calls", "Unique values", "Expiry"])
-def test_every_promise_names_its_tests(part: str) -> None:
-    """Each sentence of a promise and each fault; and nothing is named that is not promised."""
-    text = re.search(rf"^## {part}\n(.*?)(?=^## )", PROMISES, re.MULTILINE | re.DOTALL)
-    assert text
-    promises = re.findall(r"^\d+\. (.*)$", text[1], re.MULTILINE) or text[1].strip().splitlines()[:1]
-    without_titles = [re.sub(r"\*\*[^*]*\*\*,? ?", "", promise) for promise in promises]
-    sentences = [each for promise in without_titles for each in re.split(r"(?<=\.) +", promise)]
-    faults = [each for each in re.findall(r"^\| ([^|]+?) \|", text[1], re.MULTILINE) if each != "fault"]
-    promised = [*sentences, *faults]
-    quotes = [quote for quote, _ in ROWS[part]]
-    assert [each for each in promised if not any(quote in each for quote in quotes)] == []
-    assert [quote for quote in quotes if not any(quote in each for each in promised)] == []
-
-
-@functools.cache
-def walks() -> dict[str, list[str]]:
-    """Return the modules that each call enters: in a process of its own, which has no warm caches."""
-    command = [sys.executable, "-m", "tests.support.walks"]
-    run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    found: dict[str, list[str]] = json.loads(run.stdout)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("part", "call"), [("save", "item.save()"), ("edit", "with Model.edit"), ("commit", "A trans")]
-)
-def test_the_life_of_a_write_is_as_it_runs(part: str, call: str) -> None:
-    """The page names the modules that each call enters, in their order."""
-    text = (DOCS / "explanation" / "life-of-a-write.md").read_text()
-    [section] = [each for each in text.split("\n## ") if each.removeprefix("`").startswith(call)]
-    walked = [f"{module.replace('.', '/')}.py" for module in walks()[part]]
-    rows = re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE)
-    assert [module for row in rows for module in re.findall(r"`(\S+\.py)`", row)] == walked
-
-
-#: The tests that are made of what `python -m certify` asks.
-CERTIFIED: Final = {f"test_{name}" for module in contract.MODULES for name in contract.checks_of(module)}
-
-
-def missing_tests(cells: Iterable[str]) -> list[str]:
-    """The tests that cells name, each after its file, and that are not there; found by reading the files."""
-    missing = []
-    for cell in cells:
-        path, names = ROOT, set[str]()
-        for name in re.findall(r"`([^`]+)`", cell):
-            if name.endswith(".py"):
-                path = ROOT / "tests" / name
-                tree = ast.parse(path.read_text() if path.exists() else "")
-                names = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-                names |= {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
-                names |= CERTIFIED if name == "contract/test_certified.py" else set()
-            elif name not in names:
-                missing.append(f"{path}::{name}")
-    return missing
-
-
-def test_the_tests_that_hold_promises_exist() -> None:
-    """A misspelt, moved or deleted one is found here."""
-    cells = [cell for rows in ROWS.values() for _, cell in rows]
-    assert missing_tests(cells) == []
-    assert "".join(cells).count("`test_") > 100
-
-
-def test_what_we_need_of_dynamodb_has_its_tests() -> None:
-    """Each need has a row, or says that it is not tested; no row is about anything else."""
-    text = (DOCS / "explanation" / "what-we-need-of-dynamodb.md").read_text()
-    needs = re.findall(r"^### (\d+)\. |^\| \*\*(\d+)\. (.*)$", text, re.MULTILINE)
-    tested = [section or row for section, row, said in needs if not said.endswith("Not tested |")]
-    assert [int(section or row) for section, row, _ in needs] == list(range(1, 17))
-    assert [need for need, _ in ROWS["What we need of DynamoDB"]] == tested
-
-
-# The texts that the project comes from
-
-#: Section, feature, where, and tests: for each text its rows.
-SEEDS: Final = {
-    number: re.findall(r"^\| (?!section |---)([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", rows, re.MULTILINE)
-    for number, rows in re.findall(
-        r"^## Seed (\d+)\n(.*?)(?=^## |\Z)",
-        (ROOT / "tests" / "seeds.md").read_text(),
-        re.MULTILINE | re.DOTALL,
-    )
-}
-
-
-@pytest.mark.parametrize("number", ["000", "001", "002", "003", "004"])
-def test_every_feature_of_a_seed_has_its_place_and_its_tests(number: str) -> None:
-    """Each row links to a page, and names tests that exist."""
-    rows = SEEDS[number]
-    assert len(rows) >= 9
-    assert [feature for _, feature, where, _ in rows if "](" not in where] == []
-    assert [feature for _, feature, _, cell in rows if not re.match(r"`\S+\.py`: `test_", cell)] == []
-    assert missing_tests(cell for *_, cell in rows) == []
-
-
-def test_every_example_of_a_seed_is_listed() -> None:
-    """The page names each test that is called after a text."""
-    files = (ROOT / "tests" / "integration").rglob("test_*.py")
-    tests = {test for file in files for test in re.findall(r"^def (test_seed_\w+)", file.read_text(), re.MULTILINE)}
-    cells = "".join(cell for rows in SEEDS.values() for *_, cell in rows)
-    assert tests
-    assert {test for test in tests if f"`{test}`" not in cells} == set()
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=name_of)
 def test_figures_of_the_site_are_those_of_the_results(page: Path) -> None:
     """Each row of figures is a part of a row of the file that `--publish` writes: a new run needs a new digest."""
-    results = (ROOT / "benchmarks" / "results" / page.name).read_text()
+    results = (ROOT / "benchmarks" / "results" / page.name).read_text(encoding="utf-8")
     published = [set(re.split(r" *\| *", row)) for row in re.findall(r"^\| (.*) \|$", results, re.MULTILINE)]
-    rows = re.findall(r"^\| (.*) \|$", page.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     digests = [row.split(" | ") for row in rows if re.search(r"\d", row.partition(" | ")[2])]
     assert digests
     assert [row for row in digests if not any(set(row) <= other for other in published)] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"], ids=name_of)
-def test_paths_of_tests_exist(page: Path) -> None:
+def test_paths_of_tests_exist() -> None:
     """Where a page or a command names a folder or file of the tests, it is there."""
-    paths = re.findall(r"(?<![\w/.])tests/(?!engines/node_modules|pynamodb_suite/\.files)[\w/.-]+", page.read_text())
-    assert [path for path in paths if not (ROOT / path.rstrip("./")).exists()] == []
+    path = re.compile(r"(?<![\w/.])tests/(?!engines/node_modules|pynamodb_suite/\.files)[\w/.-]+")
+    pages = [*PAGES, ROOT / "Makefile"]
+    named = {name_of(page): path.findall(page.read_text(encoding="utf-8")) for page in pages}
+    missing = [
+        (page, each) for page, paths in named.items() for each in paths if not (ROOT / each.rstrip("./")).exists()
+    ]
+    assert missing == []

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("sphinx", reason="installed by `make docs` and `make set-up`")
 
+pytestmark = pytest.mark.processes
+
 EXTENSIONS: Final = Path(__file__).parents[1] / "docs/_ext"
 SITE: Final = {
     "conf.py": f"""

@@ -70,28 +70,6 @@ def test_each_log_line_stands_in_the_source() -> None:
     assert missing == []
 
 
-def test_each_warning_is_explained() -> None:
-    """All that the package logs as a warning or an error stands on the page, but for what says nothing by itself."""
-    said = {text for _, text in quoted()}
-    logged = {text for text, level in texts() if level in {"WARNING", "ERROR"}}
-    assert {text for text in logged - said if text.strip("… :()")} == EXPLAINED_ELSEWHERE
-
-
-#: Of commands, which print them for the person who sits there; and of what a line on the page tells as well.
-EXPLAINED_ELSEWHERE: Final = {
-    "…. Looking again every … s.",
-    "cannot release …, so the next waiter waits until the lease ends: …",
-    "ticket … of the lock … … …",
-    "no thread to help with a batch",
-    "what a task left behind could not be put in order",
-    "an event could not be told",
-    "removal from … failed; a thread goes on with it",
-    "removal from … failed; waiters wait until the lease ends",
-    "the claim of …[…] stays for up to … s",
-    "… was not released after an SQL transaction: …",
-}
-
-
 def test_each_metric_is_named() -> None:
     """All of them, and no other."""
     source = Path(opentelemetry.__file__).read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import pytest
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
-from tests.conftest import first_and_others
+from tests.conftest import engines
 from tests.engines.engine import running
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from
@@ -39,7 +39,7 @@ def memory(servers: Servers) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(params=first_and_others(["memory", "dynoxide"]))
+@pytest.fixture(params=engines(["memory", "dynoxide"]))
 def cheap(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """The two engines that cost little."""
     with running(request.param, servers) as engine:

@@ -20,7 +20,7 @@ from pynamodb.exceptions import PynamoDBException
 from pynamo_locking import LockSettings, NamedLock, TransactWrite, VersionedMixin
 from pynamo_locking._io import client
 from pynamo_locking.exceptions import ItemLocked, LockingError, LockTimeout, OutcomeUnknown, StaleVersion
-from tests.conftest import ON_AWS, first_and_others
+from tests.conftest import ON_AWS, engines
 from tests.engines.engine import running
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere
@@ -51,7 +51,7 @@ Free = declare("Free", VersionedMixin, version=True, numbers="value")
 MODELS: list[Any] = [Plain, Versioned, Locks, Beside, Free]
 
 
-@pytest.fixture(params=first_and_others(["dynoxide", "dynamodb-local"]))
+@pytest.fixture(params=engines(["dynoxide", "dynamodb-local"]))
 def engine(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Engine]:
     """Each engine that is a server."""
     with running(request.param, servers) as engine:

@@ -1,6 +1,6 @@
 """Examples of the texts that the project comes from, each named after its text and section.
 
-``tests/seeds.md`` lists what the texts give, and which tests show it. Here are the examples that had no test
+Here are the examples that had no test
 of their own; ``test_seed_examples.py`` has those of 002.
 """
 
