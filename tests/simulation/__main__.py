@@ -124,7 +124,7 @@ def _bugs(options: argparse.Namespace, to: Console) -> int:
         found = [each for each in runs if each is not None]
         missed += len(runs) - len(found)
         median, worst = (f"{statistics.median(found):g}", str(max(found))) if found else ("", "")
-        table.add_row(bug.name, bug.plan.workload, median, worst, str(len(runs) - len(found) or ""))
+        table.add_row(bug.name, bug.search.plan.workload, median, worst, str(len(runs) - len(found) or ""))
     to.print(table)
     return int(missed > 0)
 
