@@ -92,23 +92,31 @@ def planted(name: str, changes: Iterable[Change]) -> Iterator[None]:
     """Have a mistake in this process for a while."""
     with contextlib.ExitStack() as undo:
         for file, wrong in changed(name, changes).items():
-            module = importlib.import_module(".".join(("pynamo_locking", *Path(file).with_suffix("").parts)))
-            right = (PACKAGE / file).read_text()
-            if not [*_swapped(module, right, wrong, undo), *_set(module, right, wrong, undo)]:
+            module = importlib.import_module(".".join((PACKAGE.name, *Path(file).with_suffix("").parts)))
+            before, after = _code_of(module), compile(wrong, str(module.__file__), "exec")
+            made = [*_swapped(module, before, after, undo)]
+            if _plain(before, of_module=True) != _plain(after, of_module=True):
+                made += _set(module, wrong, undo)
+            if not made:
                 raise NotPlanted(f"{name!r} changes no function and no constant of {file}")
             _forget(module, undo)
         yield
 
 
-def _swapped(module: ModuleType, right: str, wrong: str, undo: contextlib.ExitStack) -> Iterator[str]:
+@functools.cache
+def _code_of(module: ModuleType) -> CodeType:
+    return compile(inspect.getsource(module), str(module.__file__), "exec")
+
+
+def _swapped(module: ModuleType, before: CodeType, after: CodeType, undo: contextlib.ExitStack) -> Iterator[str]:
     """Swap the code of the functions whose code differs, and yield their names."""
-    before, after = (compile(text, str(module.__file__), "exec", dont_inherit=True) for text in (right, wrong))
     live = _live(module)
     for old, new in zip(_outermost(before), _outermost(after), strict=True):
         if _plain(old) == _plain(new):
             continue
-        inner = zip(_nested(old), _nested(new), strict=False)  # those that a decorator has made are live, too
-        swaps = [(each, to) for of, to in inner for each in live.get((of.co_name, of.co_firstlineno), ())]
+        pairs = zip(_nested(old), _nested(new), strict=False)  # those that a decorator has made are live, too
+        pairs = ((of, to) for of, to in pairs if of.co_name == to.co_name)
+        swaps = [(each, to) for of, to in pairs for each in live.get((of.co_name, of.co_firstlineno), ())]
         if not swaps:
             raise NotPlanted(f"{old.co_name} of {module.__name__} is not to be found")
         for each, code in swaps:
@@ -131,10 +139,11 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(each)
 
 
-def _plain(code: CodeType) -> tuple[Any, ...]:
-    """Return what a function does, wherever it stands."""
-    consts = [_plain(each) if isinstance(each, CodeType) else (type(each), each) for each in code.co_consts]
-    return code.co_code, consts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+def _plain(code: CodeType, *, of_module: bool = False) -> tuple[Any, ...]:
+    """Return what a function does, wherever it stands; or a module, apart from its functions and classes."""
+    inner = [] if of_module else [_plain(each) for each in code.co_consts if isinstance(each, CodeType)]
+    consts = [(type(each), each) for each in code.co_consts if not isinstance(each, CodeType)]
+    return code.co_code, consts, inner, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
 
 
 _HOLDERS: Final = (type, property, classmethod, staticmethod, CellType, functools.partial, tuple, list, dict)
@@ -159,10 +168,10 @@ def _live(module: ModuleType) -> dict[tuple[str, int], list[FunctionType]]:
     return found
 
 
-def _set(module: ModuleType, right: str, wrong: str, undo: contextlib.ExitStack) -> Iterator[str]:
+def _set(module: ModuleType, wrong: str, undo: contextlib.ExitStack) -> Iterator[str]:
     """Set the constants that differ, then those made of them, wherever they were imported; yield their names."""
     names = set[str]()
-    for old, new in zip(ast.parse(right).body, ast.parse(wrong).body, strict=True):
+    for old, new in zip(ast.parse(inspect.getsource(module)).body, ast.parse(wrong).body, strict=True):
         if not isinstance(new, (ast.Assign, ast.AnnAssign)) or new.value is None:
             continue
         read = {each.id for each in ast.walk(new.value) if isinstance(each, ast.Name)}

@@ -42,22 +42,16 @@ BUGS: Final = (
         "handed over twice: A late copy of the write that hands an entry over stores the next entry again.",
         Search(_RELEASED.but(parties=6, faults={Fault.LATE: 6}), "SoundQueue", "Fifo", "Fence", "OneHolder"),
         Change(
-            "_io/protocol.py",
-            "HAND_OVER: Final = OWN_ENTRY +",
-            'HAND_OVER: Final = Clause("attribute_exists(#l.#q)") +',
+            "_io/protocol.py", "HAND_OVER: Final = OWN_ENTRY", 'HAND_OVER: Final = Clause("attribute_exists(#l.#q)")'
         ),
     ),
     bug(
-        "a refusal to hand over is a copy: A write that should hand over and is refused counts as applied, also after an eviction.",
+        "a refusal to hand over is a copy: A refused write that should hand over counts as applied.",
         Search(_RELEASED.but(faults={Fault.PAUSE_BEFORE: 1}), "Truth", "OneHolder", "Fence", "ToldLoss"),
-        Change(
-            "_locks/release.py",
-            "if refused.image is None or row.state(refused.image).find(after.new.id) is None:",
-            "if False:",
-        ),
+        Change("_locks/release.py", "row.state(refused.image).find(after.new.id) is None:", "False:"),
     ),
     bug(
-        "a late write of an earlier caller: A write under the lock asks whether its process has an entry, not whether its caller has.",
+        "a late write of an earlier caller: A write asks for an entry, and not for that of its caller.",
         Search(_RELEASED.but(processes=1, faults={Fault.LATE: 3}), "Growing", "Fence"),
         Change("_io/protocol.py", "OWN_ENTRY + Clause(_LATEST) + NO_INTENT", 'Clause("attribute_exists(#l.#q)")'),
     ),
@@ -73,7 +67,7 @@ BUGS: Final = (
         Change("_io/lock_requests.py", "number(entry.members)", "number(1)"),
     ),
     bug(
-        "the last ticket stays: After the last ticket of a draw, the next caller goes on under the same one, ahead of all others.",
+        "the last ticket stays: After the last ticket of a draw, the next caller has the same one.",
         _SOUND_QUEUE,
         Change("_locks/local_queue.py", "standing_for(drawn), None)", "standing_for(drawn), entry.ticket)"),
     ),
@@ -88,7 +82,7 @@ BUGS: Final = (
         Change("_locks/local_queue.py", _DRAWN, "return len(queue.waiting) + 1"),
     ),
     bug(
-        "one ticket at a time: A process draws one ticket for its next caller, and lets all others pass before it draws another.",
+        "one ticket at a time: A process draws one ticket, and lets all others pass before it draws another.",
         Search(_SHARED.but(parties=6), "Turns"),
         Change("_locks/local_queue.py", _DRAWN, "return 1"),
     ),
@@ -96,14 +90,10 @@ BUGS: Final = (
     bug(
         "the last comer is next: A caller lines up before those that wait already.",
         Search(_RELEASED.but(processes=1), "Turns"),
-        Change(
-            "_locks/local_queue.py",
-            "self.called or next(iter(self.waiting), None)",
-            "self.called or next(reversed(self.waiting), None)",
-        ),
+        Change("_locks/local_queue.py", "self.called or next(iter(", "self.called or next(reversed("),
     ),
     bug(
-        "handed over by a reader: A holder that shares its lock hands it over to a caller that comes ahead of other readers.",
+        "handed over by a reader: A holder that shares its lock hands it over, ahead of other readers.",
         Search(_DOWNGRADE, "OneHolder", "Fifo", first_seed=10_000),
         Change("_locks/local_queue.py", "entry is None or entry.lock_mode != WHOLE:", "entry is None:"),
     ),
@@ -113,7 +103,7 @@ BUGS: Final = (
         Change("_locks/local_queue.py", "while caller is not None:", "while False:"),
     ),
     bug(
-        "who gives up stays in line: A caller whose time is over does not leave the line, and everybody behind it waits for it.",
+        "who gives up stays in line: A caller whose time is over stays, and everybody behind waits for it.",
         Search(_SHARED.but(workload="callers", parties=2), "Quiet", "Calm", "Progress"),
         Change("_locks/local_queue.py", '"""Leave the local queue, wherever the caller is in it."""', "return"),
     ),
@@ -121,14 +111,10 @@ BUGS: Final = (
         "what is not collected stays: The entry that was stored for a caller that had left stays in the queue.",
         Search(_CANCELLED, "KeptPlace", "Quiet"),
         Change("_locks/local_queue.py", "caller.remove(caller.row, caller.new.id)", "pass"),
-        Change(
-            "_locks/local_queue.py",
-            "return caller is not None and caller.stage is WaiterStage.LEADING and",
-            "return False and",
-        ),
+        Change("_locks/local_queue.py", "is WaiterStage.LEADING and accept_handover", "is None and accept_handover"),
     ),
     bug(
-        "handed over without an answer: A caller believes that the lock was handed over to it, whatever became of the write.",
+        "handed over without an answer: A caller is let in, whatever became of the write.",
         Search(_RELEASED.but(faults={Fault.HOT: 3}), "OneHolder", "Fence", "TrueLoss", "Fifo", first_seed=30_000),
         Change(
             "_locks/release.py",
@@ -137,7 +123,7 @@ BUGS: Final = (
         ),
     ),
     bug(
-        "the next one begins early: A caller begins when the write that hands over to it is sent, and not when it is answered.",
+        "the next one begins early: A caller begins when the write that hands over is sent.",
         Search(_RELEASED, "OneHolder", "Fifo", "Fence"),
         Change(
             "_locks/release.py",
@@ -146,12 +132,8 @@ BUGS: Final = (
         ),
     ),
     bug(
-        "lease from when it comes: The lease of an entry that was handed over counts from when its caller comes for it.",
+        "lease from when it comes: The lease of an entry counts from when its caller comes for it.",
         Search(_RELEASED.but(faults={Fault.PAUSE_AFTER: 1}), "OneHolder", "Fifo", first_seed=10_000),
-        Change(
-            "_locks/local_queue.py",
-            "None if started is None else (started, image)",
-            "None if started is None else (runtime.current.monotonic(), image)",
-        ),
+        Change("_locks/local_queue.py", "else (started, image)", "else (runtime.current.monotonic(), image)"),
     ),
 )

@@ -25,11 +25,7 @@ GUARDS: Final = (
     bug(
         "embedded save without guard: A save under an embedded lock does not name our entry.",
         Search(_PAUSED, "Fence", "Growing"),
-        Change(
-            "_locks/fencing.py",
-            "return protocol.FENCE + protocol.COUNT_WRITE, given",
-            "return protocol.Clause(), given",
-        ),
+        Change("_locks/fencing.py", "protocol.FENCE + protocol.COUNT_WRITE", "protocol.Clause()"),
     ),
     bug(
         "row transaction without guard: A save beside the lock's row does not check that row.",
@@ -37,13 +33,9 @@ GUARDS: Final = (
         Change("_writes/send.py", "protocol.alone(*self._filled)", "protocol.alone(protocol.FORMAT_KEPT, row.names)"),
     ),
     bug(
-        "last write of edit without guard: The write that ends an edit removes our entry, whether it is there or not.",
+        "last write of edit without guard: The write that ends an edit does not ask for our entry.",
         Search(_LAST_WRITE, "Fence", limit=250, exhaustive=True),
-        Change(
-            "_locks/fencing.py",
-            "return protocol.FENCE + protocol.REMOVE_ENTRY, given",
-            "return protocol.REMOVE_ENTRY, given",
-        ),
+        Change("_locks/fencing.py", "protocol.FENCE + protocol.REMOVE_ENTRY, given", "protocol.REMOVE_ENTRY, given"),
     ),
     bug(
         "delete without guard: A delete under an embedded lock does not name our entry.",
@@ -74,7 +66,7 @@ GUARDS: Final = (
         Change("_io/protocol.py", "OWN_ENTRY + Clause(_LATEST) + NO_INTENT", "OWN_ENTRY + NO_INTENT"),
     ),
     bug(
-        "put instead of update: A guarded save is a PutItem, which writes an old lock document over those who came since.",
+        "put instead of update: A guarded save is a PutItem, which writes an old lock document over newcomers.",
         Search(Plan("embedded", processes=2, parties=3), "SoundQueue"),
         Change("_writes/writer.py", "item, kept = self.item, self.surviving", "item, kept = self.item, ()"),
     ),
@@ -90,9 +82,7 @@ QUEUE: Final = (
         "eviction without ticket: An entry is evicted although it came back under another ticket.",
         Search(_BREAKING, "NoEarlyEviction", exhaustive=True),
         Change("_io/protocol.py", " AND #l.#q.#e{i}[0] = :t{i}", ""),
-        Change(
-            "_io/protocol.py", "[*same, *free]", "same"
-        ),  # the trace of the first eviction would refuse most as well
+        Change("_io/protocol.py", "[*same, *free]", "same"),  # or the trace of the first eviction would refuse it
     ),
     bug(
         "eviction without trace: An eviction leaves no trace, so that its victim takes it for its own release.",
@@ -100,7 +90,7 @@ QUEUE: Final = (
         Change("_core/lock_queue.py", "return None if trace > ticket else trace == ticket", "return False"),
     ),
     bug(
-        "release without condition: A release is accepted although our entry is gone, and its holder hears of no loss.",
+        "release without condition: A release is accepted although our entry is gone.",
         Search(_PAUSED, "ToldLoss"),
         Change("_io/protocol.py", 'RELEASE: Final = Clause(if_="attribute_exists(#l.#q.#me)") + ', "RELEASE: Final = "),
     ),
@@ -109,8 +99,8 @@ QUEUE: Final = (
         Search(_LONG, "NoEarlyEviction", "OneHolder"),
         Change(
             "_io/lock_requests.py",
-            "return _update(row, protocol.RELEASE, {",
-            "entry_id = row.state(read(row, consistent=True)).entries[0].id\n    return _update(row, protocol.RELEASE, {",
+            "return _update(row, protocol.RELEASE,",
+            "entry_id = row.state(read(row, consistent=True)).entries[0].id\n    return _update(row, protocol.RELEASE,",
         ),
     ),
     bug(
@@ -121,14 +111,10 @@ QUEUE: Final = (
     bug(
         "nothing broken: `break_lock` says that it has broken a lock, and has not.",
         Search(Plan("break lock"), "Breaking"),
-        Change(
-            "_locks/inspection.py",
-            '"""Remove the entry with that ticket; return whether it was there."""',
-            "return True",
-        ),
+        Change("_locks/inspection.py", "since = 0", "return True"),
     ),
     bug(
-        "ticket read then written: The next ticket is read with one request and taken with another: two can have the same.",
+        "ticket read then written: The next ticket is read first, and taken by another request: two can have it.",
         Search(Plan("embedded", parties=3), "SoundQueue", "NoEarlyEviction"),
         Change(
             "_io/protocol.py",
@@ -149,7 +135,7 @@ QUEUE: Final = (
         ),
     ),
     bug(
-        "ticket taken before entering: As in the seed: one request counts, another enters, and a later ticket can be in before.",
+        "ticket taken before entering: One request counts, another enters: a later ticket can be in before.",
         Search(Plan("embedded", parties=3), "SoundQueue", limit=170),
         Change("_io/protocol.py", "#me = list_append(#l.#n, :entry), #l.#n[0] = #l.#n[0] + :members", "#me = :entry"),
         Change(
@@ -157,22 +143,19 @@ QUEUE: Final = (
             '    given = {\n        "#me": entry.id,\n        ":entry": entry.stored(runtime.current.time_ms()),',
             '    count = protocol.Clause("attribute_exists(#l.#n)", "#l.#n[0] = #l.#n[0] + :one")\n'
             '    ticket = row.state(_update(row, count, {":one": number(1)})).next_ticket - 1\n'
-            '    given = {\n        "#me": entry.id,\n        ":entry": entry.stored(runtime.current.time_ms(), ticket),',
+            '    given = {\n        "#me": entry.id,\n'
+            '        ":entry": entry.stored(runtime.current.time_ms(), ticket),',
         ),
     ),
     bug(
-        "id used twice: A party has the same id each time it enters, so that a late release of the last time removes it.",
+        "id used twice: A party has the same id each time it enters, so a late release of the last time removes it.",
         Search(_LATE_RELEASE, "NoEarlyEviction", exhaustive=True),
-        Change("_locks/acquire.py", "NewEntry(runtime.current.entry_id(), ", 'NewEntry("of-" + self._options.owner, '),
+        Change("_locks/acquire.py", "runtime.current.entry_id()", "self._options.owner"),
     ),
     bug(
-        "id of the process: All attempts of a process enter under one id, so that one party takes another's entry for its own.",
+        "id of the process: All attempts of a process enter under one id, so one party takes the entry of another.",
         Search(Plan("embedded", processes=1), "Progress", "Fence", "TrueLoss"),
-        Change(
-            "_locks/acquire.py",
-            "NewEntry(runtime.current.entry_id(), ",
-            'NewEntry(self._options.owner.partition(".")[0], ',
-        ),
+        Change("_locks/acquire.py", "runtime.current.entry_id()", 'self._options.owner.partition(".")[0]'),
     ),
 )
 
@@ -183,7 +166,7 @@ WAITING: Final = (
         Change("_core/lock_queue.py", "if not before:", "if True:"),
     ),
     bug(
-        "order of insertion: The first one in the stored map holds the lock, and maps have no order but that of their names.",
+        "order of insertion: The first one in the stored map holds the lock, and maps have no order.",
         Search(Plan("embedded", parties=3), "Fence", "OneHolder"),
         Change("_core/lock_queue.py", "if other.ticket < entry.ticket]", "if other.id < entry.id]"),
     ),
@@ -193,39 +176,31 @@ WAITING: Final = (
         Change("_locks/acquire.py", "renewal = next_renewal(self._started, self._options.lease)", "renewal = math.inf"),
     ),
     bug(
-        "absence in old image: An eventually consistent read that lacks our entry is taken for the proof that it is gone.",
+        "absence in old image: An eventually consistent read that lacks our entry proves that it is gone.",
         Search(Plan("polling", faults={Fault.STALE: 1}), "KeptPlace"),
-        Change(
-            "_locks/acquire.py",
-            "for consistent in (False, True):",
-            "for consistent in (False,) if self._entry else (False, True):",
-        ),
+        Change("_locks/acquire.py", "in (False, True):", "in (False, True)[: 1 if self._entry else 2]:"),
     ),
     bug(
         "old image without us: An image from before we entered decides who is ahead of us.",
         Search(Plan("polling", faults={Fault.STALE: 1}), "OneHolder"),
-        Change(
-            "_locks/acquire.py",
-            "found = self._state.find(self._new.id, None",
-            "found = (image and self._entry) or self._state.find(self._new.id, None",
-        ),
+        Change("_locks/acquire.py", "found = self._state", "found = (image and self._entry) or self._state"),
     ),
     bug(
         "bell proves the turn: A waiter that is woken holds the lock, whatever it sees.",
         Search(_WOKEN, "Fifo", "OneHolder"),
         Change(
             "_locks/acquire.py",
-            "        told = yield from self._hear_until(until)\n        now = runtime.current.monotonic()",
-            "        told = yield from self._hear_until(until)\n        now = runtime.current.monotonic()\n        self._is_woken = now < until",
+            "        if now >= renewal:",
+            "        self._is_woken = now < until\n        if now >= renewal:",
         ),
         Change(
             "_locks/acquire.py",
-            "self._state.ahead_of(self._entry)\n            if",
-            '() if getattr(self, "_is_woken", False) else self._state.ahead_of(self._entry)\n            if',
+            "            if not ahead and",
+            "            if (not ahead or vars(self).get('_is_woken')) and",
         ),
     ),
     bug(
-        "locks in any order: Several locks are taken in the order in which they are named, so that parties wait in a circle.",
+        "locks in any order: Locks are taken in the order in which they are named: parties wait in a circle.",
         Search(Plan("locked_all"), "Calm"),
         Change("_locks/locked_all.py", "for _, together in sorted(rows.items()):", "for together in rows.values():"),
     ),
@@ -237,22 +212,17 @@ WAITING: Final = (
     bug(
         "the living go with the dead: A waiter that finds one entry dead evicts all that are ahead.",
         Search(_CRASHED, "Silence"),
-        Change(
-            "_core/lock_queue.py",
-            "for entry in entries if is_dead(entry))",
-            "for entry in entries if any(map(is_dead, entries)))",
-        ),
+        Change("_core/lock_queue.py", "entries if is_dead(entry))", "entries if any(map(is_dead, entries)))"),
     ),
     bug(
         "lease from after the write: The lease counts from the answer, not from before the request.",
         Search(Plan("embedded", faults={Fault.PAUSE_AFTER: 1}), "Fifo", "OneHolder"),
-        Change(
-            "_locks/held_lock.py", "= started + self.entry.lease", "= runtime.current.monotonic() + self.entry.lease"
-        ),
+        Change("_locks/held_lock.py", "= started + self", "= runtime.current.monotonic() + self"),
         Change(
             "_locks/acquire.py",
             "            return request()\n        except Refused",
-            "            image = request()\n            self._started = runtime.current.monotonic()\n            return image\n        except Refused",
+            "            image, self._started = request(), runtime.current.monotonic()\n"
+            "            return image\n        except Refused",
         ),
     ),
     bug(
@@ -267,11 +237,7 @@ WAITING: Final = (
     bug(
         "hint trusts any clock: The stored end of a lease is compared with another wall clock, without any allowance.",
         Search(Plan("long work", skew="some"), "NoEarlyEviction", limit=120),
-        Change(
-            "_core/lease.py",
-            "max_clock_skew is not None and now_ms - until_ms > max_clock_skew * 1000",
-            "now_ms > until_ms",
-        ),
+        Change("_core/lease.py", "now_ms - until_ms > max_clock_skew * 1000", "now_ms > until_ms"),
     ),
     bug(
         "no margin for drift: A waiter whose clock is fast evicts a holder whose clock is slow before its lease is over.",
@@ -289,15 +255,11 @@ PASSING: Final = (
     bug(
         "an old token is attached: The entry with the ticket counts, whatever token it was stored for.",
         Search(_PASSING, "Passing"),
-        Change(
-            "_io/protocol.py",
-            'OF_TOKEN: Final = Clause(if_="#l.#q.#me[1].#token = :token")',
-            "OF_TOKEN: Final = Clause()",
-        ),
+        Change("_io/protocol.py", 'if_="#l.#q.#me[1].#token = :token"', ""),
         Change("_locks/detach.py", " or found.token_id != token.id:", ":"),
     ),
     bug(
-        "two processes attach one entry: Who attaches a token goes on with an entry as it is, so nothing fences another process.",
+        "two processes attach one entry: Who attaches a token goes on with the entry as it is: nothing fences.",
         Search(_PASSING, "TrueLoss", "Growing", "Fence", "NothingLost", "Truth"),
         Change(
             "_locks/detach.py",
@@ -314,7 +276,7 @@ TASKS: Final = (
         Change("_locks/acquire.py", "            self._steps.close()", "            return"),
     ),
     bug(
-        "tasks are one party: A task that asks for what another one in its loop holds is let in, as if it were the same.",
+        "tasks are one party: A task that asks for what another one in its loop holds is let in.",
         Search(Plan("tasks", parties=1, processes=1), "OneHolder"),
         Change("_locks/held_lock.py", "if held.party == party]", "if held.party[0] == party[0]]"),
     ),

@@ -15,13 +15,11 @@ _OVERLAPS: Final = "return _is_before(self.lower, other.upper) and _is_before(ot
 _CONFLICTS: Final = "return not are_compatible(self.mode, other.mode) and self.overlaps(other)"
 _BEFORE: Final = "before = [other for other in self.entries if"
 _ONLY_HOLDERS: Final = Change("_core/lock_queue.py", _BEFORE, "before = [other for other in self.holders if")
-ITEM_FROM_BEFORE: Final = Change(
-    "_locks/acquire.py", "self.held = held\n", "self.held, held.image = held, image  # as we entered\n"
-)
+ITEM_FROM_BEFORE: Final = Change("_locks/acquire.py", "self.held = held\n", "self.held, held.image = held, image\n")
 
 RANGES: Final = (
     bug(
-        "closed ranges: The end of a range is taken for a part of it, so that ranges which only touch wait for each other.",
+        "closed ranges: The end of a range is a part of it, so ranges that only touch wait for each other.",
         Search(Plan("adjacent ranges"), "Unhindered"),
         Change("_core/lock_modes.py", "order(bound) < order(other)", "order(bound) <= order(other)"),
     ),
@@ -38,18 +36,12 @@ RANGES: Final = (
     bug(
         "items outside of ranges: An item in a range that we hold is written as if we did not hold it.",
         Search(Plan("ranges of items", faults={Fault.PAUSE_BEFORE: 1}), "Fence"),
-        Change(
-            "_models/attributes.py", "return held_lock.usable(held_lock.held_in_context(row, *extents))", "return None"
-        ),
+        Change("_models/attributes.py", "held_lock.usable(held_lock.held_in_context(row, *extents))", "None"),
     ),
     bug(
-        "ranges behind locks of items: An item whose own lock we hold is written as if we did not hold the range around it.",
+        "ranges behind locks of items: An item whose own lock we hold is written beside the range around it.",
         Search(Plan("items in ranges", faults={Fault.PAUSE_BEFORE: 1}), "Fence", limit=200),
-        Change(
-            "_models/writes.py",
-            "for each in (own, self._range_entry(extents), ",
-            "for each in (own or self._range_entry(extents), ",
-        ),
+        Change("_models/writes.py", "(own, self._range_entry(", "(own or self._range_entry("),
     ),
     bug(
         "writers meet no ranges: A writer without a lock does not check the ranges of others.",
@@ -57,17 +49,17 @@ RANGES: Final = (
         Change("_models/writes.py", "[] if enforced is None else self._foreign_checks(held_entries, extents)", "[]"),
     ),
     bug(
-        "ranges looked at before: A writer looks at the ranges of others, and does not ask whether a holder has come since.",
+        "ranges looked at before: A writer looks at ranges, and does not ask who has come since.",
         Search(Plan("enforced ranges", parties=3, processes=3), "Fence"),
         Change("_io/protocol.py", " AND #l.#n[0] = :next))", "))"),
     ),
     bug(
-        "only holders are met: A writer looks only at who holds a range, not at who waits for it and may hold it by then.",
+        "only holders are met: A writer looks at who holds a range, not at who waits and may hold it by then.",
         Search(Plan("enforced ranges", parties=3, processes=3), "Fence"),
         Change("_writes/send.py", "for entry in state.entries if any(", "for entry in state.holders if any("),
     ),
     bug(
-        "small ranges overtake: A range waits for who holds what it wants, and not for a larger one that waits before it.",
+        "small ranges overtake: A range does not wait for a larger one that waits before it.",
         Search(Plan("named ranges", parties=3), "Fifo"),
         _ONLY_HOLDERS,
     ),
@@ -97,36 +89,28 @@ READERS: Final = (
         Change("_locks/held_lock.py", "if not self.entry.lock_mode.may_write:", "if False:"),
     ),
     bug(
-        "readers see what was: The item of a shared lock is as it was when we entered the queue, not when our turn came.",
+        "readers see what was: The item of a shared lock is as it was when we entered the queue.",
         Search(Plan("readers"), "Steady"),
         ITEM_FROM_BEFORE,
     ),
     bug(
         "only the first eviction traced: Of several readers who are evicted at once only the first one can find out.",
         Search(_EVICTED_READERS, "ToldLoss", limit=200, first_seed=130),
-        Change(
-            "_core/lock_queue.py",
-            "in front(entry.lock_mode for entry in entries))\n    return {",
-            "in front(entry.lock_mode for entry in entries))[:1]\n    return {",
-        ),
+        Change("_core/lock_queue.py", "entries))\n    return {ticket", "entries))[:1]\n    return {ticket"),
     ),
     bug(
-        "downgrade not counted: A downgrade does not count as a write: one from before it is accepted when it comes after it.",
+        "downgrade not counted: A downgrade is no write: an earlier one is accepted after it.",
         Search(Plan("downgrade"), "Fence"),
         Change(
             "_io/protocol.py",
-            'Clause(_LATEST, "#l.#q.#me[1].#mode = :shared") + COUNT_WRITE',
-            'Clause("", "#l.#q.#me[1].#mode = :shared")',
+            "DOWNGRADE: Final = OWN_ENTRY + Clause(_LATEST,",
+            "DOWNGRADE: Final = OWN_ENTRY + Clause('',",
         ),
     ),
     bug(
         "downgrade forgotten here: A downgrade is stored, and forgotten here: the next write is sent.",
         Search(Plan("downgrade", rounds=2), "Fence"),
-        Change(
-            "_locks/held_lock.py",
-            "lock_mode=self.entry.lock_mode._replace(mode=SHARED))",
-            "lock_mode=self.entry.lock_mode)",
-        ),
+        Change("_locks/held_lock.py", "lock_mode._replace(mode=SHARED))", "lock_mode)"),
     ),
 )
 
@@ -134,11 +118,7 @@ PERMITS: Final = (
     bug(
         "one permit too many: A semaphore lets in one more than it has permits.",
         Search(Plan("semaphore", parties=3, processes=3), "OneHolder", "Fifo"),
-        Change(
-            "_core/lock_modes.py",
-            "is_blocked = len(found) >= lock_mode.permits or",
-            "is_blocked = len(found) > lock_mode.permits or",
-        ),
+        Change("_core/lock_modes.py", "len(found) >= lock_mode.permits", "len(found) > lock_mode.permits"),
     ),
     bug(
         "permits not compared: Who asks for another number of permits than those before is let in by its own number.",

@@ -1,4 +1,4 @@
-"""Bugs in what callers are told, also later by `OutcomeUnknown.resolve`, in versions, and in the values that are read."""
+"""Bugs in what callers are told, also by `OutcomeUnknown.resolve`, in versions, and in the values that are read."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ _RESOLVED = Search(Plan("resolved transactions", faults=_LATE), "Truth", limit=3
 _SETTLED: Final = "    refused = work.refused(rows, error, in_doubt=in_doubt)\n"
 #: Neither DynamoDB knows a native transaction again, nor is a refusal taken for that of a second copy.
 ANOTHER_TOKEN: Final = (
-    Change(
-        "_writes/send.py",
-        "if work.is_transaction and (not work.token or not (work.is_named or sending.in_doubt or how is None)):",
-        "if work.is_transaction:",
-    ),
+    Change("_writes/send.py", "(not work.token or not (work.is_named or sending.in_doubt or how is None))", "True"),
     Change(
         "_writes/send.py",
         _SETTLED,
@@ -42,12 +38,10 @@ TOLD: Final = (
         Change("_writes/send.py", "kind=self.kind, repeated=in_doubt)", "kind=self.kind, repeated=False)"),
     ),
     bug(
-        "own repetition forgotten: A guarded write knows that botocore has sent it again, and not that it has done so itself.",
+        "own repetition forgotten: A guarded write forgets that it was sent again, unless botocore did so.",
         Search(_LOST_TWICE, "Truth", limit=250, exhaustive=True),
         Change(
-            "_writes/send.py",
-            "in_doubt=sending.in_doubt)\n                if",
-            "in_doubt=responses.was_repeated(error))\n                if",
+            "_writes/send.py", "error, in_doubt=sending.in_doubt)", "error, in_doubt=responses.was_repeated(error))"
         ),
     ),
     bug(
@@ -56,19 +50,15 @@ TOLD: Final = (
         Change("_writes/send.py", "own.absent_from(state, is_removal=is_removal)", "pass"),
     ),
     bug(
-        "unseen copy of the last write told as lost: The last write of an edit that was repeated on the way is told as not done.",
+        "unseen copy of the last write told as lost: It was repeated on the way, and is told as not done.",
         Search(Plan("edit", faults={Fault.DOUBLED: 1}), "TrueLoss", "Truth"),
         Change("_core/write_outcome.py", "why_absent(state, is_removal=True,", "why_absent(state, is_removal=False,"),
         Change("_writes/send.py", "return Outcome.APPLIED if is_stored else outcome", "return outcome"),
     ),
     bug(
-        "unseen copy of a release told as lost: A release that was repeated on the way takes its own doing for an eviction.",
+        "unseen copy of a release told as lost: It takes its own doing for an eviction.",
         Search(Plan("embedded", faults={Fault.DOUBLED: 1}), "TrueLoss"),
-        Change(
-            "_core/lock_queue.py",
-            "None if trace > ticket else trace == ticket",
-            "None if trace > ticket else trace == ticket or None",
-        ),
+        Change("_core/lock_queue.py", "else trace == ticket", "else trace == ticket or None"),
     ),
     bug(
         "unknown told as refused: A write of which nothing is known is reported as refused.",
@@ -80,8 +70,8 @@ TOLD: Final = (
         Search(_LATE_APPEND, "RealTime", exhaustive=True),
         Change(
             "_writes/send.py",
-            "raise self.unknown(error) from error  # a later",
-            'return {"Attributes": self.write.item.serialize()}  # a later',
+            "raise self.unknown(error) from error  #",
+            'return {"Attributes": self.write.item.serialize()}  #',
         ),
     ),
     bug(
@@ -89,8 +79,8 @@ TOLD: Final = (
         Search(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth"),
         Change(
             "_core/write_outcome.py",
-            "if before.is_same_life(seen) and before.version is not None and seen.version == before.version + 1:\n        return Outcome.REJECTED",
-            "if seen.version == (before.version or 0) + 1:\n        return Outcome.APPLIED",
+            "before.version + 1:\n        return Outcome.REJECTED",
+            "before.version + 1:\n        return Outcome.APPLIED",
         ),
     ),
     bug(
@@ -99,26 +89,22 @@ TOLD: Final = (
         Change("_items/conditions.py", "    return all(", "    return True or all("),
     ),
     bug(
-        "copy without an update in doubt is saved: After an update of which nothing is known, the copy that lacks it is saved.",
+        "copy without an update in doubt is saved: The copy that lacks an update may be saved.",
         Search(_UPDATES, "NothingLost", limit=200),
         Change("_writes/write.py", "if self.operation is UPDATE and not self.is_shown:", "if False:"),
     ),
     bug(
-        "new token for the same transaction: A transaction of which nothing is known is sent under another token, and refused.",
+        "new token for the same transaction: A repeated transaction has another token, and is refused.",
         Search(Plan("transact write", faults={Fault.LOST_RESPONSE: 2}), "Truth", limit=200),
         *ANOTHER_TOKEN,
     ),
     bug(
-        "absence told as applied: A transaction counts as applied if an item that it deletes is absent, whoever deleted it.",
+        "absence told as applied: An item that is absent tells that a transaction has deleted it.",
         Search(_EITHER, "Truth"),
-        Change(
-            "_writes/send.py",
-            "if outcome is Outcome.APPLIED and refusal.image is None and row is not work.item:",
-            "if False:",
-        ),
+        Change("_writes/send.py", "refusal.image is None and row is not work.item:", "False:"),
     ),
     bug(
-        "write that met another region told as applied: A write that is refused for now, for another Region, counts as done.",
+        "write that met another region told as applied: A write that is refused for now counts as done.",
         Search(Plan("modify", faults={Fault.REPLICATED: 3}, preemptions=0), "Truth", limit=200),
         Change(
             "_writes/send.py",
@@ -128,39 +114,35 @@ TOLD: Final = (
         ),
     ),
     bug(
-        "write that met another region told as unknown: A write that is refused for now counts as one without an answer.",
+        "write that met another region told as unknown: One that is refused for now seems unanswered.",
         Search(Plan("append", faults={Fault.REPLICATED: 1}, preemptions=0), "Truth", limit=200),
         Change(
             "_core/dynamodb.py",
-            '"ReplicatedWriteConflictException": Answer.CONFLICT',
-            '"ReplicatedWriteConflictException": Answer.UNANSWERED',
+            'ReplicatedWriteConflictException": Answer.CONFLICT',
+            'ReplicatedWriteConflictException": Answer.UNANSWERED',
         ),
     ),
 )
 
 RESOLVED: Final = (
     bug(
-        "what is not there yet told as never: A write that an item does not show is called not applied, and may still come.",
+        "what is not there yet told as never: A write that the item does not show may still come.",
         Search(Plan("resolved writes", parties=4, rounds=2, faults=_LATE), "Truth", limit=400, first_seed=188),
         Change("_core/write_outcome.py", "return None\n        kind", "return Outcome.REJECTED\n        kind"),
     ),
     bug(
-        "record that is only looked for: A transaction without a record is called not applied, and nothing takes its place.",
+        "record that is only looked for: A transaction without a record is called not applied.",
         _RESOLVED,
         Change(
             "_io/transaction_record.py",
-            "record_in(put_once(record_table, item, PRIORITY), record_table) or record",
-            "read(record_table, record.id) or record",
+            "record_in(put_once(record_table, item, PRIORITY), record_table)",
+            "read(record_table, record.id)",
         ),
     ),
     bug(
-        "key that is only looked for: A transaction without a key is called not applied, and its late copy finds the key free.",
+        "key that is only looked for: A transaction without a key is called not applied.",
         _RESOLVED,
-        Change(
-            "_transactions/commit.py",
-            "transaction_record.abandon(table, row, attempts)",
-            "transaction_record.key_holder(table, row)",
-        ),
+        Change("_transactions/commit.py", "abandon(table, row, attempts)", "key_holder(table, row)"),
     ),
 )
 
@@ -171,36 +153,29 @@ VERSIONS: Final = (
         Change("_items/versions.py", "if path is None or not self.is_checked:", "if True:"),
     ),
     bug(
-        "change of a function that raises: All functions of a write change the same instance, those that raise included.",
+        "change of a function that raises: All functions change one instance, those that raise included.",
         Search(Plan("combine", processes=1), "Truth"),
         Change("_models/edit.py", "mine = copy.deepcopy(item)", "mine = item"),
     ),
     bug(
-        "answer of another caller: Once a function has raised, all callers that line up with it are told what it raised.",
+        "answer of another caller: Once a function has raised, all callers in line are told what it raised.",
         Search(Plan("combine", processes=1), "Truth"),
         Change(
             "_models/edit.py",
             "        self._error, self._saved, self.is_told = error,",
-            '        self.line._told = error = error or getattr(self.line, "_told", None)\n        self._error, self._saved, self.is_told = error,',
+            '        self.line._told = error = error or vars(self.line).get("_told")\n'
+            "        self._error, self._saved, self.is_told = error,",
         ),
     ),
     bug(
-        "changes of an unknown write made again: After a write whose outcome is unknown its functions are applied once more.",
+        "changes of an unknown write made again: The functions of a write in doubt are applied once more.",
         Search(Plan("combine", parties=6, faults={Fault.LOST_RESPONSE: 2}), "Truth"),
-        Change(
-            "_models/edit.py",
-            "isinstance(error, NotUnique) or not (is_of_dynamodb or isinstance(error, OutcomeUnknown))",
-            "isinstance(error, OutcomeUnknown)",
-        ),
+        Change("_models/edit.py", "isinstance(error, NotUnique) or not (is_of_dynamodb or ", "(False or "),
     ),
     bug(
         "version set not counted: A write that does not check the version sets it to the one it knows, plus one.",
         Search(Plan("append"), "Versions", limit=150),
-        Change(
-            "_items/versions.py",
-            "shape.begin if creates else shape.count,",
-            "shape.attribute.set((self.before.version or 0) + 1),",
-        ),
+        Change("_items/versions.py", "else shape.count,", "else shape.attribute.set((self.before.version or 0) + 1),"),
     ),
     bug(
         "write id not compared: An old copy passes for an item that was deleted and made anew with the same version.",
@@ -228,16 +203,16 @@ VALUES: Final = (
         Change("_models/batch_writes.py", "self._assembly.add_check(key, write, None if", "(key, write, None if"),
     ),
     bug(
-        "plain read beside: An item whose lock is elsewhere is read past a transaction that is decided and not applied.",
+        "plain read beside: An item is read past a transaction that is decided and not applied.",
         Search(Plan("edit, in steps"), "NothingLost", limit=200),
         Change(
             "_models/attributes.py",
-            '"""Read an item whose writes are transactions, since its lock is in another row."""',
+            "sending = RetryState(RetryPolicy(repeats=0))",
             "return Model.get.__func__(cls, hash_key, range_key, consistent_read=True)",
         ),
     ),
     bug(
-        "item from before our turn: The item of a lock is as it was when we entered the queue, not when our turn came.",
+        "item from before our turn: The item of a lock is as it was when we entered the queue.",
         Search(Plan("locked register"), "Linearizable"),
         ITEM_FROM_BEFORE,
     ),

@@ -43,11 +43,7 @@ JOBS: Final = (
     bug(
         "success without guard: A success is noted although the lock was lost.",
         Search(_ONCE.but(faults={Fault.PAUSE_BEFORE: 1}), "OneSuccess"),
-        Change(
-            "_io/protocol.py",
-            "RELEASE_WITH_SUCCESS: Final = OWN_ENTRY +",
-            "RELEASE_WITH_SUCCESS: Final = KNOWN_FORMAT +",
-        ),
+        Change("_io/protocol.py", "WITH_SUCCESS: Final = OWN_ENTRY", "WITH_SUCCESS: Final = KNOWN_FORMAT"),
     ),
     bug(
         "failed run counts: A run whose block has raised is noted as a success.",
@@ -60,7 +56,7 @@ JOBS: Final = (
         Change(_JOB, _UNDER_THE_LOCK, "return bool(self._run)"),
     ),
     bug(
-        "period compared for equality: A run is due if its period is not that of the last: a clock that is behind runs again.",
+        "period compared for equality: A clock that is behind runs the job of an old period.",
         Search(_SKEWED, "OneSuccess", limit=400),
         Change(_JOB, "begin_ms <= last.period_ms", "begin_ms == last.period_ms"),
     ),
@@ -80,27 +76,17 @@ LEADERS: Final = (
     bug(
         "work that hangs is renewed: The heartbeat of a leader goes on while its work shows no progress.",
         Search(Plan("leaders", rounds=2), "Terms"),
-        Change(
-            "_locks/lock.py",
-            'held.needs_progress = self.options.heartbeat == "progress"',
-            "held.needs_progress = False",
-        ),
+        Change("_locks/lock.py", '= self.options.heartbeat == "progress"', "= False"),
     ),
     bug(
         "the longest term is forgotten: A leader leads for as long as its work goes on, whatever `max_hold` says.",
         Search(Plan("leaders"), "Terms"),
-        Change(
-            "_locks/acquire.py",
-            "held.ends_at = runtime.current.monotonic() + self._options.max_hold",
-            "held.ends_at = math.inf",
-        ),
+        Change("_locks/acquire.py", "runtime.current.monotonic() + self._options.max_hold", "math.inf"),
     ),
     bug(
         "a leader beyond its lease: Who was not told of a loss believes to lead, also after its lease.",
         Search(_PAUSED_LEADERS, "OneHolder", "NoEarlyEviction"),
-        Change(
-            _LEADER, "not self._wish and not self.reason and self._lock.is_held", "not self._wish and not self.reason"
-        ),
+        Change(_LEADER, "and not self.reason and self._lock.is_held", "and not self.reason"),
     ),
     bug(
         "work that goes on by habit: A sign of the work passes until the process has heard that the term is over.",
@@ -123,16 +109,8 @@ CALLS: Final = (
     bug(
         "result without guard: A call stores its result without any condition, as if it still had the key.",
         _PAUSED_CALLS,
-        Change(
-            "_locks/fencing.py",
-            "return protocol.FENCE + protocol.REMOVE_ENTRY, given",
-            "return protocol.REMOVE_ENTRY, given",
-        ),
-        Change(
-            "_writes/send.py",
-            "ItemWork(write, lock, check, checks",
-            "ItemWork(write.but(condition=None), lock, check, checks",
-        ),
+        Change("_locks/fencing.py", "protocol.FENCE + protocol.REMOVE_ENTRY, given", "protocol.REMOVE_ENTRY, given"),
+        Change("_writes/send.py", "ItemWork(write, lock, check,", "ItemWork(write.but(condition=None), lock, check,"),
     ),
     bug(
         "payload not compared: A call gets the result of another payload.",
@@ -156,12 +134,10 @@ CALLS: Final = (
     bug(
         "expired result returned: A result counts for as long as its row is there.",
         Search(Plan("short calls"), "OneResult"),
-        Change(
-            _CALL, "return until_ms is not None and until_ms > runtime.current.time_ms()", "return until_ms is not None"
-        ),
+        Change(_CALL, "until_ms is not None and until_ms > runtime.current.time_ms()", "until_ms is not None"),
     ),
     bug(
-        "takeover without a new ticket: A call that takes over goes on under the entry of the dead one, as if it were its own.",
+        "takeover without a new ticket: A call that takes over goes on under the entry of the dead one.",
         _PAUSED_CALLS,
         Change(
             "_locks/acquire.py",

@@ -25,7 +25,7 @@ _RESULTS: Final = (
     'return [_result(statement, each) for statement, each in zip(batch, answer["Responses"], strict=True)]'
 )
 _UNANSWERED: Final = "if responses.is_ambiguous(error):\n        return StatementResult.UNKNOWN"
-_BUSY: Final = 'return StatementResult.BUSY if error.get("Code") in _BUSY'
+_BUSY: Final = 'StatementResult.BUSY if error.get("Code") in _BUSY'
 
 _WITHOUT_CONDITION: Final = Change(
     "_io/batch_requests.py", _SAID, "f\"{_quoted(next(iter(kwargs['Key'])))} IS NOT MISSING\""
@@ -60,7 +60,7 @@ INTENTS: Final = (
         _LOST_IS_APPLIED,
     ),
     bug(
-        "a batch is repeated without looking: A batch without an answer is sent again; what is refused then counts as applied.",
+        "a batch is repeated without looking: What is refused the second time counts as applied.",
         _BY_LOST,
         Change(
             "_io/batch_requests.py",
@@ -72,18 +72,12 @@ INTENTS: Final = (
     bug(
         "a throttled statement counts as applied: A statement that DynamoDB was too busy for is not sent again.",
         Search(_MIXED.but(faults={Fault.THROTTLED: 3, Fault.HOT: 2}), *_WRITE_CHECKS, limit=2000),
-        Change(
-            "_io/batch_requests.py", _BUSY, 'return StatementResult.APPLIED if error.get("Code") in dynamodb.THROTTLING'
-        ),
+        Change("_io/batch_requests.py", _BUSY, 'StatementResult.APPLIED if error.get("Code") in dynamodb.THROTTLING'),
     ),
     bug(
-        "a conflict of a statement counts as applied: A statement that was refused for another transaction is not sent again.",
+        "a conflict of a statement counts as applied: One that another transaction has refused is not sent again.",
         Search(_MIXED.but(faults={Fault.CONFLICT: 3}), *_WRITE_CHECKS, limit=2000),
-        Change(
-            "_io/batch_requests.py",
-            _BUSY,
-            'return StatementResult.APPLIED if error.get("Code") == "TransactionConflict"',
-        ),
+        Change("_io/batch_requests.py", _BUSY, 'StatementResult.APPLIED if error.get("Code") == "TransactionConflict"'),
     ),
     bug(
         "answers are matched to the wrong statements: The answers of a batch are read from its end.",
@@ -91,12 +85,12 @@ INTENTS: Final = (
         Change("_io/batch_requests.py", _RESULTS, _RESULTS.replace('"Responses"]', '"Responses"][::-1]')),
     ),
     bug(
-        "only the first refusal of a batch is seen: After a refused statement the others of its batch are taken for applied.",
+        "only the first refusal of a batch is seen: After a refused statement the others are taken for applied.",
         Search(_MIXED.but(faults={Fault.THROTTLED: 3}), *_WRITE_CHECKS, limit=1000),
         Change(
             "_transactions/prepare.py",
-            "StatementResult.APPLIED:\n                self.write_intent(one)",
-            "StatementResult.APPLIED:\n                self.write_intent(one)\n                break",
+            "                self.write_intent(one)\n\n    def write_intent",
+            "                self.write_intent(one)\n                break\n\n    def write_intent",
         ),
     ),
     bug(
@@ -112,28 +106,20 @@ INTENTS: Final = (
     bug(
         "a finish in a batch does not name its transaction: A finish is applied to whatever mark the item has.",
         Search(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=3000),
-        Change(
-            "_io/protocol.py",
-            'HAS_INTENT: Final = Clause(if_="#l.#tx.#id = :id")',
-            'HAS_INTENT: Final = Clause(if_="attribute_exists(#l.#tx.#id)")',
-        ),
+        Change("_io/protocol.py", 'if_="#l.#tx.#id = :id"', 'if_="attribute_exists(#l.#tx.#id)"'),
     ),
     bug(
-        "a lost batch counts as not applied: A batch whose answer was lost is taken for lost, and its marks arrive after a sweep.",
+        "a lost batch counts as not applied: Marks of a batch without an answer arrive after a sweep.",
         Search(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", exhaustive=True),
         _LOST_IS_REFUSED,
     ),
     bug(
-        "a refused finish counts as applied: Of a batch of marks that are removed none is removed alone, whatever came back.",
+        "a refused finish counts as applied: No mark of a batch is removed alone, whatever came back.",
         Search(_MIXED.but(faults=_LOST), *_WRITE_CHECKS, "NothingLeft", limit=2000, first_seed=85),
-        Change(
-            "_io/write_intents.py",
-            "return [one for one, result in zip(intents, results, strict=True) if result is not StatementResult.APPLIED]",
-            "return []",
-        ),
+        Change("_io/write_intents.py", "if result is not StatementResult.APPLIED]", "if False]"),
     ),
     bug(
-        "one header is taken for all marks: A header that was read for one mark decides about those of other transactions.",
+        "one header is taken for all marks: A header decides about the marks of other transactions.",
         Search(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10),
         Change(
             "_io/write_intents.py",
@@ -153,13 +139,11 @@ SAVES: Final = (
         "one save of a batch stands for all: If one write of a batch was applied, all are told as applied.",
         _BY_BATCH,
         Change(
-            "_writes/writer.py",
-            "return [result is StatementResult.APPLIED for result in results]",
-            "return [StatementResult.APPLIED in results] * len(results)",
+            "_writes/writer.py", "[result is StatementResult.APPLIED for", "[StatementResult.APPLIED in results for"
         ),
     ),
     bug(
-        "one refusal in a batch stands for all: If one write of a batch was refused, all count as refused, and begin anew.",
+        "one refusal in a batch stands for all: If one write was refused, all count as refused, and begin anew.",
         _BY_BATCH,
         Change(
             "_writes/writer.py",

@@ -121,9 +121,7 @@ UNIQUE: Final = (
     bug(
         "old row not deleted: A change leaves the row of the old value.",
         _ONE_ROW_EACH,
-        Change(
-            _ROWS, "return list(rows.values())", "return [row for row in rows.values() if row.to] or [*rows.values()]"
-        ),
+        Change(_ROWS, "list(rows.values())", "[row for row in rows.values() if row.to] or [*rows.values()]"),
     ),
     bug(
         "delete leaves the row: A delete gives up nothing.",
@@ -134,9 +132,7 @@ UNIQUE: Final = (
         "update leaves the rows: An update of a value takes no row.",
         _ONE_ROW_EACH,
         Change(
-            _ROWS,
-            "return UniqueRows(item, kind, lambda old: reduce(_applied, touching, old)) if touching else None",
-            "return None",
+            _ROWS, "UniqueRows(item, kind, lambda old: reduce(_applied, touching, old)) if touching", "None if touching"
         ),
     ),
     bug(
