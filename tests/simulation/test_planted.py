@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from pynamo_locking._core import lease
+from pynamo_locking._io import protocol
+from pynamo_locking._locks import acquire
 from tests.simulation import checkers, planted
+from tests.support.mistakes import Change, NotPlanted
+from tests.support.mistakes import planted as made
 
 #: The bug of each theme that takes the fewest runs: `make check` searches for these.
 CHECKED = [min(theme, key=lambda bug: bug.search.limit) for theme in planted.THEMES]
@@ -38,3 +43,56 @@ def test_bugs_have_a_name_and_a_reason() -> None:
     """Each bug has a name of its own, and says what it breaks."""
     assert len({bug.name for bug in planted.BUGS}) == len(planted.BUGS)
     assert all(bug.breaks.endswith(".") and bug.search.found_by for bug in planted.BUGS)
+
+
+class TestPlanting:
+    """A mistake is in the whole process for as long as its block, and one that would not be there is an error."""
+
+    def test_a_function_has_the_mistake_wherever_it_was_imported(self) -> None:
+        change, importer = (
+            Change("_core/lease.py", "return started + lease * RENEW_AFTER", "return started"),
+            vars(acquire),
+        )
+        with made("never renewed", [change]):
+            assert importer["next_renewal"](1.0, 3.0) == lease.next_renewal(1.0, 3.0) == 1.0
+
+        assert importer["next_renewal"](1.0, 3.0) == 2.0
+
+    def test_a_constant_has_it_and_what_is_made_of_it_too(self) -> None:
+        before = protocol.OWN_ENTRY, protocol.FENCE
+        with made(
+            "no ticket", [Change("_io/protocol.py", 'Clause(if_="#l.#q.#me[0] = :ticket")', 'Clause(if_="#me")')]
+        ):
+            assert protocol.OWN_ENTRY.if_ == "#me"
+            assert protocol.FENCE.if_.startswith("#me AND ")
+
+        assert before == (protocol.OWN_ENTRY, protocol.FENCE)
+
+    def test_what_a_function_has_returned_before_is_forgotten(self) -> None:
+        before = protocol.evict(1, 0)
+        with made("no beat", [Change("_io/protocol.py", "#l.#q.#e{i}[1].#b = :b{i} AND ", "")]):
+            assert protocol.evict(1, 0).if_.startswith("#l.#q.#e0[0] = :t0")
+
+        assert protocol.evict(1, 0) == before
+
+    @pytest.mark.parametrize(
+        ("right", "wrong", "why"),
+        [
+            ("no such text", "", "'a mistake': _core/lease.py has this 0 times"),
+            ("return", "pass", "'a mistake': _core/lease.py has this [0-9]+ times"),
+            ("# noqa: UP007 - as above", "# noqa: UP007", "'a mistake' changes no function and no constant"),
+            ("wait: Seconds = Seconds(60.0)", "wait: Seconds = Seconds(61.0)", "'a mistake' changes no function"),
+        ],
+        ids=["absent", "twice", "a comment", "what a class has already"],
+    )
+    def test_a_mistake_that_would_not_be_there_is_an_error(self, right: str, wrong: str, why: str) -> None:
+        with pytest.raises(NotPlanted, match=why), made("a mistake", [Change("_core/lease.py", right, wrong)]):
+            pass
+
+    def test_a_mistake_in_two_places_is_gone_after_an_error(self) -> None:
+        """The second place is not there, so the first one is as it was."""
+        first = Change("_core/lease.py", "return started + lease * RENEW_AFTER", "return started")
+        with pytest.raises(NotPlanted), made("two", [first, Change("_core/lock_modes.py", "no such text", "")]):
+            pass
+
+        assert lease.next_renewal(1.0, 3.0) == 2.0

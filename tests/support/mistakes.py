@@ -38,13 +38,13 @@ class Change(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A mistake by its name, and the test below `tests` that has to notice it; without one, some test has to."""
+    """A mistake by its name, and the test, file or folder below `tests` that has to notice it."""
 
     name: str
     file: str
     right: str
     wrong: str
-    test: str = ""
+    test: str
 
     @property
     def change(self) -> Change:
@@ -115,8 +115,8 @@ def _swapped(module: ModuleType, before: CodeType, after: CodeType, undo: contex
         if _plain(old) == _plain(new):
             continue
         pairs = zip(_nested(old), _nested(new), strict=False)  # those that a decorator has made are live, too
-        pairs = ((of, to) for of, to in pairs if of.co_name == to.co_name)
-        swaps = [(each, to) for of, to in pairs for each in live.get((of.co_name, of.co_firstlineno), ())]
+        same = [(of, to) for of, to in pairs if of.co_name == to.co_name]
+        swaps = [(each, to) for of, to in same for each in live.get((of.co_name, of.co_firstlineno), ())]
         if not swaps:
             raise NotPlanted(f"{old.co_name} of {module.__name__} is not to be found")
         for each, code in swaps:

@@ -240,7 +240,7 @@ WAITING: Final = (
         Change("_core/lease.py", "now_ms - until_ms > max_clock_skew * 1000", "now_ms > until_ms"),
     ),
     bug(
-        "no margin for drift: A waiter whose clock is fast evicts a holder whose clock is slow before its lease is over.",
+        "no margin for drift: A waiter whose clock is fast evicts a holder whose clock is slow.",
         Search(Plan("no heartbeat", has_drift=True), "NoEarlyEviction"),
         Change("_core/lease.py", "now - since >= lease * (1 + RATE_MARGIN)", "now - since >= lease"),
     ),
