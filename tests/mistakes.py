@@ -39,7 +39,7 @@ ROWS: Final = (
         "_io/protocol.py",
         '_LATEST: Final = "#l.#q.#me[1].#w < :write"',
         '_LATEST: Final = "#l.#q.#me[1].#w <= :write"',
-        "integration/writes/test_copies.py",
+        "integration/writes/test_lost_responses.py::test_guarded_writes",
     ),
     (
         "a write from outside does not ask for intents",

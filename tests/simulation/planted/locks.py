@@ -40,11 +40,7 @@ GUARDS: Final = (
     bug(
         "delete without guard: A delete under an embedded lock does not name our entry.",
         Search(_LIVES, "Fence", "Growing", limit=150),
-        Change(
-            "_writes/send.py",
-            "= self._filled or (None, None)",
-            "= (self.write.operation is not DELETE and self._filled) or (None, None)",
-        ),
+        Change("_writes/send.py", "= self._filled or", "= (self.write.operation is not DELETE and self._filled) or"),
     ),
     bug(
         "outsider without guard: A write from outside does not ask whether any entry is in the queue.",
@@ -188,16 +184,8 @@ WAITING: Final = (
     bug(
         "bell proves the turn: A waiter that is woken holds the lock, whatever it sees.",
         Search(_WOKEN, "Fifo", "OneHolder"),
-        Change(
-            "_locks/acquire.py",
-            "        if now >= renewal:",
-            "        self._is_woken = now < until\n        if now >= renewal:",
-        ),
-        Change(
-            "_locks/acquire.py",
-            "            if not ahead and",
-            "            if (not ahead or vars(self).get('_is_woken')) and",
-        ),
+        Change("_locks/acquire.py", "  if now >= renewal", "  self._is_woken = now < until\n        if now >= renewal"),
+        Change("_locks/acquire.py", "     if not ahead and", "     if (not ahead or vars(self).get('_is_woken')) and"),
     ),
     bug(
         "locks in any order: Locks are taken in the order in which they are named: parties wait in a circle.",

@@ -40,9 +40,7 @@ TOLD: Final = (
     bug(
         "own repetition forgotten: A guarded write forgets that it was sent again, unless botocore did so.",
         Search(_LOST_TWICE, "Truth", limit=250, exhaustive=True),
-        Change(
-            "_writes/send.py", "error, in_doubt=sending.in_doubt)", "error, in_doubt=responses.was_repeated(error))"
-        ),
+        Change("_writes/send.py", "error, in_doubt=sending.in_doubt", "error, in_doubt=responses.was_repeated(error)"),
     ),
     bug(
         "loss not noted: A write that is told that the lock is lost leaves it to the next heartbeat to note that.",
@@ -77,11 +75,7 @@ TOLD: Final = (
     bug(
         "write known by its version: A repeated write takes the next version for its own, whichever writer made it.",
         Search(Plan("modify", faults={Fault.LOST_REQUEST: 1}), "Truth"),
-        Change(
-            "_core/write_outcome.py",
-            "before.version + 1:\n        return Outcome.REJECTED",
-            "before.version + 1:\n        return Outcome.APPLIED",
-        ),
+        Change("_core/write_outcome.py", "1:\n        return Outcome.REJECTED", "1:\n        return Outcome.APPLIED"),
     ),
     bug(
         "append repeated: An update that does something else when done twice is repeated after a lost answer.",

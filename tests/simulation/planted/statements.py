@@ -138,9 +138,7 @@ SAVES: Final = (
     bug(
         "one save of a batch stands for all: If one write of a batch was applied, all are told as applied.",
         _BY_BATCH,
-        Change(
-            "_writes/writer.py", "[result is StatementResult.APPLIED for", "[StatementResult.APPLIED in results for"
-        ),
+        Change("_writes/writer.py", "result is StatementResult.APPLIED for", "StatementResult.APPLIED in results for"),
     ),
     bug(
         "one refusal in a batch stands for all: If one write was refused, all count as refused, and begin anew.",

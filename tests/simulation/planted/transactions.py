@@ -107,11 +107,7 @@ RULES: Final = (
     bug(
         "r11 silence is taken for failure: No answer to the decision is told as a failure.",
         Search(_LONG.but(faults={Fault.LOST_RESPONSE: 3, Fault.LOST_REQUEST: 1}), "Truth", limit=600, first_seed=128),
-        Change(
-            "_transactions/commit.py",
-            "if not self._give_up",
-            "if isinstance(error, OutcomeUnknown) or not self._give_up",
-        ),
+        Change("_transactions/commit.py", "if not self", "if isinstance(error, OutcomeUnknown) or not self"),
     ),
     bug(
         "r11 another token for each attempt: A native transaction is not known again.",
@@ -159,11 +155,7 @@ LEFT: Final = (
     bug(
         "values beside the mark: A mark stores what it intends in the item itself, before the decision: dirty reads.",
         Search(Plan("plain readers"), "PlainReads"),
-        Change(
-            "_transactions/prepare.py",
-            "condition=condition, actions=[])",
-            "condition=condition, actions=write.actions)",
-        ),
+        Change("_transactions/prepare.py", "actions=[])", "actions=write.actions)"),
     ),
     bug(
         "resumed without a look: What a suspended transaction had read counts as unchanged.",

@@ -131,9 +131,7 @@ UNIQUE: Final = (
     bug(
         "update leaves the rows: An update of a value takes no row.",
         _ONE_ROW_EACH,
-        Change(
-            _ROWS, "UniqueRows(item, kind, lambda old: reduce(_applied, touching, old)) if touching", "None if touching"
-        ),
+        Change(_ROWS, "UniqueRows(item, kind, lambda old: reduce(_applied, touching, old)) if", "None if"),
     ),
     bug(
         "old values not checked: A write gives up what its instance remembers, and not what the item has.",
@@ -163,11 +161,7 @@ UNIQUE: Final = (
     bug(
         "swapped rows not joined: Of two items that want to change one row, the second one is forgotten.",
         _TOGETHER,
-        Change(
-            _ROWS,
-            "            row = rows.setdefault(",
-            "            if name in rows:\n                continue\n            row = rows.setdefault(",
-        ),
+        Change(_ROWS, "            row =", "            if name in rows:\n                continue\n            row ="),
     ),
 )
 
