@@ -88,7 +88,7 @@ ROWS: Final = (
         "_locks/acquire.py",
         "monotonic() + options.wait",
         "monotonic() + 2 * options.wait",
-        "integration/locks/test_locks.py",
+        "unit/testing/test_clock.py::test_a_bounded_wait_ends_in_time",
     ),
     (
         "locked ranges include their upper end",

@@ -101,7 +101,7 @@ READERS: Final = (
     bug(
         "downgrade not counted: A downgrade is no write: an earlier one is accepted after it.",
         Search(Plan("downgrade"), "Fence"),
-        Change("_io/protocol.py", "Final = OWN_ENTRY + Clause(_LATEST,", "Final = OWN_ENTRY + Clause('',"),
+        Change("_io/protocol.py", '#mode = :shared") + COUNT_WRITE', '#mode = :shared")'),
     ),
     bug(
         "downgrade forgotten here: A downgrade is stored, and forgotten here: the next write is sent.",
