@@ -25,7 +25,11 @@ GUARDS: Final = (
     bug(
         "embedded save without guard: A save under an embedded lock does not name our entry.",
         Search(_PAUSED, "Fence", "Growing"),
-        Change("_locks/fencing.py", "protocol.FENCE + protocol.COUNT_WRITE", "protocol.Clause()"),
+        Change(
+            "_writes/send.py",
+            "= self._filled or",
+            "= (self.check is None or self.check.kind is not EntryEffect.KEEP) and self._filled or",
+        ),
     ),
     bug(
         "row transaction without guard: A save beside the lock's row does not check that row.",
