@@ -304,7 +304,7 @@ def noticed(mistake: Mistake) -> tuple[str, str]:
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(folder)},
             )
-            failed = re.search(r"^(?:FAILED|ERROR) \S+/(\S+)\.py::(\S+)", run.stdout, re.MULTILINE)
+            failed = re.search(r"^(?:FAILED|ERROR) \S+/(\S+)\.py::([\w:]+)", run.stdout, re.MULTILINE)
             if failed:
                 return command, "`{}`: `{}`".format(*failed.groups())
             if run.returncode not in (0, 5):  # all passed, or none is of this command
