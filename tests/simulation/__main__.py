@@ -117,14 +117,15 @@ def _exhaust(options: argparse.Namespace, to: Console) -> int:
 def _bugs(options: argparse.Namespace, to: Console) -> int:
     from tests.simulation import planted  # it breaks the library: no command but this one needs it
 
-    table = Table("bug", "workload", "median", "worst", "not found")
+    columns = "bug", "what it breaks", "workload", "median", "worst", "not found"
+    table = Table(*columns, title=f"{len(planted.BUGS)} bugs")
     missed = 0
     for bug in track(planted.BUGS, description="bugs", console=to, transient=True):
         runs = [planted.runs_until_found(bug, 1000 * index, options.limit) for index in range(options.seeds)]
         found = [each for each in runs if each is not None]
         missed += len(runs) - len(found)
         median, worst = (f"{statistics.median(found):g}", str(max(found))) if found else ("", "")
-        table.add_row(bug.name, bug.plan.workload, median, worst, str(len(runs) - len(found) or ""))
+        table.add_row(bug.name, bug.breaks, bug.search.plan.workload, median, worst, str(len(runs) - len(found) or ""))
     to.print(table)
     return int(missed > 0)
 

@@ -2,72 +2,97 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from pathlib import Path
-
 import pytest
 
+from pynamo_locking._core import lease
+from pynamo_locking._io import protocol
+from pynamo_locking._locks import acquire
 from tests.simulation import checkers, planted
+from tests.support.mistakes import Change, NotPlanted
+from tests.support.mistakes import planted as made
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "testing.md"
-EVIDENCE = Path(__file__).parents[1] / "evidence.md"
-PLANTED = Path(__file__).parent / "planted"
-
-#: The bug of each file of `planted` that takes the fewest runs: `make check` searches for these.
-CHECKED = [
-    min(bugs, key=lambda bug: bug.limit) for _, bugs in itertools.groupby(planted.BUGS, key=lambda bug: bug.module)
-]
+#: The bug of each theme that takes the fewest runs: `make check` searches for these.
+CHECKED = [min(theme, key=lambda bug: bug.search.limit) for theme in planted.THEMES]
 EACH_BUG = [pytest.param(bug, marks=[pytest.mark.core] if bug in CHECKED else []) for bug in planted.BUGS]
 
 
 @pytest.mark.parametrize("bug", EACH_BUG, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found_and_nothing_else_is(bug: planted.Bug) -> None:
     """The search finds the bug within its limit, by the right checker; the real library passes the same runs."""
+    first_seed, limit = bug.search.first_seed, bug.search.limit
     with bug.planted():
-        runs, found = planted.search(bug, first_seed=bug.first_seed, limit=bug.limit)
+        runs, found = planted.search(bug, first_seed, limit)
 
     assert found is not None, f"{bug.breaks} Not found in {runs} runs."
     assert found.error is not None
-    assert planted.checker_of(found.error) in bug.found_by, str(found.error)
+    assert planted.checker_of(found.error) in bug.search.found_by, str(found.error)
 
-    _, unexpected = planted.search(bug, first_seed=bug.first_seed, limit=runs)
+    _, unexpected = planted.search(bug, first_seed, limit=runs)
 
     assert unexpected is None, str(unexpected.error)
 
 
 def test_every_checker_is_needed() -> None:
     """Each checker is the one that finds some bug, so none is there for decoration."""
-    needed = {name for bug in planted.BUGS for name in bug.found_by}
+    needed = {name for bug in planted.BUGS for name in bug.search.found_by}
 
     assert {checker.__name__ for checker in checkers.CHECKERS} <= needed
 
 
-def test_a_bug_is_gone_after_its_search() -> None:
-    """Planting a bug replaces parts of the library, and puts the same parts back."""
-    for bug in planted.BUGS:
-        before = [vars(target).get(name) for target, name, _ in bug.patches]
-        with bug.planted():
-            assert [vars(target)[name] for target, name, _ in bug.patches] == [new for _, _, new in bug.patches]
-
-        assert [vars(target).get(name) for target, name, _ in bug.patches] == before
-
-
 def test_bugs_have_a_name_and_a_reason() -> None:
     """Each bug has a name of its own, and says what it breaks."""
-    names = [bug.name for bug in planted.BUGS]
-
-    assert len(set(names)) == len(names) >= 16
-    assert all(bug.breaks.endswith(".") and bug.found_by for bug in planted.BUGS)
+    assert len({bug.name for bug in planted.BUGS}) == len(planted.BUGS)
+    assert all(bug.breaks.endswith(".") and bug.search.found_by for bug in planted.BUGS)
 
 
-def test_the_page_counts_the_bugs() -> None:
-    """How many each file plants, and how many there are."""
-    _, _, rest = EVIDENCE.read_text().partition("## Planted bugs")
-    section, _, _ = rest.partition("\n## ")
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \| [\d,]+ \|$", section, re.MULTILINE)
-    files = {file.stem: len(re.findall(r"^@plants\(", file.read_text(), re.MULTILINE)) for file in PLANTED.glob("*.py")}
-    assert {file: int(bugs) for file, bugs in rows} == {file: bugs for file, bugs in files.items() if bugs}
-    assert sum(files.values()) == len(planted.BUGS)
-    assert f"in {len(planted.BUGS)} ways" in section
-    assert f"in {len(planted.BUGS)} ways" in PAGE.read_text()
+class TestPlanting:
+    """A mistake is in the whole process for as long as its block, and one that would not be there is an error."""
+
+    def test_a_function_has_the_mistake_wherever_it_was_imported(self) -> None:
+        change, importer = (
+            Change("_core/lease.py", "return started + lease * RENEW_AFTER", "return started"),
+            vars(acquire),
+        )
+        with made("never renewed", [change]):
+            assert importer["next_renewal"](1.0, 3.0) == lease.next_renewal(1.0, 3.0) == 1.0
+
+        assert importer["next_renewal"](1.0, 3.0) == 2.0
+
+    def test_a_constant_has_it_and_what_is_made_of_it_too(self) -> None:
+        before = protocol.OWN_ENTRY, protocol.FENCE
+        with made(
+            "no ticket", [Change("_io/protocol.py", 'Clause(if_="#l.#q.#me[0] = :ticket")', 'Clause(if_="#me")')]
+        ):
+            assert protocol.OWN_ENTRY.if_ == "#me"
+            assert protocol.FENCE.if_.startswith("#me AND ")
+
+        assert before == (protocol.OWN_ENTRY, protocol.FENCE)
+
+    def test_what_a_function_has_returned_before_is_forgotten(self) -> None:
+        before = protocol.evict(1, 0)
+        with made("no beat", [Change("_io/protocol.py", "#l.#q.#e{i}[1].#b = :b{i} AND ", "")]):
+            assert protocol.evict(1, 0).if_.startswith("#l.#q.#e0[0] = :t0")
+
+        assert protocol.evict(1, 0) == before
+
+    @pytest.mark.parametrize(
+        ("right", "wrong", "why"),
+        [
+            ("no such text", "", "'a mistake': _core/lease.py has this 0 times"),
+            ("return", "pass", "'a mistake': _core/lease.py has this [0-9]+ times"),
+            ("# noqa: UP007 - as above", "# noqa: UP007", "'a mistake' changes no function and no constant"),
+            ("wait: Seconds = Seconds(60.0)", "wait: Seconds = Seconds(61.0)", "'a mistake' changes no function"),
+        ],
+        ids=["absent", "twice", "a comment", "what a class has already"],
+    )
+    def test_a_mistake_that_would_not_be_there_is_an_error(self, right: str, wrong: str, why: str) -> None:
+        with pytest.raises(NotPlanted, match=why), made("a mistake", [Change("_core/lease.py", right, wrong)]):
+            pass
+
+    def test_a_mistake_in_two_places_is_gone_after_an_error(self) -> None:
+        """The second place is not there, so the first one is as it was."""
+        first = Change("_core/lease.py", "return started + lease * RENEW_AFTER", "return started")
+        with pytest.raises(NotPlanted), made("two", [first, Change("_core/lock_modes.py", "no such text", "")]):
+            pass
+
+        assert lease.next_renewal(1.0, 3.0) == 2.0

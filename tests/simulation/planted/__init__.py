@@ -1,4 +1,4 @@
-"""Bugs on purpose: small mutations of the library, each of which the simulator has to find.
+"""Bugs on purpose: small mistakes in the package, each of which the simulator has to find.
 
 What finds none of these finds nothing. Each bug names the workload and the faults under which it shows, and the
 checkers that have to notice it, so that no checker is there for decoration. `machinery` says what a bug is; the
@@ -7,12 +7,21 @@ other modules of this folder have the bugs themselves.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from typing import Final
 
-from tests.simulation.planted.machinery import BUGS, Bug, checker_of, choices_of, runs_until_found, search
+from tests.simulation.planted import handing_over, locks, modes, outcomes, recipes, statements, transactions, values
+from tests.simulation.planted.machinery import Bug, checker_of, choices_of, runs_until_found, search
 
-__all__ = ["BUGS", "Bug", "checker_of", "choices_of", "runs_until_found", "search"]
+__all__ = ["BUGS", "THEMES", "Bug", "checker_of", "choices_of", "runs_until_found", "search"]
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")  # adds its bugs
+THEMES: Final = (
+    locks.BUGS,
+    handing_over.BUGS,
+    modes.BUGS,
+    outcomes.BUGS,
+    transactions.BUGS,
+    statements.BUGS,
+    values.BUGS,
+    recipes.BUGS,
+)
+BUGS: Final = tuple(bug for theme in THEMES for bug in theme)

@@ -2,106 +2,66 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pynamo_locking_simulator._engine.choices import Choices, Seeded, every_branch
 from pynamo_locking_simulator._engine.strategies import STRATEGIES
 from tests.simulation.checkers import Violation
 from tests.simulation.run import Result, Run
+from tests.support import mistakes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tests.simulation.plans import Plan
-
-
-#: What is replaced: an attribute of a module or a class, by what.
-Patches = list[tuple[Any, str, Any]]
+    from tests.support.mistakes import Change
 
 #: How likely a fault is at each request that it can hit: plans for bugs have few kinds, and few of each.
 _RATE: Final = 0.25
 
 
-@dataclass(frozen=True, eq=False)
-class Bug:
-    """A mutation of the library, and where it is to be found.
+class Search:
+    """Where a bug is to be found.
 
-    Attributes:
-        name: what it is called.
-        breaks: one sentence on what it breaks.
+    Args:
         plan: workload and options of the runs in which it shows.
         found_by: the checkers of which one has to notice it first.
         limit: after so many runs it must have been found.
-        is_exhaustive: whether all runs of the plan are made, one after the other, instead of random ones.
-        patches: what is replaced in the library.
-        first_seed: where `make test` begins to search, for a bug that takes long to find from elsewhere.
-        module: that plants it.
+        first_seed: where the tests begin to search, for a bug that takes long to find from elsewhere.
+        exhaustive: whether all runs of the plan are made, one after the other, instead of random ones.
     """
+
+    def __init__(
+        self, plan: Plan, *found_by: str, limit: int = 100, first_seed: int = 0, exhaustive: bool = False
+    ) -> None:
+        self.plan = plan
+        self.found_by = found_by
+        self.limit = limit
+        self.first_seed = first_seed
+        self.is_exhaustive = exhaustive
+
+
+@dataclass(frozen=True, eq=False)
+class Bug:
+    """A mistake in the package by its name, one sentence on what it breaks, and where it is to be found."""
 
     name: str
     breaks: str
-    plan: Plan
-    found_by: tuple[str, ...]
-    limit: int
-    is_exhaustive: bool
-    patches: Patches
-    first_seed: int
-    module: str
+    search: Search
+    changes: tuple[Change, ...]
 
-    @contextlib.contextmanager
-    def planted(self) -> Iterator[None]:
-        """Have the bug in the library for a while."""
-        with contextlib.ExitStack() as undo:
-            for target, name, value in self.patches:
-                assert hasattr(target, name) or name == "token", (
-                    f"{target!r} has no {name!r}: the bug would not be there"
-                )
-                if name in vars(target):
-                    undo.callback(setattr, target, name, vars(target)[name])
-                else:
-                    undo.callback(delattr, target, name)
-                setattr(target, name, value)
-            yield
+    def planted(self) -> AbstractContextManager[None]:
+        """Have the bug in the package for a while."""
+        return mistakes.planted(self.name, self.changes)
 
 
-BUGS: Final[list[Bug]] = []
-
-
-def plants(
-    plan: Plan, *found_by: str, limit: int = 100, exhaustive: bool = False, first_seed: int = 0
-) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
-    """Make a bug of a function: it returns the patches, its name is the bug's, its docstring says what breaks.
-
-    With `replaces` below it, the function is the one that has the bug.
-    """
-
-    def add(function: Callable[[], Patches]) -> Callable[[], Patches]:
-        name = function.__name__.replace("_", " ").strip()
-        bug = Bug(
-            name, function.__doc__ or "", plan, found_by, limit, exhaustive, function(), first_seed, function.__module__
-        )
-        BUGS.append(bug)
-        return function
-
-    return add
-
-
-def replaces(target: Any, name: str) -> Callable[[Callable[..., Any]], Callable[[], Patches]]:
-    """Make the patches of a function that is called instead of this one, which it gets as its first argument."""
-    original = getattr(target, name)
-
-    def patches_of(function: Callable[..., Any]) -> Callable[[], Patches]:
-        def planted(*arguments: Any, **options: Any) -> Any:
-            return function(original, *arguments, **options)
-
-        return functools.update_wrapper(lambda: [(target, name, planted)], function)
-
-    return patches_of
+def bug(said: str, search: Search, *changes: Change) -> Bug:
+    """Return a bug that is said as ``name: what it breaks``."""
+    name, _, breaks = said.partition(": ")
+    return Bug(name, breaks, search, changes)
 
 
 # Searching
@@ -119,12 +79,13 @@ def search(bug: Bug, first_seed: int, limit: int) -> tuple[int, Result | None]:
 
     With one seed after the other, or all there are if the bug is to be found exhaustively.
     """
+    plan = bug.search.plan
     seeds = range(first_seed, first_seed + limit)
-    all_choices = every_branch() if bug.is_exhaustive else (choices_of(bug.plan, seed) for seed in seeds)
+    all_choices = every_branch() if bug.search.is_exhaustive else (choices_of(plan, seed) for seed in seeds)
     made = 0
     for choices in itertools.islice(all_choices, limit):
         made += 1
-        result = Run(bug.plan, choices).execute()
+        result = Run(plan, choices).execute()
         if result.error is not None:
             return made, result
     return made, None
@@ -132,11 +93,6 @@ def search(bug: Bug, first_seed: int, limit: int) -> tuple[int, Result | None]:
 
 def runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
     """Return how many runs it takes to find a bug; None if it is not found within the limit."""
-    return _runs_until_found(bug, 0 if bug.is_exhaustive else first_seed, limit)
-
-
-@functools.cache
-def _runs_until_found(bug: Bug, first_seed: int, limit: int) -> int | None:
     with bug.planted():
         runs, found = search(bug, first_seed, limit)
     return None if found is None else runs

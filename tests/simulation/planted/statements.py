@@ -2,185 +2,166 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
-from pynamo_locking._io import batch_requests, runtime, write_intents
-from pynamo_locking._io.batch_requests import StatementResult
-from pynamo_locking._io.write_intents import Resolver
-from pynamo_locking._writes import writer
 from pynamo_locking_simulator._engine.faults import Fault
 from tests.simulation.plans import Plan
-from tests.simulation.planted.machinery import Patches, plants, replaces
+from tests.simulation.planted.machinery import Search, bug
+from tests.support.mistakes import Change
 
 _WRITE_CHECKS = ("Truth", "NothingLost", "OneOrder", "Serializable", "Together", "Versions", "RealTime")
 _MIXED = Plan("mixed, by statements", parties=3, processes=3, rounds=2)
 _BATCH = Plan("batch, by statements", parties=3, processes=3, rounds=2)
 _LONG = Plan("long, by statements", rounds=2)
 _GIVEN_UP = Plan("sweepers, by statements", parties=1, processes=1, preemptions=0)
+_LOST = {Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}
 
+_BY_MIXED = Search(_MIXED, *_WRITE_CHECKS, limit=1000)
+_BY_BATCH = Search(_BATCH, *_WRITE_CHECKS, limit=1000)
+_BY_LOST = Search(_MIXED.but(faults=_LOST), *_WRITE_CHECKS, limit=2000)
 
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-@replaces(batch_requests, "_statement")
-def a_statement_without_its_condition(made: Any, write: Any) -> Any:
-    """A statement names its item and checks nothing else of it."""
-    statement = made(write)
-    if statement is None:
-        return None
-    kwargs = write.kwargs
-    exists = "attribute_exists(#k)"
-    names = {**kwargs["ExpressionAttributeNames"], "#k": next(iter(kwargs["Key"]))}
-    changed = {**kwargs, "ConditionExpression": exists, "ExpressionAttributeNames": names}
-    return made(write._replace(kwargs=changed))
-
-
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-def a_refused_statement_counts_as_applied() -> Patches:
-    """Whatever came back for a statement, its write is taken for done."""
-    return [(batch_requests, "_result", lambda *_: StatementResult.APPLIED)]
-
-
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-@replaces(batch_requests, "_sent")
-def one_success_is_taken_for_all(sent: Any, *arguments: Any) -> list[StatementResult]:
-    """If one statement of a batch was applied, all are taken for applied."""
-    results = sent(*arguments)
-    return [StatementResult.APPLIED] * len(results) if StatementResult.APPLIED in results else results
-
-
-@plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
-@replaces(batch_requests, "_sent")
-def a_lost_batch_counts_as_applied(sent: Any, *arguments: Any) -> list[StatementResult]:
-    """A batch whose answer was lost is taken for applied, also those of its statements that never arrived."""
-    return [StatementResult.APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
-
-
-@plants(_MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=2000)
-@replaces(batch_requests, "_sent")
-def a_batch_is_repeated_without_looking(sent: Any, *arguments: Any) -> list[StatementResult]:
-    """A batch whose answer was lost is sent again; what is refused then is taken for applied by the first copy."""
-    results = sent(*arguments)
-    return [StatementResult.APPLIED for _ in sent(*arguments)] if StatementResult.UNKNOWN in results else results
-
-
-def _trusting(*codes: str) -> Patches:
-    """Take statements that were refused with these codes for applied."""
-    result = batch_requests._result
-
-    def trusting(statement: dict[str, Any], response: dict[str, Any]) -> StatementResult:
-        code = response.get("Error", {}).get("Code")
-        return StatementResult.APPLIED if code in codes else result(statement, response)
-
-    return [(batch_requests, "_result", trusting)]
-
-
-@plants(_MIXED.but(faults={Fault.THROTTLED: 3, Fault.HOT: 2}), *_WRITE_CHECKS, limit=2000)
-def a_throttled_statement_counts_as_applied() -> Patches:
-    """A statement that DynamoDB was too busy for is not sent again."""
-    return _trusting("ThrottlingError", "ProvisionedThroughputExceeded")
-
-
-@plants(_MIXED.but(faults={Fault.CONFLICT: 3}), *_WRITE_CHECKS, limit=2000)
-def a_conflict_of_a_statement_counts_as_applied() -> Patches:
-    """A statement that was refused for another transaction's sake is not sent again."""
-    return _trusting("TransactionConflict")
-
-
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-def answers_are_matched_to_the_wrong_statements() -> Patches:
-    """The answers of a batch are read from its end."""
-    sent = batch_requests._sent
-    return [(batch_requests, "_sent", lambda *arguments: sent(*arguments)[::-1])]
-
-
-@plants(_MIXED.but(faults={Fault.THROTTLED: 3}), *_WRITE_CHECKS, limit=1000)
-@replaces(batch_requests, "_sent")
-def only_the_first_refusal_of_a_batch_is_seen(sent: Any, *arguments: Any) -> list[StatementResult]:
-    """After a refused statement the others of its batch are taken for applied."""
-    results = sent(*arguments)
-    refused = [i for i, result in enumerate(results) if result in (StatementResult.NOT_APPLIED, StatementResult.BUSY)]
-    seen = refused[0] + 1 if refused else len(results)
-    return [*results[:seen], *[StatementResult.APPLIED] * (len(results) - seen)]
-
-
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000)
-@replaces(batch_requests, "_sent")
-def half_of_a_batch_is_dropped(sent: Any, first: Any, batch: list[Any]) -> list[StatementResult]:
-    """The second half of a batch is never sent, and is taken for applied."""
-    kept = (len(batch) + 1) // 2
-    return [*sent(first, batch[:kept]), *[StatementResult.APPLIED] * (len(batch) - kept)]
-
-
-@plants(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=3000)
-@replaces(write_intents, "finishing")
-def a_finish_in_a_batch_does_not_name_its_transaction(finishing: Any, *arguments: Any) -> Any:
-    """A finish is applied to whatever mark the item has."""
-    write = finishing(*arguments)
-    if write is None:
-        return None
-    return write._replace(kwargs={**write.kwargs, "ConditionExpression": "attribute_exists(#l.#tx.#id)"})
-
-
-@plants(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", limit=100, exhaustive=True)
-@replaces(batch_requests, "_sent")
-def a_lost_batch_counts_as_not_applied(sent: Any, *arguments: Any) -> list[StatementResult]:
-    """A batch whose answer was lost is taken for lost on its way, and its marks arrive after a sweep."""
-    return [StatementResult.NOT_APPLIED if each is StatementResult.UNKNOWN else each for each in sent(*arguments)]
-
-
-@plants(
-    _MIXED.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}),
-    *_WRITE_CHECKS,
-    "NothingLeft",
-    limit=2000,
-    first_seed=85,
+_SAID: Final = '_said(kwargs["ConditionExpression"], kwargs, parameters)'
+_RESULTS: Final = (
+    'return [_result(statement, each) for statement, each in zip(batch, answer["Responses"], strict=True)]'
 )
-@replaces(write_intents, "_sent_together")
-def a_refused_finish_counts_as_applied(together: Any, intents: Any, writes: Any) -> Any:
-    """Of a batch of marks that are removed none is removed alone, whatever the answer was."""
-    left = together(intents, writes)
-    return left if len(intents) == 1 else []
+_UNANSWERED: Final = "if responses.is_ambiguous(error):\n        return StatementResult.UNKNOWN"
+_BUSY: Final = 'StatementResult.BUSY if error.get("Code") in _BUSY'
 
+_WITHOUT_CONDITION: Final = Change(
+    "_io/batch_requests.py", _SAID, "f\"{_quoted(next(iter(kwargs['Key'])))} IS NOT MISSING\""
+)
+_LOST_IS_APPLIED: Final = Change("_io/batch_requests.py", _UNANSWERED, _UNANSWERED.replace("UNKNOWN", "APPLIED"))
+_LOST_IS_REFUSED: Final = Change("_io/batch_requests.py", _UNANSWERED, _UNANSWERED.replace("UNKNOWN", "NOT_APPLIED"))
 
-@plants(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10)
-@replaces(Resolver, "record")
-def one_header_is_taken_for_all_marks(read: Any, self: Any, row: Any, intent: Any) -> Any:
-    """A header that was read for one mark decides about those of other transactions as well."""
-    return next(iter(self._decided.values())) if self._decided else read(self, row, intent)
+INTENTS: Final = (
+    bug(
+        "a statement without its condition: A statement names its item and checks nothing else of it.",
+        _BY_MIXED,
+        _WITHOUT_CONDITION,
+    ),
+    bug(
+        "a refused statement counts as applied: Whatever came back for a statement, its write is taken for done.",
+        _BY_MIXED,
+        Change("_io/batch_requests.py", _RESULTS, "return [StatementResult.APPLIED] * len(batch)"),
+    ),
+    bug(
+        "one success is taken for all: If one statement of a batch was applied, all are taken for applied.",
+        _BY_MIXED,
+        Change(
+            "_io/batch_requests.py",
+            _RESULTS,
+            _RESULTS.replace("return", "results =")
+            + "\n    return [StatementResult.APPLIED] * len(batch) if StatementResult.APPLIED in results else results",
+        ),
+    ),
+    bug(
+        "a lost batch counts as applied: A batch whose answer was lost is taken for applied, also if it never arrived.",
+        _BY_LOST,
+        _LOST_IS_APPLIED,
+    ),
+    bug(
+        "a batch is repeated without looking: What is refused the second time counts as applied.",
+        _BY_LOST,
+        Change(
+            "_io/batch_requests.py",
+            "        return [_result_of_all(error)] * len(batch)\n",
+            "        again = _result_of_all(error) is StatementResult.UNKNOWN and _sent(first, batch)\n"
+            "        return [StatementResult.APPLIED if again else _result_of_all(error)] * len(batch)\n",
+        ),
+    ),
+    bug(
+        "a throttled statement counts as applied: A statement that DynamoDB was too busy for is not sent again.",
+        Search(_MIXED.but(faults={Fault.THROTTLED: 3, Fault.HOT: 2}), *_WRITE_CHECKS, limit=2000),
+        Change("_io/batch_requests.py", _BUSY, 'StatementResult.APPLIED if error.get("Code") in dynamodb.THROTTLING'),
+    ),
+    bug(
+        "a conflict of a statement counts as applied: One that another transaction has refused is not sent again.",
+        Search(_MIXED.but(faults={Fault.CONFLICT: 3}), *_WRITE_CHECKS, limit=2000),
+        Change("_io/batch_requests.py", _BUSY, 'StatementResult.APPLIED if error.get("Code") == "TransactionConflict"'),
+    ),
+    bug(
+        "answers are matched to the wrong statements: The answers of a batch are read from its end.",
+        _BY_MIXED,
+        Change("_io/batch_requests.py", _RESULTS, _RESULTS.replace('"Responses"]', '"Responses"][::-1]')),
+    ),
+    bug(
+        "only the first refusal of a batch is seen: After a refused statement the others are taken for applied.",
+        Search(_MIXED.but(faults={Fault.THROTTLED: 3}), *_WRITE_CHECKS, limit=1000),
+        Change(
+            "_transactions/prepare.py",
+            "                self.write_intent(one)\n\n    def write_intent",
+            "                self.write_intent(one)\n                break\n\n    def write_intent",
+        ),
+    ),
+    bug(
+        "half of a batch is dropped: The second half of a batch is never sent, and is taken for applied.",
+        _BY_MIXED,
+        Change("_io/batch_requests.py", '{"Statements": batch}', '{"Statements": batch[: (len(batch) + 1) // 2]}'),
+        Change(
+            "_io/batch_requests.py",
+            _RESULTS,
+            f"{_RESULTS.replace('strict=True', 'strict=False')} + [StatementResult.APPLIED] * (len(batch) // 2)",
+        ),
+    ),
+    bug(
+        "a finish in a batch does not name its transaction: A finish is applied to whatever mark the item has.",
+        Search(_LONG.but(faults={Fault.PAUSE_BEFORE: 2}), *_WRITE_CHECKS, limit=600, first_seed=3000),
+        Change("_io/protocol.py", 'if_="#l.#tx.#id = :id"', 'if_="attribute_exists(#l.#tx.#id)"'),
+    ),
+    bug(
+        "a lost batch counts as not applied: Marks of a batch without an answer arrive after a sweep.",
+        Search(_GIVEN_UP.but(faults={Fault.LATE: 1}), "NothingLeft", exhaustive=True),
+        _LOST_IS_REFUSED,
+    ),
+    bug(
+        "a refused finish counts as applied: No mark of a batch is removed alone, whatever came back.",
+        Search(_MIXED.but(faults=_LOST), *_WRITE_CHECKS, "NothingLeft", limit=2000, first_seed=85),
+        Change("_io/write_intents.py", "if result is not StatementResult.APPLIED]", "if False]"),
+    ),
+    bug(
+        "one header is taken for all marks: A header decides about the marks of other transactions.",
+        Search(_MIXED, *_WRITE_CHECKS, limit=1000, first_seed=10),
+        Change(
+            "_io/write_intents.py",
+            "if known in self._decided:\n            return self._decided[known]",
+            "if self._decided:\n            return next(iter(self._decided.values()))",
+        ),
+    ),
+)
 
+SAVES: Final = (
+    bug(
+        "a save in a batch without its version: An UPDATE names its item and checks nothing else of it.",
+        _BY_BATCH,
+        _WITHOUT_CONDITION,
+    ),
+    bug(
+        "one save of a batch stands for all: If one write of a batch was applied, all are told as applied.",
+        _BY_BATCH,
+        Change("_writes/writer.py", "result is StatementResult.APPLIED for", "StatementResult.APPLIED in results for"),
+    ),
+    bug(
+        "one refusal in a batch stands for all: If one write was refused, all count as refused, and begin anew.",
+        _BY_BATCH,
+        Change(
+            "_writes/writer.py",
+            "    return [result is StatementResult.APPLIED for result in results]",
+            "    if StatementResult.NOT_APPLIED in results:\n"
+            "        for each in batch:\n"
+            '            each.write.part.write_ids[:] = ["anew"]\n'
+            "    return [all(result is StatementResult.APPLIED for result in results)] * len(results)",
+        ),
+    ),
+    bug(
+        "saves of a lost batch count as applied: A batch whose answer was lost is taken for applied.",
+        Search(_BATCH.but(faults=_LOST), *_WRITE_CHECKS, limit=1000),
+        _LOST_IS_APPLIED,
+    ),
+    bug(
+        "saves of a lost batch count as refused: A batch whose answer was lost is taken for lost on its way.",
+        Search(_BATCH.but(faults={Fault.LOST_RESPONSE: 3, Fault.FAILED_AFTER: 3}), *_WRITE_CHECKS, limit=2000),
+        _LOST_IS_REFUSED,
+    ),
+)
 
-@plants(_BATCH, *_WRITE_CHECKS, limit=1000)
-def a_save_in_a_batch_without_its_version() -> Patches:
-    """An UPDATE names its item and checks nothing else of it."""
-    return a_statement_without_its_condition()
-
-
-@plants(_BATCH, *_WRITE_CHECKS, limit=1000)
-def one_save_of_a_batch_stands_for_all() -> Patches:
-    """If one write of a batch was applied, all are told as applied."""
-    send = writer.send_batch
-    return [(writer, "send_batch", lambda batch: [any(send(batch))] * len(batch))]
-
-
-@plants(_BATCH, *_WRITE_CHECKS, limit=1000)
-@replaces(writer, "send_batch")
-def one_refusal_in_a_batch_stands_for_all(send: Any, batch: Any) -> Any:
-    """If one write of a batch was refused, all are taken for refused, and begun anew."""
-    applied = send(batch)
-    if not all(applied):
-        applied = [False] * len(batch)
-        for each in batch:
-            each.write.part.write_ids.clear()
-            each.write.part.renew(runtime.current.token())
-    return applied
-
-
-@plants(_BATCH.but(faults={Fault.LOST_REQUEST: 3, Fault.FAILED_BEFORE: 3}), *_WRITE_CHECKS, limit=1000)
-def saves_of_a_lost_batch_count_as_applied() -> Patches:
-    """A batch whose answer was lost is taken for applied."""
-    return a_lost_batch_counts_as_applied()
-
-
-@plants(_BATCH.but(faults={Fault.LOST_RESPONSE: 3, Fault.FAILED_AFTER: 3}), *_WRITE_CHECKS, limit=2000)
-def saves_of_a_lost_batch_count_as_refused() -> Patches:
-    """A batch whose answer was lost is taken for lost on its way."""
-    return a_lost_batch_counts_as_not_applied()
+BUGS: Final = (*INTENTS, *SAVES)
