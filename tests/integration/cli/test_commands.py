@@ -360,6 +360,21 @@ def test_break_an_item_or_who_waits(memory, shell):
 
     assert (document["key"], document["was"]) == ({"hash": "f", "range": "7"}, "held it")
     assert Document.lock_state("f", 7).entries == ()
+    Document("g", 7).save()
+    with Document.locked("g", 7):
+        waiter = Waiter(Document, "g", 7, owner="next")
+        ticket = Document.lock_state("g", 7).waiters[0].ticket
+        waits = shell.answer("locks", "break", "g", "7", *model, "--ticket", str(ticket), "--yes")
+    waiter.close()
+    assert (waits["was"], waits["owner"]) == ("waited", "next")
+
+
+def test_a_lock_that_is_not_broken_is_not_repaired(shell, table):
+    """Its holder keeps it."""
+    with Locks.locked("job") as lock:
+        document = shell.answer("locks", "repair", "job", *table, "--yes")
+        assert [entry.ticket for entry in Locks.lock_state("job").holders] == [lock.ticket]
+    assert (document["was"], document["repaired"]) == (None, False)
 
 
 @pytest.mark.parametrize(

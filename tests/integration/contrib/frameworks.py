@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +73,20 @@ class Application:
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """Send a request; a header's name has ``_`` for ``-``."""
-        return self._send(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        [answer] = self.at_once((method, path, body, headers))
+        return answer
+
+    def at_once(self, *requests: tuple[str, str, Any, dict[str, str]]) -> list[Answer]:
+        """Send several, each in a thread of its own."""
+        sent = [(*each[:3], {name.replace("_", "-"): value for name, value in each[3].items()}) for each in requests]
+        with self._settings():
+            if len(sent) == 1:
+                return [self._send(*sent[0])]
+            with ThreadPoolExecutor(len(sent)) as clients:
+                return list(clients.map(lambda each: self._send(*each), sent))
+
+    def _settings(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
 
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Answer:
         raise NotImplementedError
@@ -180,12 +195,16 @@ class OfDjango(Application):
 
         return endpoint
 
+    def _settings(self) -> contextlib.AbstractContextManager[object]:
+        from django.test import override_settings
+
+        return override_settings(ROOT_URLCONF=self._urls, PYNAMO_LOCKING=self._options)
+
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Answer:
-        from django.test import Client, override_settings
+        from django.test import Client
 
         content = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
-        with override_settings(ROOT_URLCONF=self._urls, PYNAMO_LOCKING=self._options):
-            answer = Client(raise_request_exception=False).generic(method, path, headers=headers, **content)
+        answer = Client(raise_request_exception=False).generic(method, path, headers=headers, **content)
         return Answer(answer.status_code, answer.headers, answer.content.decode())
 
 

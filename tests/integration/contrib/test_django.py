@@ -32,6 +32,7 @@ from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttrib
 from pynamo_locking.contrib.django.http import if_match
 from pynamo_locking.contrib.django.sql import lock_in_transaction, locked_atomic
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.testing import VirtualClock
 from tests.support import wire
 from tests.support.models import declare, meta
 
@@ -438,6 +439,26 @@ def test_a_savepoint_that_rolls_back(client, shop):
         transaction.on_commit(lambda: seen.append(lock.is_held))
         seen = [lock.is_held]
     assert (seen, lock.is_held, entries(shop.Stock)) == ([True, True], False, ())
+
+
+def test_several_locks_of_a_savepoint_that_rolls_back(client, shop):
+    """All of them are given back at the end of the block."""
+    shop.Stock("another").save()
+    with locked_atomic(), contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        for product in (PRODUCT, "another"):
+            lock_in_transaction(shop.Stock.locked(product))
+        raise ZeroDivisionError
+    assert (entries(shop.Stock), entries(shop.Stock, "another")) == ((), ())
+
+
+@pytest.mark.parametrize(("passed", "renewals"), [(29, 0), (31, 1)])
+def test_a_lease_that_is_half_over_is_renewed_before_the_commit(client, shop, passed, renewals):
+    """So that the commit has half a lease of time."""
+    renewal = wire.on("UpdateItem", where=lambda body: ":beat" in body.get("ExpressionAttributeValues", {}))
+    lock = shop.Stock.locked(PRODUCT, lease=60, heartbeat=False)
+    with VirtualClock() as clock, renewal.watch() as sent, locked_atomic(lock):
+        clock.jump(passed)
+    assert sent.hits == renewals
 
 
 def test_in_a_test_case(client, shop):

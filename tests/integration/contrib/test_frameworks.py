@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -66,6 +65,7 @@ def bank(framework: type[Application]) -> Application:
     """An application with one account."""
     views = {
         ("POST", "/account"): create,
+        ("PUT", "/new-account"): create,
         ("GET", "/account"): show,
         ("PUT", "/account"): rename,
         ("POST", "/deposits"): deposit,
@@ -121,9 +121,8 @@ def test_an_account_that_was_opened_again_is_another_one(bank: Application) -> N
 def test_of_many_that_name_one_etag_one_writes(bank: Application) -> None:
     """The others get a 412."""
     tag = opened(bank)
-    with ThreadPoolExecutor(4) as clients:
-        sent = [clients.submit(bank.send, "PUT", "/account", {"owner": f"n{i}"}, If_Match=tag) for i in range(4)]
-    assert sorted(each.result().status for each in sent) == [200, 412, 412, 412]
+    answers = bank.at_once(*(("PUT", "/account", {"owner": f"n{i}"}, {"If_Match": tag}) for i in range(4)))
+    assert sorted(each.status for each in answers) == [200, 412, 412, 412]
     assert Account.get("a-1").version == 2
 
 
@@ -157,7 +156,16 @@ def test_an_account_is_opened_twice(bank: Application) -> None:
     assert (answer.status, answer.headers["Content-Type"]) == (409, PROBLEM)
     assert answer.json["type"] == "urn:pynamo-locking:problem:stale-version"
     assert not any(secret in answer.text for secret in (OWNER, "a-1", Account.Meta.table_name, "100"))
-    assert bank.send("POST", "/account", If_None_Match="*").status == 412
+    for method, path in (("POST", "/account"), ("PUT", "/new-account")):
+        assert bank.send(method, path, If_None_Match="*").problem == (412, "stale-version")
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/account"), ("PUT", "/new-account")])
+def test_an_account_that_is_to_be_created_or_nothing(bank: Application, method: str, path: str) -> None:
+    """It is shown: ``If-None-Match: *`` spares a body only of who reads."""
+    created = bank.send(method, path, If_None_Match="*")
+    assert (created.status, created.json) == (200, {"owner": OWNER, "balance": 100})
+    assert bank.send("GET", "/account", If_None_Match="*").status == 304
 
 
 def test_an_account_that_is_locked(bank: Application, monkeypatch: pytest.MonkeyPatch) -> None:

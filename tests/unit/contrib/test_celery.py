@@ -187,6 +187,8 @@ def test_a_message_whose_run_was_cut_off_runs_again(sent, until):
     sent.body = retry
     assert sent.deliver(task, sent.messages[0]) == "FAILURE"
     assert sent.messages[1][2]["task_id"] == first.id
+    if until == "done":  # the retry has the claim
+        assert task.delay("a").id == first.id
 
     sent.body = lambda *_: None
     assert [sent.deliver(task, sent.messages[i]) for i in (1, 0, 1)] == ["SUCCESS", "IGNORED", "IGNORED"]
