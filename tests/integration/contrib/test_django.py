@@ -594,6 +594,9 @@ def test_the_checks(client, shop, settings_of, monkeypatch):
             assert found() == ["pynamo_locking.E003"] * 2
         monkeypatch.setattr(apps, "models", lambda: [Brief, Fine, shop.Stock])
         assert sorted(found()) == ["pynamo_locking.W001", "pynamo_locking.W002"]
+        for lease, ids in ((179, ["pynamo_locking.W001", "pynamo_locking.W002"]), (180, ["pynamo_locking.W002"])):
+            monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings(heartbeat=False, lease=lease))
+            assert sorted(found()) == ids  # a request and its three repetitions take 180 s at most
         monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # a heartbeat renews
         assert found() == ["pynamo_locking.W002"]
     assert requests.total == 0

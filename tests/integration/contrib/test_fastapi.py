@@ -30,7 +30,7 @@ class Client:
     def __init__(self, app: Any) -> None:
         self.app = app
 
-    def send(self, method: str, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    def send(self, method: str, path: str, headers: Any = None) -> httpx.Response:
         async def sent() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://bank", timeout=60) as client:
@@ -79,6 +79,7 @@ def test_a_mounted_application(account):
     assert (answer.status_code, answer.headers["ETag"], answer.content) == (304, tag, b"")
     assert "Content-Length" not in answer.headers
     assert starlette.get("/look", headers={"If-Match": tag}).text == "x" * 9
+    assert starlette.get("/look", headers=[("If-Match", '"9"'), ("If-Match", tag)]).text == "x" * 9
     for prefix in ("", "/inner"):
         for query, status in (("?checked=1", 412), ("", 409)):
             tag = etag(Account.get("a-1"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings
-from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.integration.contrib.frameworks import FRAMEWORKS, PROBLEM, Application, Web
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere
@@ -191,14 +191,18 @@ def failing(framework: type[Application], error: Exception, **options: Any) -> A
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
-    [(OutcomeUnknown("no answer", write_id="w-1"), "outcome-unknown"), (LockLost("gone", ticket=7), "lock-lost")],
+    ("error", "status", "code"),
+    [
+        (OutcomeUnknown("no answer", write_id="w-1"), 500, "outcome-unknown"),
+        (LockLost("gone", ticket=7), 500, "lock-lost"),
+        (LockTimeout("no answer"), 503, "no-answer"),
+    ],
 )
-def test_errors_after_which_something_may_have_happened(
-    framework: type[Application], caplog: pytest.LogCaptureFixture, error: Exception, code: str
+def test_errors_that_are_no_ordinary_conflict(
+    framework: type[Application], caplog: pytest.LogCaptureFixture, error: Exception, status: int, code: str
 ) -> None:
-    """500, which no client sends again of its own accord, and the error is in the log."""
-    assert failing(framework, error).send("POST", "/fail").problem == (500, code)
+    """500 if something may have happened: no client sends that again of its own accord. The error is in the log."""
+    assert failing(framework, error).send("POST", "/fail").problem == (status, code)
     [record] = [record for record in caplog.records if record.name.startswith("pynamo_locking")]
     assert (record.levelname, record.exc_info and record.exc_info[1]) == ("ERROR", error)
     assert "POST /fail" in record.message
