@@ -134,7 +134,7 @@ def test_what_cannot_be(client, body):
 
 
 @pytest.mark.parametrize("begin", [12, 13])
-def test_two_entries_that_overlap_each_other(client, begin):
+def test_entries_of_one_request_that_overlap_each_other(client, begin):
     """409 with the first of them, whether they have one key or two, and no request to the table."""
     with wire.count_requests() as requests:
         answer = client.post("/schedule", json=[entry("100", 12, 14), entry("100", begin, 15)])
