@@ -561,17 +561,20 @@ def test_a_table_that_cannot_be_described(memory, shell, monkeypatch):
     assert (table["created"], table["findings"][0]["level"]) == (False, "warning")
 
 
-def test_ttl_that_another_program_has_enabled(shell, monkeypatch, table):
-    """Between our look and our request."""
-    lacking = iter([True, False])
-    monkeypatch.setattr(tables, "_lacks_ttl", lambda _: next(lacking))
-
-    def refuse(**_: Any) -> None:
-        raise TableError("TimeToLive is being changed")
-
-    monkeypatch.setattr("pynamo_locking._models.tables.OwnTable.update_ttl", refuse)
-
-    assert shell.run("tables", "create", *table)[0] == 0
+def test_ttl_that_another_program_has_enabled(memory, shell):
+    """Between our look and our request, which DynamoDB refuses."""
+    name, client = memory.new_name("locks"), memory.client()
+    client.create_table(
+        TableName=name,
+        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    ttl = {"Enabled": True, "AttributeName": "expires_s"}
+    request = on("UpdateTimeToLive")
+    with request.before(lambda: client.update_time_to_live(TableName=name, TimeToLiveSpecification=ttl)) as sent:
+        assert shell.run("tables", "create", "--table", name)[0] == 0
+    assert sent.hits == 1
 
 
 # Settings

@@ -27,7 +27,6 @@ from pynamodb.exceptions import ScanError
 
 import pynamo_locking.cli
 from pynamo_locking import LockSettings
-from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import locks, main, run, session, terminal
 from pynamo_locking.cli.app import app
 from pynamo_locking.cli.terminal import Exit, Problem, explain
@@ -362,7 +361,7 @@ def refusal(code: str) -> ClientError:
         (refusal("AccessDeniedException"), "access_denied", 77),
         (LockingError("no", cause=refusal("ExpiredTokenException")), "bad_credentials", 77),
         (ConfigurationError("no table x", cause=refusal("ResourceNotFoundException")), "table_missing", 78),
-        (Unavailable(EndpointConnectionError(endpoint_url="http://x")), "unreachable", 69),
+        (ScanError("failed", cause=EndpointConnectionError(endpoint_url="http://x")), "unreachable", 69),
         (ConfigurationError("a mistake"), "configuration", 78),
         (OutcomeUnknown("no answer"), "outcome_unknown", 69),
         (LockingError("something"), "failed", 69),
