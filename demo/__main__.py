@@ -56,7 +56,7 @@ def _options() -> argparse.Namespace:
         description="Worker processes move money between six accounts: without protection, in transactions, and "
         "under locks, one of which is held by a process that gets killed.",
     )
-    parser.add_argument("--transfers", type=int, default=120, help="in each phase; 120 unless set")
+    parser.add_argument("--transfers", type=int, default=96, help="in each phase; 96 unless set")
     parser.add_argument("--engine", choices=(engine.DYNOXIDE, engine.MEMORY), help="dynoxide if npm has brought it")
     options = parser.parse_args()
     if options.transfers < 10 * WORKERS:
