@@ -1,1 +1,1 @@
-"""A bank with eight tellers, with and without locks: ``python -m demo``."""
+"""A bank with eight tellers: without protection, with transactions, and with locks: ``python -m demo``."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Lines of news that stay on screen.
 NEWS: Final = 4
-#: Without a terminal, progress is told in steps of this part.
-STEP: Final = 0.25
 
 
 @dataclass
@@ -33,7 +31,7 @@ class AccountLine:
 
     balance: int = bank.START_BALANCE
     holder: str = ""
-    waiters: tuple[str, ...] = ()
+    waiting: int = 0
 
 
 @dataclass
@@ -52,7 +50,6 @@ class View:
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._began = time.monotonic()
         self._news: list[str] = []
-        self._told = 0.0
         self._title = "Starting"
         self._planned = 0
         self.made = 0
@@ -70,7 +67,8 @@ class View:
 
     def begin(self, title: str, planned: int) -> None:
         """Show that a phase begins."""
-        self._title, self._planned, self._told, self.made = title, planned, 0.0, 0
+        self._title, self._planned, self.made = title, planned, 0
+        self.accounts = {name: AccountLine() for name in bank.NAMES}
         for line in self.workers.values():
             line.done = 0
         self.say(f"[bold]{title}[/bold]")
@@ -87,9 +85,6 @@ class View:
         """Show the present state."""
         if self._live is not None:
             self._live.update(self._picture(), refresh=True)
-        elif self._planned and self.made / self._planned >= self._told + STEP:
-            self._told = self.made / self._planned // STEP * STEP
-            self._console.print(f"         {self.made} of {self._planned} transfers made", highlight=False)
 
     def _picture(self) -> RenderableType:
         tables = Table.grid(padding=(0, 1))
@@ -111,7 +106,7 @@ class View:
         table.add_column("waiting", width=8)
         for name, line in self.accounts.items():
             style = "red" if line.holder and self.workers[line.holder].doing == "killed" else "green"
-            queue = Text("●" * len(line.waiters), "yellow")
+            queue = Text("●" * line.waiting, "yellow")
             table.add_row(name, f"{line.balance:,}", Text(line.holder, style=style), queue)
         return table
 

@@ -24,6 +24,7 @@ from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.parties import in_thread
 from tests.support.shell import MODELS, Shell, Waiter, changed, denied, described, name_of, prepared
 from tests.support.transaction_models import Purse, Transactions, make_long_from, survive
+from tests.support.wire import on
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -360,6 +361,13 @@ def test_break_an_item_or_who_waits(memory, shell):
 
     assert (document["key"], document["was"]) == ({"hash": "f", "range": "7"}, "held it")
     assert Document.lock_state("f", 7).entries == ()
+    Document("g", 7).save()
+    with Document.locked("g", 7):
+        waiter = Waiter(Document, "g", 7, owner="next")
+        ticket = Document.lock_state("g", 7).waiters[0].ticket
+        waits = shell.answer("locks", "break", "g", "7", *model, "--ticket", str(ticket), "--yes")
+    waiter.close()
+    assert (waits["was"], waits["owner"]) == ("waited", "next")
 
 
 @pytest.mark.parametrize(
@@ -434,23 +442,17 @@ def test_settings_say_where(memory, shell, tmp_path, monkeypatch):
     assert shell.error("locks", "list", "--table", memory.new_name("other"))["kind"] == "table_missing"
 
 
-def test_the_settings_are_those_of_named_models_as_well(dynoxide, capsys, monkeypatch):
-    """A model that was meant for AWS is looked at where the option says; afterwards it is as it was."""
-    shell = prepared(dynoxide, capsys, monkeypatch)
-    table = dynoxide.new_name("device")
+def test_the_settings_are_those_of_named_models_as_well(memory, shell):
+    """A model that was meant for AWS is looked at where the options say; afterwards it is as it was."""
+    memory.bind(Locks)
+    before, seen = (Locks.Meta.host, Locks.Meta.region), list[Any]()
+    where = ("--endpoint", "http://localhost:8000", "--region", "eu-west-9")
+    with on("Scan").before(lambda: seen.append((Locks.Meta.host, Locks.Meta.region))):
+        listed = shell.answer("locks", "list", "--model", f"{MODELS}:Locks", *where)
 
-    class Local(NamedLock):
-        Meta = meta(table)
-
-    monkeypatch.setattr(f"{__name__}.Seat", Local)
-    shell.answer("tables", "create", f"{__name__}:Seat")
-
-    assert shell.answer("locks", "list", "--model", f"{__name__}:Seat") == {
-        "table": table,
-        "locks": [],
-        "unreadable": {},
-    }
-    assert (Local.Meta.host, Local.Meta.region) == (None, None)
+    assert listed == {"table": name_of(Locks), "locks": [], "unreadable": {}}
+    assert seen == [("http://localhost:8000", "eu-west-9")]
+    assert (Locks.Meta.host, Locks.Meta.region) == before
 
 
 # tables
@@ -508,6 +510,16 @@ def test_a_table_of_other_keys(memory, shell):
         (finding,) = [each for each in found["findings"] if each["check"] == "keys"]
         assert finding["level"] == "problem"
         assert finding["detail"] == "the table has pk (N), sk (S), the model name (S)"
+
+
+def test_a_table_of_other_keys_among_others(memory, shell, monkeypatch):
+    """Nothing is created then: the mistake may be in the name."""
+    memory.bind(Locks)
+    absent = declare("Absent", table_name=memory.new_name("absent"))
+    monkeypatch.setattr(f"{__name__}.Seat", absent)
+    named = ["--table", name_of(Locks), "--transaction-table", memory.create_table("N", "S"), f"{__name__}:Seat"]
+    assert not any(each["created"] for each in shell.answer("tables", "create", *named, code=1)["tables"])
+    assert not absent.exists()
 
 
 def test_a_table_without_ttl(memory, shell):
@@ -842,6 +854,20 @@ def test_abandoned_calls(memory, shell, clock):
         assert not call.is_repeated
     assert [each["key"] for each in shell.answer("calls", "list", *table)["calls"]] == ["c"]
     assert "no IdempotencyTable" in shell.error("calls", "list", "--table", f"{MODELS}:Locks")["message"]
+
+
+def test_for_how_long_a_result_that_was_said_counts(memory, shell, clock):
+    """As long as the operator says; then the call is made again."""
+    memory.bind(Calls)
+    begun = Calls.call("a", lease=20, heartbeat=False, on_abandoned="raise")
+    in_thread(begun.__enter__)
+    clock.jump(40)
+    said = ("--result", "1", "--expires-after", "60", "--yes", "--table", name_of(Calls))
+    assert shell.answer("calls", "settle", "a", *said)["settled"] == "done"
+    for passed, is_repeated in ((59, True), (2, False)):
+        clock.jump(passed)
+        with Calls.call("a", wait=0) as again:
+            assert again.is_repeated is is_repeated
 
 
 def test_the_names_of_the_made_up_tables():

@@ -16,9 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
 
-from pynamo_locking import LockSettings
 from pynamo_locking.cli import guardian
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.run import Child, Signals, Turn
@@ -28,6 +26,7 @@ from tests.engines.servers import TRAMPOLINE
 from tests.support.models import Locks
 from tests.support.parties import shifted_clock
 from tests.support.shell import running
+from tests.support.wire import on
 from tests.support.workers import PATIENCE, until, until_queued
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.waits,
     pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups"),
 ]
@@ -202,14 +202,6 @@ def test_a_leader(start, ear):
     assert terms == sorted(set(terms))
     assert terms[0] == ticket
     assert not Locks.lock_state("job").entries
-
-
-@pytest.mark.parametrize("more", [("--wait", "1"), ("--permits", "2"), ("--shared",), ("--once-per", "1d")])
-def test_a_leader_leads_alone(run, more):
-    """Options that contradict each other are refused before anything is asked."""
-    code, _, err = run("--lock", "job", "--lead", *more, "--", "true")
-    assert code == 2
-    assert "--lead waits for ever and leads alone" in err
 
 
 def test_nothing_outlives_its_holder(start, ear):
@@ -394,22 +386,15 @@ def test_a_loss_that_only_the_release_notices(run, ear, program, code):
     assert "`with`" not in error["message"]
 
 
-def test_a_release_that_is_refused_hides_no_exit_code(run, memory, monkeypatch):
+def test_a_release_that_is_refused_hides_no_exit_code(run):
     """As with credentials that have expired meanwhile: the program has ended, and its exit code is what counts."""
-    handle = memory._memory.handle
-
-    def refuse_release(operation: str, kwargs: dict[str, Any]) -> Any:
-        if "REMOVE" in kwargs.get("UpdateExpression", ""):
-            error = {"Code": "ExpiredTokenException", "Message": "The token has expired"}
-            raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, operation)
-        return handle(operation, kwargs)
-
-    monkeypatch.setattr(memory._memory, "handle", refuse_release)
-    code, _, err = run("--lock", "job", "--", "sh", "-c", "exit 3")
+    release = on("UpdateItem", where=lambda body: "REMOVE" in body["UpdateExpression"])
+    with release.answer("ExpiredTokenException", always=True):
+        code, _, err = run("--lock", "job", "--", "sh", "-c", "exit 3")
 
     assert code == 3
     assert "cannot release job" in err
-    assert "The token has expired" in err
+    assert "ExpiredTokenException" in err
 
 
 def test_a_lease_that_ended_for_a_while(run, monkeypatch):
@@ -431,20 +416,6 @@ def test_a_program_that_ends_while_its_lock_is_given_up(run, monkeypatch):
     monkeypatch.setattr(command, "_watch", watch)
 
     assert run("--lock", "job", "--", "sh", "-c", "exit 3") == (3, "", "")
-
-
-def unreachable(*_: Any) -> Any:
-    """Answer as botocore does where no server listens."""
-    raise EndpointConnectionError(endpoint_url="http://nowhere")
-
-
-def test_no_answer_at_all(run, memory, monkeypatch):
-    """Is not the same as a lock that another holder has."""
-    monkeypatch.setattr(memory._memory, "handle", unreachable)
-    code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "true")
-    error = json.loads(err.splitlines()[-1])["error"]
-
-    assert (code, error["kind"]) == (69, "unreachable")
 
 
 def test_the_options_of_the_lock(run, ear):
@@ -634,11 +605,3 @@ def test_the_guardian_goes_when_it_is_dismissed(holder, ear, with_program):
     os.killpg(program.pid, signal.SIGKILL)
     program.wait()
     assert ear.lines(1) == [f"up {program.pid}"]
-
-
-def test_the_default_grace_fits_the_lease():
-    """So that no user has to name it for a short lease."""
-    assert command._grace(None, 60) == 5
-    assert command._grace(None, 6) == 1.5
-    assert command._grace(0, 6) == 0
-    assert LockSettings().lease == 60, "the default of --lease"

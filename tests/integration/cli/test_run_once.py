@@ -9,9 +9,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
-from pynamo_locking._io import lock_requests
-from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import main
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.run import Turn
@@ -46,6 +45,7 @@ def last() -> RunRecord:
     return found
 
 
+@pytest.mark.processes
 def test_the_second_machine_does_not_run_it(run):
     """Exit code 0, since all is well: the job is done. It says who has done it, unless it is to be quiet."""
     show = 'echo "$PYNAMO_LOCKING_TICKET $PYNAMO_LOCKING_PERIOD"'
@@ -68,6 +68,7 @@ def test_the_second_machine_does_not_run_it(run):
     assert json.loads(run(*daily, "--json", "--quiet", "--", "echo", "never")[2])["status"] == "done"
 
 
+@pytest.mark.processes
 def test_what_a_script_reads(run):
     """One document on standard error, whether the program has run or not."""
     ran = json.loads(run(*DAILY, "--json", "--", "true")[2])
@@ -81,6 +82,7 @@ def test_what_a_script_reads(run):
     assert done["period_began_at"] <= noted["began_at"] <= noted["ended_at"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("script", "code", "says"),
     [("exit 3", 3, "sh ended with exit code 3"), ("kill -9 $$", 137, "sh was killed by signal 9")],
@@ -128,6 +130,7 @@ def test_how_long_it_waits(memory, period, terms, wait):
     assert Turn(Locks, "job", terms, period).lock._handle.options.wait == wait
 
 
+@pytest.mark.processes
 def test_too_soon_and_since_success(run):
     """A run has just succeeded: it is too soon for the next period, and not yet a period ago."""
     hourly = ("--lock", "job", "--once-per", "1s")
@@ -141,6 +144,7 @@ def test_too_soon_and_since_success(run):
             break
 
 
+@pytest.mark.processes
 def test_a_lost_lock_does_not_count(run, monkeypatch):
     """The program has ended with 0, and may not have run alone: 70 says so."""
 
@@ -157,6 +161,7 @@ def test_a_lost_lock_does_not_count(run, monkeypatch):
     assert Locks.lock_state("job").success is None
 
 
+@pytest.mark.processes
 def test_a_program_that_was_ended_does_not_count(run, tmp_path):
     """It stops half-way with 0 when it is told to, as many do: the next machine runs it."""
     mark = tmp_path / "up"
@@ -181,42 +186,27 @@ def test_a_program_that_was_ended_does_not_count(run, tmp_path):
     assert run(*DAILY, "--", "echo", "now") == (0, "now\n", "")
 
 
-def test_no_answer_to_the_note(run, monkeypatch):
+@pytest.mark.processes
+def test_no_answer_to_the_note(run):
     """The program has succeeded, and its exit code stays; that it may run again is said."""
-
-    def silent(*arguments: Any, **options: Any) -> Any:
-        raise Unavailable(ConnectionError("no route"))
-
-    monkeypatch.setattr(lock_requests, "succeed", silent)
-    code, _, err = run(*DAILY, "--", "true")
+    note = on("UpdateItem", times=99, where=lambda body: ":success" in body["ExpressionAttributeValues"])
+    with note.lose_request():
+        code, _, err = run(*DAILY, "--", "true")
 
     assert code == 0
     assert "the job runs again in this period" in err
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--once-per", "1"), "--once-per takes a whole number and one of s, m, h, d and w, as in 10m or 1d; not '1'"),
-        (("--once-per", "5h"), "period must divide a day"),
-        (("--once-per", "1d", "--at-least", "soon"), "--at-least takes"),
-        (("--once-per", "1d", "--zone", "Nowhere"), "no time zone 'Nowhere'"),
-        (("--once-per", "1d", "--permits", "2"), "one run at a time"),
-        (("--zone", "UTC"), "a --once-per, which is missing"),
-        (("--at-least", "10m"), "a --once-per, which is missing"),
-        (("--since-success",), "a --once-per, which is missing"),
-        (("--busy-exit", "256"), "--busy-exit"),
-    ],
-)
-def test_used_wrongly(run, options, says):
-    """Exit code 2, and nothing was locked."""
-    code, _, err = run("--lock", "job", *options, "--", "true")
+def test_no_answer_at_all(run):
+    """Is not the same as a lock that another holder has."""
+    with on().answer(EndpointConnectionError, always=True):
+        code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "true")
+    error = json.loads(err.splitlines()[-1])["error"]
 
-    assert code == 2
-    assert says in err
-    assert not Locks.lock_state("job").exists
+    assert (code, error["kind"]) == (69, "unreachable")
 
 
+@pytest.mark.processes
 def test_in_lists(run, capfd):
     """The last success stands beside the lock."""
     run(*DAILY, "--owner", "web-1:811", "--", "true")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.waits
-
 PAGE: Final = Path(ROOT, "docs/how-to/use-with-celery.md")
 WORKERS: Final = 2
 
@@ -248,6 +246,8 @@ def running(engine: Engine, folder: Path) -> Iterator[Shop]:
             os.environ.update(before)
 
 
+@pytest.mark.processes
+@pytest.mark.waits
 def test_workers_that_take_locks_and_die(real_engine: Engine, tmp_path: Path) -> None:
     """Two prefork workers of two processes each; each paragraph is a promise of the page."""
     with running(real_engine, tmp_path) as shop:

@@ -1,4 +1,4 @@
-"""The Django application and the shop of the documentation, with Django's test client on a real engine."""
+"""What the extension for Django has of its own, and the shop of the documentation; the rest is in `test_frameworks`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import django
@@ -28,9 +29,10 @@ from pynamodb.exceptions import TableError
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttribute
-from pynamo_locking.contrib.django.http import etag, if_match
+from pynamo_locking.contrib.django.http import if_match
 from pynamo_locking.contrib.django.sql import lock_in_transaction, locked_atomic
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.testing import VirtualClock
 from tests.support import wire
 from tests.support.models import declare, meta
 
@@ -39,10 +41,10 @@ PRODUCT: Final = "a book about locks"
 
 
 @pytest.fixture
-def stock(shop, dynoxide):
+def stock(shop, memory):
     """The model of the stock with an empty table, and no orders."""
     shop.Order.objects.all().delete()
-    return dynoxide.bind(shop.Stock)
+    return memory.bind(shop.Stock)
 
 
 @pytest.fixture
@@ -50,13 +52,6 @@ def client(stock):
     """Sends requests to the shop, which has five of one product."""
     stock(PRODUCT, received=5).save()
     return Client()
-
-
-@pytest.fixture
-def elsewhere():
-    """Runs a function in another thread, which holds other locks than this one."""
-    with ThreadPoolExecutor(1) as pool:
-        yield lambda function, *arguments, **options: pool.submit(function, *arguments, **options).result(60)
 
 
 def order(client, quantity, product=PRODUCT):
@@ -123,43 +118,18 @@ def test_what_a_crash_between_the_two_commits_leaves(client, shop, capsys):
 # ETags
 
 
-def test_a_product_is_read_changed_and_read_again(client):
-    """200, 304; then 428, 200, 412: each write has an ETag of its own."""
-    url, change = f"/products/{PRODUCT}", {"received": 9}
-    put = lambda **headers: client.put(url, change, content_type="application/json", headers=headers)  # noqa: E731
+def test_a_product(client):
+    """It is shown and changed with ETags, which a HEAD has as well."""
+    url = f"/products/{PRODUCT}"
+    put = partial(client.put, url, {"received": 9}, content_type="application/json")
     first = client.get(url).headers["ETag"]
-    unchanged = client.get(url, headers={"If-None-Match": first})
-    assert (unchanged.status_code, unchanged.content) == (304, b"")
-    assert (put().status_code, put().json()["code"]) == (428, "precondition-required")
-
-    changed = put(**{"If-Match": first})
+    assert client.get(url, headers={"If-None-Match": first}).status_code == 304
+    assert put().status_code == 428
+    changed = put(headers={"If-Match": first})
     assert (changed.status_code, changed.json()["left"]) == (200, 9)
     assert client.get(url).headers["ETag"] == client.head(url).headers["ETag"] == changed.headers["ETag"] != first
-    stale = put(**{"If-Match": first})
-    assert (stale.status_code, stale.headers["Content-Type"]) == (412, PROBLEM)
-    assert (stale.json()["expected"], stale.json()["actual"]) == (1, 2)
+    assert put(headers={"If-Match": first}).status_code == 412
     assert client.get("/products/none").status_code == 404
-
-
-def test_a_change_by_key_is_one_request(stock, rf_request):
-    """With a model and a key nothing is read; the write compares."""
-    stored = stock(PRODUCT)
-    stored.save()
-    tag = etag(stored)
-    with wire.count_requests() as requests:
-        item = if_match(rf_request(HTTP_IF_MATCH=tag), stock, PRODUCT)
-        item.update([stock.received.set(3)])
-        with pytest.raises(StaleVersion):
-            if_match(rf_request(HTTP_IF_MATCH=tag), stock, PRODUCT).delete()
-    assert requests.by_operation == {"UpdateItem": 1, "DeleteItem": 1}
-
-
-@pytest.fixture
-def rf_request():
-    """Makes requests."""
-    from django.test import RequestFactory
-
-    return lambda **headers: RequestFactory().put("/", **headers)
 
 
 class Wrapper:
@@ -182,20 +152,6 @@ def test_if_match_with_a_request_that_is_wrapped(ours, client):
     """412 all the same."""
     answer = client.put("/wrapped", headers={"If-Match": '"7"'})
     assert (answer.status_code, answer.json()["expected"]) == (412, 7)
-
-
-def test_a_product_that_is_locked(client, shop, elsewhere, monkeypatch):
-    """423 for a write and for who waits in vain, with the ticket and without the owner."""
-    monkeypatch.setattr(shop.Stock.Meta, "lock_settings", LockSettings(wait=0))
-    url, lock = f"/products/{PRODUCT}", shop.Stock.locked(PRODUCT, owner="host-17")
-    tag = client.get(url).headers["ETag"]
-    elsewhere(lock.acquire)
-    refused = client.put(url, {"received": 9}, content_type="application/json", headers={"If-Match": tag})
-    in_vain = order(client, 1)
-    elsewhere(lock.release)
-    for answer, code in ((refused, "item-locked"), (in_vain, "lock-timeout")):
-        assert (answer.status_code, answer.json()["code"], answer.json()["ticket"]) == (423, code, lock.ticket)
-        assert "host-17" not in answer.content.decode()
 
 
 # The middleware, with views of our own
@@ -348,15 +304,6 @@ def test_a_forgotten_lock_is_released(ours, client, shop, caplog, url):
     assert caplog.text.count(f"was still held at the end of GET {url}") == 2
 
 
-def test_a_lock_from_before_the_request_stays(ours, client, shop):
-    """It is not the request's to release."""
-    with shop.Stock.locked(PRODUCT) as lock:
-        Client().get("/leave/plain")
-        assert lock.is_held
-        assert [entry.ticket for entry in entries(shop.Stock)] == [lock.ticket]
-    assert entries(shop.Stock) == ()  # no take of the request is left
-
-
 def test_held_until_sql_has_ended(ours, client, shop, caplog):
     """Given back right after a commit, and at the end of the request after a roll back, without a word."""
     assert get("/hold/commit").content == b"False"
@@ -494,6 +441,26 @@ def test_a_savepoint_that_rolls_back(client, shop):
     assert (seen, lock.is_held, entries(shop.Stock)) == ([True, True], False, ())
 
 
+def test_several_locks_of_a_savepoint_that_rolls_back(client, shop):
+    """All of them are given back at the end of the block."""
+    shop.Stock("another").save()
+    with locked_atomic(), contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        for product in (PRODUCT, "another"):
+            lock_in_transaction(shop.Stock.locked(product))
+        raise ZeroDivisionError
+    assert (entries(shop.Stock), entries(shop.Stock, "another")) == ((), ())
+
+
+@pytest.mark.parametrize(("passed", "renewals"), [(29, 0), (31, 1)])
+def test_a_lease_that_is_half_over_is_renewed_before_the_commit(client, shop, passed, renewals):
+    """So that the commit has half a lease of time."""
+    renewal = wire.on("UpdateItem", where=lambda body: ":beat" in body.get("ExpressionAttributeValues", {}))
+    lock = shop.Stock.locked(PRODUCT, lease=60, heartbeat=False)
+    with VirtualClock() as clock, renewal.watch() as sent, locked_atomic(lock):
+        clock.jump(passed)
+    assert sent.hits == renewals
+
+
 def test_in_a_test_case(client, shop):
     """Django's TestCase wraps each test in `atomic`; that is no outer block."""
 
@@ -518,11 +485,12 @@ def run(*arguments):
     return out.getvalue()
 
 
-def test_the_commands_for_locks(client, shop, elsewhere, monkeypatch, caplog):
+def test_the_commands_for_locks(client, shop, monkeypatch, caplog):
     """list, show and break, as for Flask."""
     assert json.loads(run("locks", "list", "--json")) == []
     lock = shop.Stock.locked(PRODUCT, owner="clerk", heartbeat=False)
-    elsewhere(lock.acquire)
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(lock.acquire).result()
     [row] = json.loads(run("locks", "list", "--json"))
     assert (row["model"], row["key"], row["ticket"], row["owner"]) == ("Stock", PRODUCT, lock.ticket, "clerk")
     assert "holds" in run("locks", "show", "Stock", PRODUCT)
@@ -559,9 +527,9 @@ def test_the_commands_for_tables(shop, stock):
     assert run("dynamodb_tables", "create") == "All tables are there.\n"
 
 
-def test_the_commands_for_tables_compare_keys(stock, dynoxide, monkeypatch):
+def test_the_commands_for_tables_compare_keys(stock, memory, monkeypatch):
     """A table of others is no table of the model, and nothing is made."""
-    table = dynoxide.create_table("S", "S")
+    table = memory.create_table("S", "S")
     monkeypatch.setattr(stock.Meta, "table_name", table)
     for action in ("check", "create"):
         with pytest.raises(management.CommandError, match=rf"{table}.*its keys are pk \(S\), sk \(S\)"):
@@ -584,9 +552,9 @@ Odd = declare(
 )
 
 
-def test_health_of_any_key(client, dynoxide, settings_of):
+def test_health_of_any_key(client, memory, settings_of):
     """The item that is asked for has a key of the right kind."""
-    dynoxide.bind(Odd)
+    memory.bind(Odd)
     with settings_of(MODELS=[f"{__name__}.Odd"]):
         assert client.get("/health").status_code == 200
 
@@ -626,6 +594,9 @@ def test_the_checks(client, shop, settings_of, monkeypatch):
             assert found() == ["pynamo_locking.E003"] * 2
         monkeypatch.setattr(apps, "models", lambda: [Brief, Fine, shop.Stock])
         assert sorted(found()) == ["pynamo_locking.W001", "pynamo_locking.W002"]
+        for lease, ids in ((179, ["pynamo_locking.W001", "pynamo_locking.W002"]), (180, ["pynamo_locking.W002"])):
+            monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings(heartbeat=False, lease=lease))
+            assert sorted(found()) == ids  # a request and its three repetitions take 180 s at most
         monkeypatch.setattr(Brief.Meta, "lock_settings", LockSettings())  # a heartbeat renews
         assert found() == ["pynamo_locking.W002"]
     assert requests.total == 0

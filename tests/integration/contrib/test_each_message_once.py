@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
 
 CONSUMERS: Final = 5
 DELIVERIES: Final = 3

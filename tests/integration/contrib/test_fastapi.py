@@ -1,10 +1,8 @@
-"""The extension for Starlette and FastAPI and the bank of the documentation, over ASGI on a real engine."""
+"""What the extension for Starlette and FastAPI has of its own; what all frameworks share is in `test_frameworks`."""
 
 import asyncio
-import sys
-from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, Final
+from functools import partialmethod
+from typing import Annotated, Any
 
 import httpx
 import pytest
@@ -13,74 +11,41 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from pynamo_locking import LockSettings
 from pynamo_locking.contrib import fastapi
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
-from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, StaleVersion
 from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
-from tests.support import wire
-from tests.support.parties import held_elsewhere
+from tests.integration.contrib.frameworks import PROBLEM
+from tests.support.models import declare
 from tests.support.wire import on
 
-EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
-PROBLEM: Final = "application/problem+json"
-OWNER: Final = "Ada Lovelace"
-
-
-def loaded() -> ModuleType:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import fastapi_bank
-    finally:
-        sys.path.remove(str(EXAMPLES))
-    return fastapi_bank
-
-
-bank: Final[Any] = loaded()
-Account: Final[Any] = bank.Account
+Account: Any = declare("Account", numbers="balance", lock=True, version=True)
 Tx = Annotated[Transaction, fastapi.transaction_dependency(wait=2)]
 AsyncTx = Annotated[AsyncTransaction, fastapi.atransaction_dependency(wait=2)]
 
 
 class Client:
-    """Sends requests to an application, each in an event loop of its own unless several are sent at once."""
+    """Sends requests to an application, each in an event loop of its own. Errors that it does not answer are raised."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
 
-    def send(self, method: str, path: str, json: Any = None, headers: dict[str, str] | None = None) -> httpx.Response:
-        return self.at_once([(method, path, json, headers)])[0]
-
-    def at_once(self, requests: list[tuple[Any, ...]]) -> list[httpx.Response]:
-        async def all_of_them() -> list[httpx.Response]:
+    def send(self, method: str, path: str, headers: Any = None) -> httpx.Response:
+        async def sent() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://bank", timeout=60) as client:
-                sent = [client.request(*each[:2], json=each[2], headers=each[3]) for each in requests]
-                return await asyncio.gather(*sent)
+                return await client.request(method, path, headers=headers)
 
-        return asyncio.run(all_of_them())
+        return asyncio.run(sent())
 
-    def get(self, path: str, **options: Any) -> httpx.Response:
-        return self.send("GET", path, **options)
-
-    def put(self, path: str, **options: Any) -> httpx.Response:
-        return self.send("PUT", path, **options)
-
-    def post(self, path: str, **options: Any) -> httpx.Response:
-        return self.send("POST", path, **options)
+    get, put = partialmethod(send, "GET"), partialmethod(send, "PUT")
 
 
 @pytest.fixture
-def client(dynoxide):
-    """Sends requests to the bank, which has an empty table."""
-    dynoxide.bind(Account)
-    return Client(bank.app)
-
-
-def opened(client, account_id="a-1", balance=100):
-    answer = client.post("/accounts", json={"id": account_id, "owner": OWNER, "balance": balance})
-    assert answer.status_code == 201
-    return answer.headers["ETag"]
+def account(memory):
+    """The table, with one account."""
+    memory.bind(Account)
+    Account("a-1", balance=100).save()
 
 
 def balance(account_id="a-1"):
@@ -92,58 +57,8 @@ def client_of(app, **options):
     return Client(app)
 
 
-# ETags
-
-
-def test_an_account_is_read_changed_and_read_again(client):
-    """201, 200, 304; then 428, 200, 412: each write has an ETag of its own, which a fresh read shows as well."""
-    first = opened(client)
-    shown = client.get("/accounts/a-1")
-    assert (shown.status_code, shown.headers["ETag"]) == (200, first)
-    assert shown.json() == {"id": "a-1", "owner": OWNER, "balance": 100}
-    for known in (first, f'"x", W/{first}', "*"):
-        unchanged = client.get("/accounts/a-1", headers={"If-None-Match": known})
-        assert (unchanged.status_code, unchanged.content, unchanged.headers["ETag"]) == (304, b"", first)
-    for other in ('"x"', first.strip('"'), ""):
-        assert client.get("/accounts/a-1", headers={"If-None-Match": other}).status_code == 200
-
-    change = {"owner": "Grace"}
-    missing = client.put("/accounts/a-1", json=change)
-    assert (missing.status_code, missing.json()["code"]) == (428, "precondition-required")
-    with wire.count_requests() as requests:
-        changed = client.put("/accounts/a-1", json=change, headers={"If-Match": first})
-    assert dict(requests.by_operation) == {"UpdateItem": 1}  # the write itself compares
-    assert (changed.status_code, changed.json()["owner"]) == (200, "Grace")
-    assert changed.headers["ETag"] != first
-
-    stale = client.put("/accounts/a-1", json={"owner": "Eve"}, headers={"If-Match": first})
-    assert (stale.status_code, stale.headers["Content-Type"]) == (412, PROBLEM)
-    assert (stale.json()["expected"], stale.json()["actual"]) == (1, 2)
-    assert Account.get("a-1").owner == "Grace"
-
-
-def test_any_version_will_do(client):
-    """``If-Match: *``, or several tags, also in several lines: the item is read, and still written as it was read."""
-    tag = opened(client)
-    for header, status in (("*", 200), (f'"9", {tag}', 412), ("1", 400)):
-        answer = client.put("/accounts/a-1", json={"owner": "Grace"}, headers={"If-Match": header})
-        assert answer.status_code == status
-    now = client.get("/accounts/a-1").headers["ETag"]
-    lines = [("If-Match", '"9"'), ("If-Match", now)]
-    assert client.put("/accounts/a-1", json={"owner": "Eve"}, headers=lines).status_code == 200
-    assert client.put("/accounts/none", json={"owner": "x"}, headers={"If-Match": "*"}).status_code == 412
-
-
-def test_of_many_that_name_one_etag_one_writes(client):
-    """Eight at once: the others get a 412."""
-    headers = {"If-Match": opened(client)}
-    sent = [("PUT", "/accounts/a-1", {"owner": f"n{number}"}, headers) for number in range(8)]
-    assert sorted(answer.status_code for answer in client.at_once(sent)) == [200, *[412] * 7]
-    assert Account.get("a-1", consistent_read=True).version == 2
-
-
-def test_starlette_alone(client):
-    """The same of an application without FastAPI, also of a mounted one: 412 after `if_match`, else 409."""
+def test_a_mounted_application(account):
+    """It answers its own errors: 412 after `if_match`, else 409; `aif_match` does what `if_match` does."""
 
     def write(request):
         account = Account.get("a-1", consistent_read=True)
@@ -159,81 +74,17 @@ def test_starlette_alone(client):
     routes = [Route("/write", write, methods=["PUT"]), Route("/look", look)]
     inner = client_of(Starlette(routes=routes)).app  # which answers its own errors
     starlette = client_of(Starlette(routes=[Mount("/inner", inner), *routes]))
-    tag = opened(client)
+    tag = etag(Account.get("a-1"))
     answer = starlette.get("/look", headers={"If-Match": tag, "If-None-Match": tag})
     assert (answer.status_code, answer.headers["ETag"], answer.content) == (304, tag, b"")
     assert "Content-Length" not in answer.headers
     assert starlette.get("/look", headers={"If-Match": tag}).text == "x" * 9
+    assert starlette.get("/look", headers=[("If-Match", '"9"'), ("If-Match", tag)]).text == "x" * 9
     for prefix in ("", "/inner"):
         for query, status in (("?checked=1", 412), ("", 409)):
             tag = etag(Account.get("a-1"))
             answer = starlette.put(f"{prefix}/write{query}", headers={"If-Match": tag})
             assert (answer.status_code, answer.json()["code"]) == (status, "stale-version")
-
-
-# Errors
-
-
-def test_an_account_is_opened_twice(client):
-    """409, in the form of RFC 9457, with nothing of what is stored; 412 for ``If-None-Match: *``."""
-    opened(client)
-    body = {"id": "a-1", "owner": "Eve", "balance": 0}
-    answer = client.post("/accounts", json=body)
-    assert (answer.status_code, answer.headers["Content-Type"]) == (409, PROBLEM)
-    assert answer.json()["type"] == "urn:pynamo-locking:problem:stale-version"
-    for secret in (OWNER, "a-1", Account.Meta.table_name, "100"):
-        assert secret not in answer.text
-    assert client.post("/accounts", json=body, headers={"If-None-Match": "*"}).status_code == 412
-    assert client.get("/accounts/none").status_code == 404
-
-
-def test_an_account_that_another_party_has_locked(client, monkeypatch):
-    """423 with the holder's ticket: for a write, and for a request that waits in vain."""
-    monkeypatch.setattr(Account.Meta, "lock_settings", LockSettings(wait=0))
-    tag = opened(client)
-    with held_elsewhere(Account.locked("a-1", owner="host-17")) as lock:
-        refused = client.put("/accounts/a-1", json={"owner": "Eve"}, headers={"If-Match": tag})
-        in_vain = client.post("/accounts/a-1/deposits", json={"amount": 5})
-        ticket = lock.ticket
-    for answer, code in ((refused, "item-locked"), (in_vain, "lock-timeout")):
-        assert (answer.status_code, answer.json()["code"], answer.json()["ticket"]) == (423, code, ticket)
-        assert "host-17" not in answer.text
-    assert client.post("/accounts/a-1/deposits", json={"amount": 5}).json()["balance"] == 105
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(OutcomeUnknown("no answer", write_id="w-1"), "outcome-unknown"), (LockLost("gone", ticket=7), "lock-lost")],
-)
-def test_errors_after_which_something_may_have_happened(caplog, error, code):
-    """500, which no proxy sends again by itself, and the error is in the log."""
-    app = FastAPI()
-
-    @app.post("/deposits")
-    def fail():
-        raise error
-
-    answer = client_of(app).post("/deposits")
-    assert (answer.status_code, answer.json()["code"]) == (500, code)
-    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert record.exc_info[1] is error
-    assert "POST /deposits" in record.message
-
-
-def test_an_application_may_answer_itself():
-    """Its own handler counts; other errors are not touched; the type begins as the application says."""
-    app = FastAPI()
-
-    @app.get("/{what}")
-    def fail(what: str):
-        raise {"lost": LockLost(""), "stale": StaleVersion(""), "config": ConfigurationError("")}[what]
-
-    client = client_of(app, problem_type="https://example.com/")
-    app.add_exception_handler(LockLost, lambda request, error: PlainTextResponse("mine", 503))
-    assert client.get("/lost").status_code == 503
-    assert client.get("/stale").json()["type"] == "https://example.com/stale-version"
-    with pytest.raises(ConfigurationError):
-        client.get("/config")
 
 
 def test_an_error_in_a_web_socket_is_the_applications():
@@ -255,49 +106,18 @@ def test_an_error_in_a_web_socket_is_the_applications():
 
 def test_several_applications():
     """Those that agree can share the models; another place is refused until `reset`."""
-    locking = PynamoLocking(models=[Account])
-    bank.locking.reset()
-    try:
-        for _ in range(2):
-            locking.init_app(FastAPI(), table_prefix="t-", lock_settings={"wait": 1})
-        assert Account.Meta.table_name == "t-accounts"
-        with pytest.raises(ConfigurationError, match="configured otherwise"):
-            locking.init_app(FastAPI(), table_prefix="u-")
-    finally:
-        locking.reset()
-    assert Account.Meta.table_name == "accounts"
+    account = declare("Account", version=True)
+    locking = PynamoLocking(models=[account])
+    for _ in range(2):
+        locking.init_app(FastAPI(), table_prefix="t-", lock_settings={"wait": 1})
+    assert account.Meta.table_name == "t-Account"
+    with pytest.raises(ConfigurationError, match="configured otherwise"):
+        locking.init_app(FastAPI(), table_prefix="u-")
+    locking.reset()
+    assert account.Meta.table_name == "Account"
 
 
 # Transactions
-
-BOTH: Final = pytest.mark.parametrize("path", ["/transfers", "/donations"])
-
-
-@BOTH
-def test_transfers(client, path):
-    """204 and both accounts change; after an error of the endpoint neither does."""
-    opened(client)
-    opened(client, "a-2", 0)
-
-    def send(amount, target="a-2"):
-        return client.post(path, json={"source": "a-1", "target": target, "amount": amount}).status_code
-
-    assert (send(30), send(300), send(1, "none"), send(1, "a-1")) == (204, 422, 404, 400)
-    assert (balance("a-1"), balance("a-2")) == (70, 30)
-    assert Account.lock_state("a-1").entries == ()
-
-
-@BOTH
-def test_no_money_is_made_or_lost(client, path):
-    """Deposits under the lock and transfers in transactions, twelve requests at once."""
-    opened(client)
-    opened(client, "a-2")
-    transfers = [{"source": f"a-{1 + number % 2}", "target": f"a-{2 - number % 2}", "amount": 1} for number in range(8)]
-    sent = [("POST", path, transfer, None) for transfer in transfers]
-    sent += [("POST", "/accounts/a-1/deposits", {"amount": 10}, None)] * 4
-    codes = [answer.status_code for answer in client.at_once(sent)]
-    assert {*codes} <= {204, 200, 409, 423}  # a transfer may give up; then it has changed nothing
-    assert balance("a-1") + balance("a-2") == 200 + 10 * codes.count(200)
 
 
 class Log(list[str]):
@@ -315,9 +135,8 @@ class Log(list[str]):
 
 
 @pytest.fixture(params=["def", "async def"])
-def shop(request, client):  # noqa: C901 - small functions
+def app(request, account):  # noqa: C901 - small functions
     """An application whose endpoint changes an account in a transaction, in both forms; and what it does."""
-    opened(client)
     app, log = FastAPI(), Log()
 
     def read(how: str, tx: Tx) -> Any:
@@ -364,48 +183,48 @@ def shop(request, client):  # noqa: C901 - small functions
             await tx.save(account)
             return await asyncio.to_thread(answer, how)
 
-    shop = client_of(app)
-    shop.app = log.wrap(app)
-    shop.log = log
-    return shop
+    client = client_of(app)
+    client.app = log.wrap(app)
+    client.log = log
+    return client
 
 
 @pytest.mark.parametrize("how", ["plain", "locked"])
-def test_the_commit_is_before_the_answer(shop, how):
+def test_the_commit_is_before_the_answer(app, how):
     """And is shared by the dependencies of the endpoint; its locks are given back with it."""
-    assert shop.get(f"/{how}").json() == {"number": 1}
-    assert shop.log == ["commit", "start", "body", "task"]
+    assert app.get(f"/{how}").json() == {"number": 1}
+    assert app.log == ["commit", "start", "body", "task"]
     assert (balance(), Account.lock_state("a-1").entries) == (101, ())
 
 
 @pytest.mark.parametrize(("how", "status"), [("http", 418), ("conflict", 409)])
-def test_an_error_rolls_back(shop, how, status):
+def test_an_error_rolls_back(app, how, status):
     """What the endpoint raises, and a commit that fails, are answered as ever."""
-    answer = shop.get(f"/{how}")
+    answer = app.get(f"/{how}")
     assert answer.status_code == status
-    assert "commit" not in shop.log
+    assert "commit" not in app.log
     assert balance() == (7 if how == "conflict" else 100)
     if how == "conflict":
         assert (answer.headers["Content-Type"], answer.json()["code"]) == (PROBLEM, "stale-version")
 
 
-def test_other_errors_roll_back(shop):
+def test_other_errors_roll_back(app):
     """Those that no handler answers, and a result that is not what the endpoint promises."""
     with pytest.raises(ZeroDivisionError):
-        shop.get("/error")
+        app.get("/error")
     with pytest.raises(Exception, match="validation error"):
-        shop.get("/bad")
-    assert shop.log.count("rollback") == 2
+        app.get("/bad")
+    assert app.log.count("rollback") == 2
     assert balance() == 100
 
 
-def test_a_commit_without_an_answer(shop):
+def test_a_commit_without_an_answer(app):
     """500 that says so, and not the result of the endpoint: it may have been done, and was."""
     with (
         on("UpdateItem", times=99).lose_response() as writes,
         on("GetItem", times=99, where=lambda _: writes.hits > 0).lose_request(),
     ):
-        answer = shop.get("/plain")
+        answer = app.get("/plain")
     assert (answer.status_code, answer.json()["code"]) == (500, "outcome-unknown")
     assert balance() == 101
 
@@ -417,7 +236,7 @@ def test_one_key_for_all_requests_is_refused():
             make(idempotency_key="k")
 
 
-def test_two_dependencies_in_one_request(client):
+def test_two_dependencies_in_one_request(account):
     """Two transactions would not be atomic together: refused, unless the inner one joins."""
     app = FastAPI()
     inner = Annotated[Transaction, fastapi.transaction_dependency(join=True)]

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from datetime import datetime, timezone
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import flask
-import httpx
 import pytest
-from fastapi import FastAPI
-from starlette.applications import Starlette
-from starlette.routing import Route
 
-from pynamo_locking.contrib.flask import PynamoLocking
-from pynamo_locking.contrib.starlette import PynamoLocking as PynamoLockingOfStarlette
 from pynamo_locking.exceptions import InvalidInput
 from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.transactions import Transaction
+from tests.integration.contrib.frameworks import FRAMEWORKS, PROBLEM, Answer, Application
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.transaction_models import Purse, Session, Transactions
 from tests.support.wire import count_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Calls = declare("Calls", IdempotencyTable, table_name="calls")
 NAIVE: Final = datetime(2026, 11, 21, 12)  # noqa: DTZ001
@@ -62,58 +57,12 @@ VALUES: Final[dict[str, Any]] = {
 }
 
 
-def of_flask(view: Any, **options: Any) -> Any:
-    app = flask.Flask(__name__)
-    app.config.update({f"PYNAMO_LOCKING_{name.upper()}": value for name, value in options.items()})
-    PynamoLocking([]).init_app(app)
-    app.add_url_rule("/", view_func=view)
-    answer = app.test_client().get("/")
-    return answer.status_code, answer.content_type, answer.json
-
-
-def over_asgi(app: Any) -> Any:
-    async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
-            return await client.get("/")
-
-    answer = asyncio.run(asked())
-    kind = answer.headers["Content-Type"]
-    return answer.status_code, kind, answer.json() if "json" in kind else None
-
-
-def of_starlette(view: Any, **options: Any) -> Any:
-    app = Starlette(routes=[Route("/", lambda request: view())])
-    PynamoLockingOfStarlette().init_app(app, **options)
-    return over_asgi(app)
-
-
-def of_fastapi(view: Any, **options: Any) -> Any:
-    app = FastAPI()
-    PynamoLockingOfStarlette().init_app(app, **options)
-    app.get("/")(view)
-    return over_asgi(app)
-
-
-def of_django(view: Any, **options: Any) -> Any:
-    from django.conf import settings
-    from django.test import Client, override_settings
-    from django.urls import path
-
-    urls = type(sys)("urls")
-    urls.urlpatterns = [path("", lambda request: view())]  # type: ignore[attr-defined]
-    changed = {**settings.PYNAMO_LOCKING, **{name.upper(): value for name, value in options.items()}}
-    with override_settings(ROOT_URLCONF=urls, PYNAMO_LOCKING=changed):
-        answer = Client(raise_request_exception=False).get("/")
-        return answer.status_code, answer["Content-Type"], answer.json() if "json" in answer["Content-Type"] else None
-
-
-FRAMEWORKS: Final = {"flask": of_flask, "starlette": of_starlette, "fastapi": of_fastapi, "django": of_django}
-PROBLEM: Final = "application/problem+json"
+def answer_of(framework: type[Application], view: Callable[[], Any], **options: Any) -> Answer:
+    return framework({("GET", "/"): lambda _: view()}, **options).send("GET", "/")
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def framework(request: pytest.FixtureRequest, shop: Any) -> Any:
+def framework(request: pytest.FixtureRequest, shop: object) -> type[Application]:
     return FRAMEWORKS[request.param]
 
 
@@ -123,7 +72,7 @@ def _tables(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_a_value_that_cannot_be(framework: Any, value: str) -> None:
+def test_a_value_that_cannot_be(framework: type[Application], value: str) -> None:
     """422, before anything is sent; neither answer nor message has all of the value."""
     raised = []
 
@@ -135,9 +84,9 @@ def test_a_value_that_cannot_be(framework: Any, value: str) -> None:
             raise
 
     with count_requests() as counted:
-        status, kind, body = framework(view)
-    assert (status, kind, body and body["code"]) == (422, PROBLEM, "invalid-input")
-    assert "secret" not in str(body)
+        answer = answer_of(framework, view)
+    assert (*answer.problem, answer.headers["Content-Type"]) == (422, "invalid-input", PROBLEM)
+    assert "secret" not in answer.text
     assert counted.total == 0
     [error] = raised
     assert isinstance(error, InvalidInput)
@@ -155,9 +104,9 @@ def test_a_value_that_cannot_be(framework: Any, value: str) -> None:
         (lambda: Device(LONE).save(), 500),
     ],
 )
-def test_a_key_that_the_application_checks(framework: Any, call: Any, status: int) -> None:
+def test_a_key_that_the_application_checks(framework: type[Application], call: Any, status: int) -> None:
     """Reads, and writes of models without a lock attribute, send it: an error of the program looks the same."""
-    assert framework(call)[0] == status
+    assert answer_of(framework, call).status == status
 
 
 def absent_in_a_transaction() -> None:
@@ -168,7 +117,7 @@ def absent_in_a_transaction() -> None:
     "look", [lambda: Account.get("none"), lambda: Account.locked("none").acquire(), absent_in_a_transaction]
 )
 @pytest.mark.parametrize("is_wanted", [True, False])
-def test_an_item_that_is_not_there(framework: Any, look: Any, is_wanted: bool) -> None:
+def test_an_item_that_is_not_there(framework: type[Application], look: Any, is_wanted: bool) -> None:
     """404 as an option: else the application handles it."""
-    status, _, body = framework(look, **({"answer_not_found": True} if is_wanted else {}))
-    assert (status, body and body["code"]) == ((404, "not-found") if is_wanted else (500, None))
+    options = {"answer_not_found": True} if is_wanted else {}
+    assert answer_of(framework, look, **options).problem == ((404, "not-found") if is_wanted else (500, None))

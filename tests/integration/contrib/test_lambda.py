@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from tests.support.nursery import ROOT, places_of, shared
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def invoke(environment: Child, event: Any) -> Any:
     return json.loads(answer)
 
 
+@pytest.mark.processes
 def test_environments_that_are_frozen_between_invocations(real_engine: Engine) -> None:
     """All want the same item at the same time. Each amount is added once, and no entry is left in the queue."""
     code = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
 EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
 SHOP: Final = EXAMPLES / "django_shop"

@@ -151,6 +151,8 @@ def use_transactions() -> None:
     with pytest.raises(Conflict), transaction(Transactions) as tx:
         purses = [tx.get(Purse, key) for key in keys[: 2 * FEW]]
         Purse.get(keys[0]).save()
+        for i in range(FEW):
+            tx.save(Purse(f"never{i}"))
         for purse in purses:
             purse.balance += 1
             tx.save(purse)
@@ -452,6 +454,44 @@ def test_a_dropped_mark_is_judged_by_its_header(memory_stream: Stream) -> None:
     assert Auditor([Purse], reads_records=True).audit(records) == []
     case.client.delete_table(TableName=Transactions.Meta.table_name)
     assert Auditor([Purse], reads_records=True).audit(records) == []
+
+
+def kinds_of(old: dict[str, Any], new: dict[str, Any], model: Any = Purse, **how: Any) -> list[str]:
+    """What is found in one change of an item."""
+    [key] = [name for name in ("purse_id", "session_id") if name in old]
+    found = Auditor([model]).audit_record(record_of(model.Meta.table_name, [key], old, new, **how))
+    return [finding.kind for finding in found]
+
+
+def test_members_of_sets_come_in_any_order() -> None:
+    """The streams have them in another order than before, and nothing has changed."""
+    sets = {"s": {"SS": ["a", "b"]}, "n": {"NS": ["1", "2"]}, "b": {"BS": ["YQ==", "Yg=="]}}
+    turned = {name: {kind: value[::-1] for kind, value in each.items()} for name, each in sets.items()}
+    rest = {"purse_id": {"S": "p"}, "version": number(2)}
+    assert kinds_of({**rest, "in": {"M": sets}}, {**rest, "in": {"M": turned}}) == []
+    assert kinds_of({**rest, **sets}, {**rest, "s": {"SS": ["a", "c"]}}) == ["version_unchanged"]
+
+
+def test_an_expired_item_may_begin_again() -> None:
+    """Also if the clock of its writer is a minute ahead of the stream's."""
+    old, new = ({"session_id": {"S": "s"}, "version": number(version)} for version in (5, 1))
+    found = [kinds_of({**old, "expires": number(at)}, new, Session, at_s=1000.0) for at in (990, 1060, 1061)]
+    assert found == [[], [], ["version_back"]]
+
+
+def test_a_header_that_is_deleted_before_its_time(memory_stream: Stream) -> None:
+    """An aborted transaction may have left marks, which are judged by it: until it has a time to expire it stays."""
+    memory_stream.bind(Purse, Transactions)
+    case = prepared(memory_stream, "p", "mark removed")
+    transaction_record.abort(transaction_record.record_table_of(Transactions), "t-p", "asked")
+    case.table, case.key = Transactions.Meta.table_name, {"id": {"S": "t-p"}}
+    header = case.image()
+    assert header.pop("expires_s")
+    kinds = [
+        [finding.kind for finding in Auditor([Purse]).audit_record(record_of(case.table, ["id"], old, None))]
+        for old in (header, {**header, "expires_s": number(1)})
+    ]
+    assert kinds == [["record_lost"], []]
 
 
 # The handler

@@ -26,8 +26,8 @@ from botocore.exceptions import (
 from pynamodb.exceptions import ScanError
 
 import pynamo_locking.cli
-from pynamo_locking._io.client import Unavailable
-from pynamo_locking.cli import locks, main, session, terminal
+from pynamo_locking import LockSettings
+from pynamo_locking.cli import locks, main, run, session, terminal
 from pynamo_locking.cli.app import app
 from pynamo_locking.cli.terminal import Exit, Problem, explain
 from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeUnknown
@@ -157,6 +157,38 @@ def test_another_missing_module_is_an_error(monkeypatch):
         (["run", "--lock", "x", "--", "true"], "which table?"),
         (["run", "--lock", "x", "--table", "t"], "Missing argument"),
         (["locks", "list", "--table", "t", "--log-file", "/no/such/folder/log"], "cannot be written"),
+        *(
+            (
+                ["run", "--lock", "x", "--table", "t", "--lead", *more, "--", "true"],
+                "--lead waits for ever and leads al",
+            )
+            for more in (["--wait", "1"], ["--permits", "2"], ["--shared"], ["--once-per", "1d"])
+        ),
+        *(
+            (["run", "--lock", "x", "--table", "t", *more, "--", "true"], message)
+            for more, message in (
+                (
+                    ["--once-per", "1"],
+                    "--once-per takes a whole number and one of s, m, h, d and w, as in 10m or 1d",
+                ),
+                (["--once-per", "5h"], "period must divide a day"),
+                (["--once-per", "1d", "--at-least", "soon"], "--at-least takes"),
+                (["--once-per", "1d", "--zone", "Nowhere"], "no time zone 'Nowhere'"),
+                (["--once-per", "1d", "--permits", "2"], "one run at a time"),
+                (["--zone", "UTC"], "a --once-per, which is missing"),
+                (["--at-least", "10m"], "a --once-per, which is missing"),
+                (["--since-success"], "a --once-per, which is missing"),
+                (["--busy-exit", "256"], "--busy-exit"),
+                (["--lease", "nan"], "lease"),
+                (["--lease", "-5"], "lease"),
+                (["--lease", "inf"], "lease must be finite"),
+                (["--lease", "86401"], "lease (86401.0 s) is longer than max_lease (86400.0 s)"),
+                (["--owner", "\udcff"], "owner is no text: "),
+                (["--owner", "o" * 257], "owner must have at most 256 bytes in UTF-8, not 257: "),
+            )
+        ),
+        *((["locks", "watch", "--table", "t", "--every", pause], "--every") for pause in ("nan", "inf", "1e10", "0")),
+        *((["locks", "show", name, "--table", "t"], "") for name in ("", "x" * 2049, "\udcff")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -175,6 +207,14 @@ def test_used_wrongly(arguments, message, capsys):
     assert document == {"kind": "usage", "message": first.removeprefix("pynamo-locking: "), "exit_code": 2}
 
 
+def test_the_default_grace_fits_the_lease():
+    """So that no user has to name it for a short lease."""
+    assert run._grace(None, 60) == 5
+    assert run._grace(None, 6) == 1.5
+    assert run._grace(0, 6) == 0
+    assert LockSettings().lease == 60, "the default of --lease"
+
+
 def test_a_model_that_fails_to_import(tmp_path, capsys):
     """Modules of the working directory are found; what their import raises is said."""
     (tmp_path / "broken_models.py").write_text("raise RuntimeError('no database here')")
@@ -189,10 +229,10 @@ def test_a_model_that_fails_to_import(tmp_path, capsys):
 
 def test_a_program_that_does_not_exist(capsys):
     """As in a shell; before the wait for a lock, so no table is needed."""
-    run = ["run", "--lock", "x", "--table", "t", "--"]
+    under = ["run", "--lock", "x", "--table", "t", "--"]
 
-    assert main([*run, "no-such-program"]) == 127
-    assert main([*run, os.devnull]) == 126
+    assert main([*under, "no-such-program"]) == 127
+    assert main([*under, os.devnull]) == 126
     assert capsys.readouterr().err.splitlines() == [
         "pynamo-locking: there is no program no-such-program.",
         f"pynamo-locking: {os.devnull} cannot be executed.",
@@ -321,7 +361,7 @@ def refusal(code: str) -> ClientError:
         (refusal("AccessDeniedException"), "access_denied", 77),
         (LockingError("no", cause=refusal("ExpiredTokenException")), "bad_credentials", 77),
         (ConfigurationError("no table x", cause=refusal("ResourceNotFoundException")), "table_missing", 78),
-        (Unavailable(EndpointConnectionError(endpoint_url="http://x")), "unreachable", 69),
+        (ScanError("failed", cause=EndpointConnectionError(endpoint_url="http://x")), "unreachable", 69),
         (ConfigurationError("a mistake"), "configuration", 78),
         (OutcomeUnknown("no answer"), "outcome_unknown", 69),
         (LockingError("something"), "failed", 69),
@@ -365,6 +405,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         main(["version"])
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("module", ["pynamo_locking", "pynamo_locking.cli"])
 def test_the_version_by_either_name(module):
     """`python -m pynamo_locking` is the command line, and has the option that programs have."""
@@ -372,6 +413,7 @@ def test_the_version_by_either_name(module):
     assert started(sys.executable, "-m", module, "--version") == (0, expected, "")
 
 
+@pytest.mark.processes
 def test_the_package_as_a_program_without_the_extra():
     """Says what to install, as the command does."""
     code = "import runpy, sys; sys.modules['typer'] = None; runpy.run_module('pynamo_locking', run_name='__main__')"
@@ -404,6 +446,7 @@ def test_what_may_follow(words, following, monkeypatch, capsys):
     assert capsys.readouterr().out.split() == following
 
 
+@pytest.mark.processes
 def test_bash_completes(tmp_path):
     """As it does for a user who has installed the completion, and has started a new shell."""
     session = """
@@ -421,6 +464,7 @@ def test_bash_completes(tmp_path):
     assert (code, out.split()) == (0, ["--prefix", "--profile"]), err
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_no_reader_goes_on(options):
     """As with ``| head``: the exit code of a program that SIGPIPE has killed, and no traceback."""
@@ -430,6 +474,7 @@ def test_no_reader_goes_on(options):
         assert started(*PROGRAM, "version", *options, stdout=stdout) == (141, None, "")
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_an_answer_that_cannot_be_written(options):

@@ -57,6 +57,7 @@ def test_a_program_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatc
             os.close(descriptor)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("handlers", [contextlib.nullcontext, Signals])
 def test_a_second_signal_does_not_disturb_the_end(handlers: Callable[[], AbstractContextManager[object]]) -> None:
     """It comes while the command tells of the first one, whichever handler has raised that."""
@@ -80,20 +81,6 @@ def test_an_operator_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.operator() == f"uid {os.getuid()}@{socket.gethostname()}"
     monkeypatch.delattr(os, "getuid")
     assert terminal.operator() == f"unknown@{socket.gethostname()}"
-
-
-def test_what_an_encoding_does_not_have_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside the block only."""
-    written = io.BytesIO()
-    stream = io.TextIOWrapper(written, encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    with terminal.printable():
-        print("Zürich", flush=True)  # noqa: T201
-    assert written.getvalue().strip() == b"Z\\xfcrich"
-    assert stream.errors == "strict"
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with terminal.printable():
-        pass
 
 
 class Full(io.TextIOWrapper):

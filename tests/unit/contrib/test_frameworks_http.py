@@ -119,6 +119,8 @@ def test_the_type_can_lead_to_pages_of_ones_own():
     ("ages", "header"),
     [
         ((1,), {}),  # renewed a moment ago: alive, for an unknown time
+        ((29.5,), {}),  # one renewal is late, which can be
+        ((30.5,), {"Retry-After": "30"}),
         ((45.5,), {"Retry-After": "15"}),  # two renewals are missing: it ends with its lease
         ((45.5, 1), {"Retry-After": "15"}),  # who waits does not matter
         ((600,), {"Retry-After": "1"}),

@@ -84,6 +84,15 @@ def test_a_model_in_use_is_not_moved():
     assert item.lock_settings().wait == 5
 
 
+def test_a_model_that_was_used_is_moved_after_a_reset():
+    """Its requests go to the new place: a connection to the old one is forgotten."""
+    item, _, _ = models()
+    for host in ("http://one", "http://other"):
+        _frameworks.configure([item], {"HOST": host})
+        assert item._get_connection().connection.host == host
+        _frameworks.reset([item])
+
+
 def test_settings_of_a_model_are_its_own():
     """The configuration fills a gap."""
 
