@@ -12,7 +12,7 @@ from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
 from pynamo_locking import LockSettings, NamedLock
 from pynamo_locking._expressions.values import item_size
-from tests.support.faults import count_requests
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.faults import Answer
+    from tests.support.wire import Answer
 
 #: What can happen to a request, and the part of them that is spoilt.
 KINDS: Final = (

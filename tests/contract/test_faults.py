@@ -14,8 +14,8 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from tests.contract.helpers import Table
-from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import declare
+from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -30,7 +30,7 @@ def add_one(table: Table, pk: str = "a") -> None:
 
 def test_a_lost_response_is_of_an_applied_write(table: Table) -> None:
     """The client sees a closed connection, the table has the write, and the next request is served."""
-    with lost_responses("UpdateItem") as lost:
+    with on("UpdateItem").lose_response() as lost:
         with pytest.raises(ConnectionClosedError):
             add_one(table)
         assert table.get() == {"pk": "a", "n": 1}
@@ -41,7 +41,7 @@ def test_a_lost_response_is_of_an_applied_write(table: Table) -> None:
 
 def test_a_lost_request_never_arrives(table: Table) -> None:
     """The client sees a closed connection, and nothing is written."""
-    with lost_requests("UpdateItem", times=2) as lost:
+    with on("UpdateItem", times=2).lose_request() as lost:
         for _ in range(2):
             with pytest.raises(ConnectionClosedError):
                 add_one(table)
@@ -57,11 +57,11 @@ def test_botocore_retries_what_was_lost(table: Table) -> None:
     """
     retrying = table.engine.client(attempts=3)
     request = table.request(update="ADD n :one", values={":one": 1})
-    with lost_responses("UpdateItem"), count_requests() as counted:
+    with on("UpdateItem").lose_response(), count_requests() as counted:
         retrying.update_item(**request)
     assert counted.by_operation == {"UpdateItem": 2}
     assert table.get() == {"pk": "a", "n": 2}
-    with lost_requests("UpdateItem"), count_requests() as counted:
+    with on("UpdateItem").lose_request(), count_requests() as counted:
         retrying.update_item(**request)
     assert counted.total == 2
     assert table.get() == {"pk": "a", "n": 3}
@@ -69,7 +69,7 @@ def test_botocore_retries_what_was_lost(table: Table) -> None:
 
 def test_only_the_operation_and_the_bodies_asked_for(table: Table) -> None:
     """Other operations, and bodies that do not match, pass."""
-    with lost_requests("UpdateItem", where=lambda body: body["Key"] == {"pk": {"S": "b"}}) as lost:
+    with on("UpdateItem", where=lambda body: body["Key"] == {"pk": {"S": "b"}}).lose_request() as lost:
         add_one(table, "a")
         table.put("c")
         assert lost.hits == 0
@@ -80,7 +80,7 @@ def test_only_the_operation_and_the_bodies_asked_for(table: Table) -> None:
 
 def test_counted_are_all_attempts_whatever_the_order_of_nesting(table: Table) -> None:
     """A counter sees lost requests too, also one that was opened first."""
-    with count_requests() as outer, lost_requests("GetItem"), count_requests() as inner:
+    with count_requests() as outer, on("GetItem").lose_request(), count_requests() as inner:
         with pytest.raises(ConnectionClosedError):
             table.get()
         table.get()
@@ -93,7 +93,7 @@ def test_nothing_stays_behind(table: Table) -> None:
     """Afterwards botocore is as it was, also after an exception."""
     endpoint: Any = botocore.endpoint.Endpoint
     original = endpoint._do_get_response
-    with pytest.raises(ZeroDivisionError), lost_responses("UpdateItem"), count_requests():
+    with pytest.raises(ZeroDivisionError), on("UpdateItem").lose_response(), count_requests():
         raise ZeroDivisionError
     assert endpoint._do_get_response is original
     add_one(table)
@@ -109,7 +109,7 @@ def test_threads_share_the_number_of_losses(concurrent_table: Table) -> None:
             return False
         return True
 
-    with count_requests() as counted, lost_responses("UpdateItem", times=7) as lost, ThreadPoolExecutor(8) as pool:
+    with count_requests() as counted, on("UpdateItem", times=7).lose_response() as lost, ThreadPoolExecutor(8) as pool:
         results = list(pool.map(attempt, range(40)))
     assert results.count(False) == lost.hits == 7
     assert counted.by_operation == {"UpdateItem": 40}
@@ -119,7 +119,7 @@ def test_a_pynamodb_save_meets_its_own_first_write(engine: Engine) -> None:
     """The flaw in section 5 of the design: a save that succeeded is reported as a conflict."""
     account_class = engine.bind(Account)
     account = account_class("a", n=1)
-    with lost_responses("PutItem"), pytest.raises(PutError) as refusal:
+    with on("PutItem").lose_response(), pytest.raises(PutError) as refusal:
         account.save()
     assert refusal.value.cause_response_code == "ConditionalCheckFailedException"
     assert account_class.get("a").n == 1
@@ -131,7 +131,7 @@ def test_one_connection_only(engine: Engine) -> None:
     table = Table(engine)
     connection = account_class._get_connection()
     for given in (connection, connection.connection):
-        with lost_requests("PutItem", connection=given) as lost, count_requests() as counted:
+        with on("PutItem", to=given).lose_request() as lost, count_requests() as counted:
             table.put()
             assert lost.hits == 0
             account_class("b", n=1).save(add_version_condition=False)
@@ -144,7 +144,7 @@ def test_a_transaction_resent_by_botocore(concurrent_engine: Engine) -> None:
     account_class = concurrent_engine.bind(Account)
     connection = account_class._get_connection().connection
     with (
-        lost_responses("TransactWriteItems"),
+        on("TransactWriteItems").lose_response(),
         count_requests() as counted,
         TransactWrite(connection=connection) as transaction,
     ):

@@ -1,4 +1,4 @@
-"""The in-memory DynamoDB as an engine: requests pass the taps of `tests.support.faults`, and are tried again."""
+"""The in-memory DynamoDB as an engine: requests pass the taps of `tests.support.wire`, and are tried again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from botocore.retries import standard
 
 from pynamo_locking.testing import MemoryClient, MemoryDynamoDB
 from pynamo_locking.testing.memory import error_class
-from tests.support import faults
+from tests.support import wire
 
 if TYPE_CHECKING:
     from pynamodb.connection import Connection
@@ -83,12 +83,12 @@ class TappedClient(MemoryClient):
             raise error
         return _parsed(operation_name, response, number - 1)
 
-    def _attempt(self, operation: str, kwargs: dict[str, Any]) -> faults.Answer:
+    def _attempt(self, operation: str, kwargs: dict[str, Any]) -> wire.Answer:
         body = json.dumps(kwargs, default=lambda raw: base64.b64encode(raw).decode())
         request = AWSPreparedRequest("POST", self.meta.endpoint_url, HTTPHeaders(), body, stream_output=False)
-        return faults.attempt(self, request, operation, lambda: self._forward(operation, kwargs))
+        return wire.attempt(self, request, operation, lambda: self._forward(operation, kwargs))
 
-    def _forward(self, operation: str, kwargs: dict[str, Any]) -> faults.Answer:
+    def _forward(self, operation: str, kwargs: dict[str, Any]) -> wire.Answer:
         """Serve a request; the answer has the shape of that of botocore's endpoint."""
         time.sleep(_ON_THE_WAY_S)
         try:

@@ -38,8 +38,8 @@ from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import LockLost
 from tests.engines import descriptions
 from tests.support import nursery
-from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import declare, meta
+from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

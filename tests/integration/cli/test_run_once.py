@@ -15,10 +15,10 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking.cli import main
 from pynamo_locking.cli import run as command
 from pynamo_locking.cli.run import Turn
-from tests.support.faults import lost_requests
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 from tests.support.shell import running
+from tests.support.wire import on
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def test_a_program_that_was_ended_does_not_count(run, tmp_path):
     def is_renewal(body: dict[str, Any]) -> bool:
         return ":beat" in body.get("ExpressionAttributeValues", {})
 
-    with shifted_clock() as clock, lost_requests("UpdateItem", times=99, where=is_renewal):
+    with shifted_clock() as clock, on("UpdateItem", times=99, where=is_renewal).lose_request():
         meanwhile = threading.Thread(target=let_the_lease_run_out)
         meanwhile.start()
         code, _, err = run(*DAILY, "--lease", "60", "--grace", "30", "--json", "--", "sh", "-c", polite)

@@ -31,7 +31,7 @@ from pynamo_locking import ExpiringMixin, LockableModel, LockSettings, TTLAttrib
 from pynamo_locking.contrib.django.http import etag, if_match
 from pynamo_locking.contrib.django.sql import lock_in_transaction, locked_atomic
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
-from tests.support import faults
+from tests.support import wire
 from tests.support.models import declare, meta
 
 PROBLEM: Final = "application/problem+json"
@@ -146,7 +146,7 @@ def test_a_change_by_key_is_one_request(stock, rf_request):
     stored = stock(PRODUCT)
     stored.save()
     tag = etag(stored)
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         item = if_match(rf_request(HTTP_IF_MATCH=tag), stock, PRODUCT)
         item.update([stock.received.set(3)])
         with pytest.raises(StaleVersion):
@@ -570,7 +570,7 @@ def test_the_commands_for_tables_compare_keys(stock, dynoxide, monkeypatch):
 
 def test_health(client, shop, caplog):
     """200 while the tables answer, then 503; one read for each."""
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         assert client.get("/health").json() == {"status": "ok", "failing": []}
     assert requests.by_operation == {"GetItem": 1}
     shop.Stock.delete_table()
@@ -618,7 +618,7 @@ def test_the_checks(client, shop, settings_of, monkeypatch):
     """Unknown keys, handlers that are none, short leases and missing times of expiry; no request is made for them."""
     from pynamo_locking.contrib.django import apps
 
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         assert found() == []
         with settings_of(MODELLS=[]):
             assert found() == ["pynamo_locking.E001"]

@@ -18,8 +18,9 @@ from pynamo_locking.contrib import fastapi
 from pynamo_locking.contrib.starlette import PynamoLocking, aif_match, conditional, etag, if_match
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
-from tests.support import faults
+from tests.support import wire
 from tests.support.parties import held_elsewhere
+from tests.support.wire import on
 
 EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
 PROBLEM: Final = "application/problem+json"
@@ -109,7 +110,7 @@ def test_an_account_is_read_changed_and_read_again(client):
     change = {"owner": "Grace"}
     missing = client.put("/accounts/a-1", json=change)
     assert (missing.status_code, missing.json()["code"]) == (428, "precondition-required")
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         changed = client.put("/accounts/a-1", json=change, headers={"If-Match": first})
     assert dict(requests.by_operation) == {"UpdateItem": 1}  # the write itself compares
     assert (changed.status_code, changed.json()["owner"]) == (200, "Grace")
@@ -401,8 +402,8 @@ def test_other_errors_roll_back(shop):
 def test_a_commit_without_an_answer(shop):
     """500 that says so, and not the result of the endpoint: it may have been done, and was."""
     with (
-        faults.lost_responses("UpdateItem", 99) as writes,
-        faults.lost_requests("GetItem", 99, where=lambda _: writes.hits > 0),
+        on("UpdateItem", times=99).lose_response() as writes,
+        on("GetItem", times=99, where=lambda _: writes.hits > 0).lose_request(),
     ):
         answer = shop.get("/plain")
     assert (answer.status_code, answer.json()["code"]) == (500, "outcome-unknown")

@@ -14,7 +14,7 @@ from flask import Flask, abort
 from pynamo_locking import LockSettings
 from pynamo_locking.contrib.flask import PynamoLocking, conditional, etag, if_match
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
-from tests.support import faults
+from tests.support import wire
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -98,7 +98,7 @@ def test_an_account_is_read_changed_and_read_again(client):
 def test_a_change_is_one_request(client):
     """The write itself compares: nothing is read before it, so no other writer can come between."""
     tag = opened(client)
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         client.put("/accounts/a-1", json={"owner": "Grace"}, headers={"If-Match": tag})
     assert dict(requests.by_operation) == {"UpdateItem": 1}
 
@@ -275,7 +275,7 @@ def test_no_money_is_made_or_lost(app, client):
 
 def test_what_cannot_be(client):
     """400 that says why, and no request to the table."""
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         for body in ({}, [], {"id": 1}, *({"id": "a", "owner": "x", "balance": money} for money in (-1, 10**40))):
             assert client.post("/accounts", json=body).status_code == 400
     assert requests.total == 0

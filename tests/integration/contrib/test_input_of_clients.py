@@ -19,10 +19,10 @@ from pynamo_locking.contrib.starlette import PynamoLocking as PynamoLockingOfSta
 from pynamo_locking.exceptions import InvalidInput
 from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.transaction_models import Purse, Session, Transactions
+from tests.support.wire import count_requests
 
 Calls = declare("Calls", IdempotencyTable, table_name="calls")
 NAIVE: Final = datetime(2026, 11, 21, 12)  # noqa: DTZ001

@@ -15,7 +15,7 @@ from pynamodb.models import Model
 from pynamo_locking import LockableModel, LockAttribute, NamedLock
 from pynamo_locking.contrib import _frameworks
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from tests.support import faults
+from tests.support import wire
 from tests.support.models import declare, meta
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -68,7 +68,7 @@ def seen(rows):
 
 def test_all_locks_that_are_held(held):
     """Those in items and those beside them, one scan for each table that has any; none that is free."""
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         rows = list(_frameworks.listed(MODELS))
     assert requests.by_operation == {"Scan": 3}
     assert seen(rows) == {
@@ -177,6 +177,6 @@ def test_bytes_that_are_stored_in_base_64(memory):
 )
 def test_names_and_keys_that_cannot_be(name, key):
     """Are refused, with what there is, before any request."""
-    with faults.count_requests() as requests, pytest.raises(ConfigurationError):
+    with wire.count_requests() as requests, pytest.raises(ConfigurationError):
         _frameworks.shown(MODELS, name, key)
     assert requests.total == 0

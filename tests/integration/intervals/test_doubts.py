@@ -11,10 +11,10 @@ from pynamodb.exceptions import PutError, UpdateError
 
 from pynamo_locking.exceptions import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
 from tests.integration.intervals.conftest import tap
-from tests.support.faults import count_requests, delayed, lost_responses
 from tests.support.interval_models import Lease, Slot, slots, stored_slots
 from tests.support.parties import in_thread
 from tests.support.transaction_models import make_long_from, rows_of
+from tests.support.wire import ALL, count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +45,13 @@ def unknown(in_memory, monkeypatch):
 def test_the_error_tells_and_keeps_the_rows_out(in_memory):
     """The guard of the hash key is a row that the call has read, so its late copy is refused."""
     Slot.intervals.insert_disjoint([Slot("d", 0, end=1)])
-    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(OutcomeUnknown) as caught:
         Slot.intervals.insert_disjoint([Slot("d", 2, end=3)])
     assert caught.value.resolve() == "not applied"
     for land in late:
         land()
     assert len(stored()) == 1
-    with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
+    with on("TransactWriteItems", times=99).lose_response(), pytest.raises(OutcomeUnknown) as caught:
         Slot.intervals.insert_disjoint([Slot("d", 2, end=3)])
     assert caught.value.resolve() == "applied"
     assert len(stored()) == 2

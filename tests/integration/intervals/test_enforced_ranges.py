@@ -24,11 +24,11 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from pynamo_locking.intervals import IntervalMixin
-from tests.support.faults import count_requests, lost_responses
 from tests.support.interval_models import SlotLocks
 from tests.support.models import declare, meta
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from
+from tests.support.wire import count_requests, on
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -450,7 +450,7 @@ def test_each_item_of_a_transaction_meets_a_locked_range(tables, begin, begins):
 def test_a_lost_response_is_no_refusal(tables, monkeypatch):
     row = Plan.get("d", 14)
     row.note = "new"
-    with lost_responses("TransactWriteItems"):
+    with on("TransactWriteItems").lose_response():
         row.save()
     assert stored()[0] == (14, 15, "new")
     monkeypatch.setattr(send.ForeignLockCheck, "_in_the_way", lambda *_: [])

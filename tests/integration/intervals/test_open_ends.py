@@ -19,11 +19,11 @@ from pynamo_locking.exceptions import (
     StaleVersion,
 )
 from pynamo_locking.intervals import IntervalMixin
-from tests.support.faults import count_requests
 from tests.support.interval_models import SlotLocks, unapplied
 from tests.support.models import declare, meta
 from tests.support.parties import in_thread
 from tests.support.transaction_models import rows_of
+from tests.support.wire import count_requests
 
 
 class Tariff(IntervalMixin, LockableModel):

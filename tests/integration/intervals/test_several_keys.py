@@ -14,9 +14,9 @@ from pynamodb.models import Model
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 from pynamo_locking.intervals import IntervalMixin
-from tests.support.faults import count_requests
 from tests.support.interval_models import Booking, SlotLocks
 from tests.support.models import meta
+from tests.support.wire import count_requests
 
 
 class ByBegin(GlobalSecondaryIndex[Any]):

@@ -27,10 +27,10 @@ from pynamo_locking import (
 from pynamo_locking._io import runtime
 from pynamo_locking._items import expiry
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemNotFound, StaleVersion
-from tests.support.faults import count_requests, lost_requests
 from tests.support.models import declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.versioned_models import connection_of, item_of
+from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -408,7 +408,7 @@ def prolonged(engine: Any, update: str, **values: int) -> Any:
         )
         return False
 
-    return lost_requests("DeleteItem", where=prolong)
+    return on("DeleteItem", where=prolong).lose_request()
 
 
 UPDATES = {
@@ -481,7 +481,7 @@ def test_an_update_deletes_what_has_expired_once(engine):
         attempts.append(body["UpdateExpression"])
         return False
 
-    with lost_requests("UpdateItem", where=put_back), count_requests() as counted, pytest.raises(Conflict):
+    with on("UpdateItem", where=put_back).lose_request(), count_requests() as counted, pytest.raises(Conflict):
         Cached("a").update([Cached.n.add(1)])
     assert (len(attempts), counted.by_operation["DeleteItem"]) == (2, 1)
     assert stored(engine, Cached) == image

@@ -15,11 +15,11 @@ from pynamo_locking._writes.write import plan_check
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import Conflict, StaleVersion
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import lost_responses
 from tests.support.models import declare
 from tests.support.poisoned import header, mark, name_of, put
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, Session, Transactions, existing
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +208,7 @@ def test_a_native_transaction_is_repeated_as_it_was(clock):
         clock.jump(1)
         return True
 
-    with lost_responses("TransactWriteItems", times=5, where=lose) as lost, transaction() as tx:
+    with on("TransactWriteItems", times=5, where=lose).lose_response() as lost, transaction() as tx:
         update(tx, tx.get(Token, "a"))
         add_fillers(tx, "native")
     assert lost.hits == 5  # four of botocore's, and one of ours

@@ -10,9 +10,9 @@ from pynamodb.models import Model
 
 from pynamo_locking import LockableModel, VersionAttribute, VersionedMixin
 from pynamo_locking.exceptions import ConfigurationError
-from tests.support.faults import count_requests
 from tests.support.models import declare
 from tests.support.versioned_models import item_of
+from tests.support.wire import count_requests
 
 
 def model_with(meta: dict[str, Any], *, base: type[Any] | None = None, **attributes: Any) -> type[Any]:

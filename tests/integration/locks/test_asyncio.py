@@ -17,8 +17,8 @@ from pynamo_locking import LockSettings, locked_all
 from pynamo_locking._io import client, concurrency
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockTimeout
-from tests.support.faults import count_requests
 from tests.support.parties import in_thread
+from tests.support.wire import count_requests
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pynamo_locking._io.concurrency import TO_THREADS
 from pynamo_locking._locks import acquire, held_lock
 from pynamo_locking._locks.acquire import Acquisition
 from tests.support.cancelling import Cancelled, ended
-from tests.support.faults import tapped
+from tests.support.wire import tapped
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
 if TYPE_CHECKING:

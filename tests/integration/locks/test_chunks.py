@@ -10,8 +10,8 @@ import pytest
 
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests
 from tests.support.models import Locks
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -22,7 +22,7 @@ from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ItemNotFound, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import with_item
-from tests.support.faults import count_requests, lost_requests, lost_responses
+from tests.support.wire import Chosen, count_requests, on
 from tests.support.workers import PATIENCE, Beside, Plain, Versioned, in_line, until, until_in_line, until_queued
 
 if TYPE_CHECKING:
@@ -363,13 +363,13 @@ def test_an_item_deleted_in_the_block(plain_item):
                 future.result()
 
 
-@pytest.mark.parametrize("lost", [lost_requests, lost_responses])
+@pytest.mark.parametrize("lost", [Chosen.lose_request, Chosen.lose_response])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_hand_over_without_an_answer(model, lost, times):
     """Each caller gets its turn once, whatever became of the write that hands over."""
     lock = model.locked("a", settings=LAZY).acquire()
     operation = "TransactWriteItems" if model is Beside else "UpdateItem"
-    with lined_up(model, "a", *[edit(model)] * 3) as futures, lost(operation, times):
+    with lined_up(model, "a", *[edit(model)] * 3) as futures, lost(on(operation, times=times)):
         lock.release()
         done = [future.result()[1] for future in futures]
     assert done == [1, 2, 3]

@@ -9,7 +9,7 @@ import pytest
 
 from pynamo_locking import LockSettings
 from pynamo_locking.exceptions import ItemLocked, LockTimeout
-from tests.support.faults import count_requests
+from tests.support.wire import count_requests
 from tests.support.workers import Plain, Taken, crew, until_next_beat, until_over, until_queued
 
 if TYPE_CHECKING:

@@ -26,14 +26,14 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
-from tests.support.faults import count_requests, delayed, intercepted, lost_requests, lost_responses, tapped
 from tests.support.models import declare
+from tests.support.wire import Chosen, count_requests, intercepted, on, tapped
 from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, Worker, crew, until, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.faults import Answer, Forward
+    from tests.support.wire import Answer, Forward
 
 
 class OneWayAttribute(UnicodeAttribute):
@@ -167,11 +167,11 @@ def test_what_it_costs(model):
 
 
 @pytest.mark.parametrize("times", [1, ALL])
-@pytest.mark.parametrize("fault", [lost_requests, lost_responses])
+@pytest.mark.parametrize("fault", [Chosen.lose_request, Chosen.lose_response])
 def test_no_answer_to_detach(plain, fault, times):
     """A lost answer is found in the queue. Without any answer the lock is given up, and no entry is left."""
     lock = plain.locked("a", settings=FAST).acquire()
-    with fault("UpdateItem", times=times):
+    with fault(on("UpdateItem", times=times)):
         if times == ALL:
             with pytest.raises(OutcomeUnknown, match="given up"):
                 lock.detach()
@@ -185,12 +185,12 @@ def test_no_answer_to_detach(plain, fault, times):
 
 
 @pytest.mark.parametrize("times", [1, ALL])
-@pytest.mark.parametrize("fault", [lost_requests, lost_responses])
+@pytest.mark.parametrize("fault", [Chosen.lose_request, Chosen.lose_response])
 def test_no_answer_to_attach(plain, fault, times):
     """A lost answer is found in the queue; without any answer the same token is attached again."""
     with plain.locked("a", settings=FAST) as lock:
         token = lock.detach()
-    with fault("UpdateItem", times=times):
+    with fault(on("UpdateItem", times=times)):
         attached = plain.attach(token, settings=FAST)
         if times == ALL:
             with pytest.raises(LockTimeout, match="trying again is safe"):
@@ -207,7 +207,7 @@ def test_no_answer_to_attach(plain, fault, times):
 def test_a_late_copy_of_a_write_is_refused(plain):
     """Of one that was sent before the lock was detached."""
     lock = plain.locked("a", settings=FAST).acquire()
-    with delayed("UpdateItem") as late, pytest.raises(OutcomeUnknown):
+    with on("UpdateItem", times=ALL).delay() as late, pytest.raises(OutcomeUnknown):
         lock.item.update([plain.value.add(1)])
     token = lock.detach()
     for arrive in late:
@@ -498,7 +498,7 @@ def test_a_late_copy_of_an_attach_is_refused(plain):
     """Of one that has been fenced meanwhile."""
     with plain.locked("a", settings=FAST) as lock:
         token = lock.detach()
-    with delayed("UpdateItem") as late, pytest.raises(LockTimeout):
+    with on("UpdateItem", times=ALL).delay() as late, pytest.raises(LockTimeout):
         plain.attach(token, settings=FAST, wait=0).acquire()
     twin = in_thread(plain.attach(token, settings=FAST).acquire)
     for arrive in late:
@@ -522,7 +522,7 @@ def test_a_late_copy_of_an_attach_is_refused_after_another_one(plain):
         with tapped(keep):
             in_thread(two.acquire)
 
-    with lost_responses("UpdateItem", meanwhile=attach_meanwhile):
+    with on("UpdateItem").lose_response(attach_meanwhile):
         one.acquire()
     assert len(sent) == 2
     sent[1]()

@@ -22,10 +22,10 @@ from pynamo_locking._io import client, lock_record, lock_requests, runtime
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ConfigurationError, LockTimeout
 from pynamo_locking.testing import VirtualClock
-from tests.support import faults
-from tests.support.faults import count_requests, lost_responses
+from tests.support import wire
 from tests.support.models import QUICK, Account, Device, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
+from tests.support.wire import count_requests, on
 from tests.support.workers import PATIENCE, until_in_line
 
 pytestmark = pytest.mark.core
@@ -106,7 +106,7 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
     other, kept = account.locked("a", heartbeat=False), []
 
     def tap(endpoint, request, operation, forward):
-        if ":entry" not in faults._body(request).get("ExpressionAttributeValues", {}) or len(kept) > 1:
+        if ":entry" not in wire._body(request).get("ExpressionAttributeValues", {}) or len(kept) > 1:
             return forward()
         kept.append(forward)
         if len(kept) == 1:
@@ -117,7 +117,7 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
         kept[0]()
         return answer
 
-    with faults.tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
+    with wire.tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
         account.locked("a", wait=0).acquire()
     assert account.lock_state("a").entries == ()
 
@@ -137,7 +137,7 @@ def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, 
     with shifted_clock() as clock:
         monkeypatch.setattr(clock, "jitter", lambda: 0.0)
         monkeypatch.setattr(lock_requests, "enter", enter_slowly)
-        with lost_responses("UpdateItem"), account.locked("a", lease=6) as lock:
+        with on("UpdateItem").lose_response(), account.locked("a", lease=6) as lock:
             assert 0 < lock.remaining <= 1
         assert len(copies) == 2
 

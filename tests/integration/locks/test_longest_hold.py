@@ -16,9 +16,9 @@ from pynamo_locking._io import runtime
 from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing import VirtualClock, lose_lock
-from tests.support.faults import count_requests, is_save, lost_requests
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
+from tests.support.wire import count_requests, is_save, on
 from tests.support.workers import until_queued
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def test_a_last_write_under_way_is_told_as_it_was(clock, model, request_, where,
     """Lost while the work counts as silent: if the heartbeat removed the entry, the write would be told as applied."""
     Device("a", total=1).save()
     name = "balance" if model is Account else "total"
-    slow = lost_requests(request_, where=where, meanwhile=lambda: clock.sleep(LEASE))
+    slow = on(request_, where=where).lose_request(lambda: clock.sleep(LEASE))
     with slow as faults, model.edit("a", lease=LEASE, heartbeat="progress") as item:
         clock.sleep(LEASE * silent)
         setattr(item, name, 7)
@@ -257,7 +257,7 @@ def test_a_renewal_by_the_work_is_a_sign_too(clock):
 def test_a_sign_while_no_renewal_is_answered(clock):
     """Work that goes on is not taken for silent, though it hears that the lease has ended: the heartbeat tries on."""
     with Locks.locked("job", lease=LEASE, heartbeat="progress") as lock:
-        with lost_requests("UpdateItem", times=1000):
+        with on("UpdateItem", times=1000).lose_request():
             for second in range(1, 21):
                 clock.sleep(1)
                 with nullcontext() if second < LEASE else pytest.raises(LockLost, match="lease has ended"):

@@ -12,9 +12,9 @@ from pynamo_locking import TransactWrite
 from pynamo_locking._io import lock_requests
 from pynamo_locking._locks.release import evict_dead
 from pynamo_locking.exceptions import ConfigurationError, LockLost
-from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.models import APART, Locks
 from tests.support.parties import in_thread
+from tests.support.wire import is_save, on
 
 pytestmark = pytest.mark.core
 
@@ -41,7 +41,7 @@ def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
             return image
 
         patch.setattr(lock_requests, "enter", enter)
-        with pytest.raises(LockLost), lost_requests("UpdateItem", where=is_save):
+        with pytest.raises(LockLost), on("UpdateItem", where=is_save).lose_request():
             in_thread(edit_it)
     assert account.get("a").balance == 100
 
@@ -73,7 +73,7 @@ def test_a_refresh_starts_afresh_after_a_loss(account):
 def test_breaking_tells_what_it_did(account):
     """An answer that got lost does not turn a removed entry into one that was not there."""
     lock = account.locked("a", heartbeat=False).acquire()
-    with lost_responses("UpdateItem", where=lambda body: "#e0" in body.get("UpdateExpression", "")):
+    with on("UpdateItem", where=lambda body: "#e0" in body.get("UpdateExpression", "")).lose_response():
         assert account.break_lock("a", ticket=lock.ticket) is True
     assert account.break_lock("a", ticket=lock.ticket) is False
     with pytest.raises(LockLost):

@@ -21,9 +21,9 @@ from pynamo_locking.exceptions import (
     OutcomeUnknown,
 )
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
-from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+from tests.support.wire import count_requests, on
 
 pytestmark = pytest.mark.core
 
@@ -210,7 +210,7 @@ def test_downgrade(account_anywhere):
 
 def test_a_downgrade_of_what_is_shared_already_sends_nothing(account):
     """Also after one that was answered late."""
-    with account.locked("a") as lock, lost_responses("UpdateItem"):
+    with account.locked("a") as lock, on("UpdateItem").lose_response():
         lock.downgrade()
         with count_requests() as counted:
             lock.downgrade()
@@ -235,11 +235,11 @@ def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
 def test_a_downgrade_that_is_not_answered(account):
     """It may have arrived: nothing is written any more, and doing it again is safe."""
     with account.locked("a") as lock:
-        with lost_responses("UpdateItem", times=4), pytest.raises(OutcomeUnknown):
+        with on("UpdateItem", times=4).lose_response(), pytest.raises(OutcomeUnknown):
             lock.downgrade()
         with pytest.raises(ConfigurationError, match="acquire it exclusively"):
             lock.item.save()
-        with lost_responses("UpdateItem", times=1):
+        with on("UpdateItem", times=1).lose_response():
             lock.downgrade()
         assert account.lock_state("a").holders[0].mode == "shared"
     assert account.lock_state("a").entries == ()

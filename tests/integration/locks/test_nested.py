@@ -16,9 +16,9 @@ from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
 from pynamo_locking._io import lock_requests
 from pynamo_locking._locks import heartbeat
 from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, OutcomeUnknown, StaleVersion
-from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import in_thread, shifted_clock
+from tests.support.wire import Chosen, count_requests, on
 
 pytestmark = pytest.mark.core
 
@@ -148,7 +148,7 @@ def test_what_a_failing_inner_edit_has_saved_is_not_taken_back_by_the_outer_one(
     assert stored(kind) == (6, 9)
 
 
-@pytest.mark.parametrize("lose", [lost_requests, lost_responses])
+@pytest.mark.parametrize("lose", [Chosen.lose_request, Chosen.lose_response])
 def test_an_inner_edit_whose_save_is_not_answered(kind, lose):
     """What is stored is unknown: a version tells when the outer edit saves, without one that is refused."""
 
@@ -157,11 +157,11 @@ def test_an_inner_edit_whose_save_is_not_answered(kind, lose):
             outer.v = 5
             edit = kind.edit("a")
             edit.__enter__().w = 9
-            with lose("UpdateItem", 100), lose("TransactWriteItems", 100), pytest.raises(OutcomeUnknown):
+            with lose(on("UpdateItem", "TransactWriteItems", times=200)), pytest.raises(OutcomeUnknown):
                 edit.__exit__(None, None, None)
             assert outer.w == 0
 
-    is_applied = lose is lost_responses
+    is_applied = lose is Chosen.lose_response
     if "version" in kind.get_attributes() and not is_applied:
         work()
         assert stored(kind) == (5, 0)
@@ -396,7 +396,7 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind):
     """The take is given back: the last release of the outer lock still empties the queue."""
     with shifted_clock() as world, _with_a_lease_that_is_over(kind) as outer:
         world.shift += 30
-        with lost_requests("UpdateItem", 100), pytest.raises(OutcomeUnknown):
+        with on("UpdateItem", times=100).lose_request(), pytest.raises(OutcomeUnknown):
             kind.locked("a").acquire()
         outer.renew()
 

@@ -10,8 +10,8 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamo_locking import NamedLock, TransactWrite, transaction
 from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
-from tests.support.faults import count_requests, lost_responses
 from tests.support.models import Account, Document, declare
+from tests.support.wire import count_requests, on
 
 pytestmark = pytest.mark.core
 
@@ -111,7 +111,7 @@ def test_the_lock_of_an_item_is_lost_inside_a_range(seats):
 @pytest.mark.parametrize("write", [by_edit, by_update])
 def test_a_lost_answer_under_two_locks(seats_anywhere, write):
     """The write is found by its number, by whichever row shows it, also where engines know no tokens."""
-    with Seat.locked_range("h", 0, 5), lost_responses("TransactWriteItems") as faults:
+    with Seat.locked_range("h", 0, 5), on("TransactWriteItems").lose_response() as faults:
         write(Seat)
         assert faults.hits == 1
     assert Seat.get("h", 1).value == 1
@@ -194,7 +194,7 @@ def test_a_transaction_in_doubt_of_an_item_that_was_read_by_itself(memory, key):
     with model.locked(*keys, heartbeat=False):
         item = model.get(*keys)
         with (
-            lost_responses("TransactWriteItems", times=100),
+            on("TransactWriteItems", times=100).lose_response(),
             pytest.raises(OutcomeUnknown),
             transact() as transaction,
         ):

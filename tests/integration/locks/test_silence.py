@@ -10,9 +10,9 @@ import pytest
 from pynamo_locking import locked_all
 from pynamo_locking._locks import heartbeat
 from pynamo_locking.exceptions import LockLost
-from tests.support.faults import count_requests
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import in_thread, shifted_clock
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

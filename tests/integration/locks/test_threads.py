@@ -15,7 +15,7 @@ from pynamo_locking._io import lock_requests
 from pynamo_locking._io.wakeups import Mailbox
 from pynamo_locking._locks import heartbeat
 from pynamo_locking.exceptions import LockTimeout
-from tests.support.faults import count_requests
+from tests.support.wire import count_requests
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, crew, until, until_in_line, until_queued
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import pytest
 from pynamo_locking import LockSettings, NamedLock, transactional
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemNotFound, LockingError, LockTimeout
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.transaction_models import Purse, Transactions
+from tests.support.wire import count_requests
 
 
 def test_a_missing_item(engine):

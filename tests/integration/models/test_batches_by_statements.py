@@ -18,7 +18,6 @@ from pynamo_locking._core import dynamodb
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
 from tests.integration.models.conftest import join_batch_workers
-from tests.support.faults import count_requests, lost_responses
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere
@@ -34,6 +33,7 @@ from tests.support.statements import (
     throttled_in_part,
     unknown,
 )
+from tests.support.wire import count_requests, on
 
 
 class Plain(VersionedMixin, Model):
@@ -415,7 +415,7 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):
     try:
         with (
             answering(monkeypatch, denied),
-            lost_responses("PutItem", meanwhile=linger),
+            on("PutItem").lose_response(linger),
             pytest.raises(KeyboardInterrupt),
             Plain.guarded_batch(workers=1) as batch,
         ):

@@ -22,9 +22,9 @@ from pynamo_locking._io import concurrency
 from pynamo_locking._models import edit
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, OutcomeUnknown, StaleVersion
 from tests.integration.locks.test_interrupts import LET_BE, Injected
-from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
+from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -326,7 +326,7 @@ def test_an_absent_item(cheap):
 
 def test_an_unknown_outcome_is_told_to_all(boards):
     """Each with an error of its own, and nothing is repeated."""
-    with lost_requests("PutItem", times=99):
+    with on("PutItem", times=99).lose_request():
         results = together(note(1), raising(KeyError()), note(2))
     assert [isinstance(result, OutcomeUnknown) for result in results] == [True, False, True]
     assert str(results[0]) == str(results[2])
@@ -337,10 +337,10 @@ def test_an_unknown_outcome_is_told_to_all(boards):
 
 def test_a_lost_answer_is_no_conflict(boards):
     """The write is known by its id, also by instances of several callers."""
-    with lost_responses("PutItem"):
+    with on("PutItem").lose_response():
         first, second = together(note(1), note(2))
     assert log_of() == [1, 2]
-    with lost_responses("PutItem"):
+    with on("PutItem").lose_response():
         second.save()
     assert second.version == first.version + 1
 

@@ -40,8 +40,8 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import LockableModel, LockAttribute, TransactWrite, VersionAttribute, VersionedMixin
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
-from tests.support.faults import count_requests
 from tests.support.models import Device, Locks, meta
+from tests.support.wire import count_requests
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 WRITE_ID = "v_write_id"

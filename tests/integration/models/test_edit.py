@@ -6,9 +6,9 @@ import pytest
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
-from tests.support.faults import is_save
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Robot, RowLocks
+from tests.support.wire import is_save
 
 pytestmark = pytest.mark.core
 

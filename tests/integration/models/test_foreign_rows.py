@@ -15,7 +15,7 @@ from pynamo_locking._intervals.disjoint_writes import StagedInserts
 from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockingError
 from pynamo_locking.transactions import Transaction
-from tests.support import faults
+from tests.support import wire
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Account, Locks
 from tests.support.own_rows import LOCKS, NAME, WAYS, Memo, bind
@@ -96,7 +96,7 @@ def test_a_refusal_costs_little(cheap, name):
     way = LOCKS[name]
     key = bind(cheap, way)
     put(cheap, way.table, key, CUSTOMERS["a customer"])
-    with faults.count_requests() as sent, pytest.raises(ConfigurationError):
+    with wire.count_requests() as sent, pytest.raises(ConfigurationError):
         way.act()
     writes = sent.by_operation["UpdateItem"] + sent.by_operation["PutItem"]
     assert writes <= (4 if name == "`locked_all`" else 2), sent.by_operation

@@ -10,10 +10,10 @@ import pytest
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionedMixin, transaction
 from pynamo_locking.exceptions import ConfigurationError, NotUnique, OutcomeUnknown
-from tests.support.faults import Send, count_requests, intercepted, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import in_parallel, in_thread
 from tests.support.unique_models import Uniques, User
+from tests.support.wire import Send, count_requests, intercepted, on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -68,14 +68,14 @@ def test_another_caller_creates_it_meanwhile(model):
 @pytest.mark.parametrize("model", [Embedded, Versioned])
 def test_a_lost_answer_is_recognised(model):
     """By the write id, so that nobody says that another caller has created it."""
-    with lost_responses("UpdateItem"), lost_responses("PutItem"):
+    with on("UpdateItem").lose_response(), on("PutItem").lose_response():
         item, is_new = model.get_or_create("a", defaults={"note": "mine"})
     assert (item.note, is_new) == ("mine", True)
 
 
 def test_a_lost_answer_without_a_write_id():
     """Nothing tells who has created the item that is there."""
-    with lost_responses("UpdateItem"), pytest.raises(OutcomeUnknown):
+    with on("UpdateItem").lose_response(), pytest.raises(OutcomeUnknown):
         Unversioned.get_or_create("a")
 
 

@@ -30,10 +30,10 @@ from pynamo_locking.exceptions import (
     TransactionConflict,
 )
 from tests.integration.models.conftest import join_batch_workers
-from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 from tests.support.versioned_models import connection_of, saved, stale
+from tests.support.wire import Chosen, count_requests, on
 
 #: A version and nothing else; few retries, since some tests lose all of them.
 Row = declare(
@@ -273,7 +273,7 @@ def test_a_lost_answer_is_cleared_up(engine, alone, transactions):
     """A write that was applied is one, whether its answer came or not."""
     engine.bind(Row)
     operation = "TransactWriteItems" if transactions else "PutItem"
-    losing = lost_responses(operation, where=lambda body: "second" in str(body))
+    losing = on(operation, where=lambda body: "second" in str(body)).lose_response()
     with losing as faults, Row.guarded_batch(transactions=transactions) as batch:
         for name in ("first", "second", "third"):
             batch.save(Row(name))
@@ -282,13 +282,13 @@ def test_a_lost_answer_is_cleared_up(engine, alone, transactions):
     assert versions(Row) == {"first": 1, "second": 1, "third": 1}
 
 
-@pytest.mark.parametrize("lose", [lost_responses, lost_requests])
+@pytest.mark.parametrize("lose", [Chosen.lose_response, Chosen.lose_request])
 @MODES
 def test_a_write_without_any_answer_is_unknown(engine, alone, transactions, lose):
     """It may have been applied or not; the others have their own results."""
     engine.bind(Row)
     operation = "TransactWriteItems" if transactions else "PutItem"
-    with lose(operation, times=99, where=lambda body: "second" in str(body)):
+    with lose(on(operation, times=99, where=lambda body: "second" in str(body))):
         results = results_of(Row, *map(Row, ("first", "second", "third")), transactions=transactions)
     unknown = "OutcomeUnknown"
     assert kinds(results) == ([unknown] * 3 if transactions else [None, unknown, None])
@@ -301,7 +301,7 @@ def test_a_write_without_any_answer_is_unknown(engine, alone, transactions, lose
 def test_a_transaction_that_is_refused_after_a_lost_copy_is_unknown(cheap):
     """The copy may be on its way still, and be accepted once the item that was in the way is deleted."""
     cheap.bind(Row)
-    with lost_requests("TransactWriteItems", meanwhile=Row("a", n=1).save) as lost:
+    with on("TransactWriteItems").lose_request(Row("a", n=1).save) as lost:
         results = results_of(Row, Row("a", n=2), Row("b"), transactions=True)
     assert lost.hits == 1
     assert kinds(results) == ["OutcomeUnknown", "OutcomeUnknown"]
@@ -470,7 +470,7 @@ def test_an_interrupt_while_writes_are_under_way(concurrent_engine, alone, trans
     try:
         with (
             pytest.raises(KeyboardInterrupt),
-            lost_requests("TransactWriteItems" if transactions else "PutItem", where=interrupt),
+            on("TransactWriteItems" if transactions else "PutItem", where=interrupt).lose_request(),
             Row.guarded_batch(transactions=transactions, workers=2) as batch,
         ):
             for name in names(count):

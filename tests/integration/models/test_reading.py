@@ -13,7 +13,6 @@ from pynamo_locking.exceptions import ConfigurationError, TransactionConflict
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.testing.memory import client_error
 from tests.support.deeds import dying_at
-from tests.support.faults import count_requests
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import (
     Purse,
@@ -25,6 +24,7 @@ from tests.support.transaction_models import (
     purses,
     survive,
 )
+from tests.support.wire import count_requests
 
 
 def test_reads_of_other_models_inside_a_lock(account, engine):

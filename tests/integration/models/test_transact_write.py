@@ -10,8 +10,8 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, StaleVersion
-from tests.support.faults import count_requests
 from tests.support.versioned_models import FAILED, STOCK, connection_of, document, saved, stale
+from tests.support.wire import count_requests
 
 pytestmark = pytest.mark.core
 

@@ -16,10 +16,10 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, ItemLocked, OutcomeUnknown, StaleVersion
-from tests.support.faults import count_requests, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.versioned_models import connection_of, item_of
+from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,9 +288,9 @@ def test_modify_whose_answer_is_lost_changes_once(engine, world):
     """The save is known by its id; with no answer at all the outcome is unknown, and it is not repeated."""
     engine.bind(Doc)
     Doc("a").save()
-    with lost_responses("PutItem"):
+    with on("PutItem").lose_response():
         assert Doc.modify("a", add_one).n == 1
-    with lost_requests("PutItem", times=99), pytest.raises(OutcomeUnknown):
+    with on("PutItem", times=99).lose_request(), pytest.raises(OutcomeUnknown):
         Doc.modify("a", add_one)
     assert Doc.get("a").n == 1
 
@@ -343,10 +343,10 @@ def test_touch_whose_answer_is_lost_counts_once(engine):
     engine.bind(Doc)
     item = Doc("a")
     item.save()
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         item.touch()
     assert (item.version, Doc.get("a").version) == (2, 2)
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         item.touch(add_version_condition=False)
     assert item.version == Doc.get("a").version
     assert item.version in (3, 4)

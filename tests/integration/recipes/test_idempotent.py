@@ -32,9 +32,9 @@ from pynamo_locking.recipes import IdempotencyTable, idempotent
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.transactions import current_transaction
 from tests.support.call_models import Calls
-from tests.support.faults import Send, count_requests, delayed, intercepted, lost_responses
 from tests.support.parties import in_thread, shifted_clock
 from tests.support.transaction_models import Purse, Transactions
+from tests.support.wire import Send, count_requests, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -348,9 +348,9 @@ def test_a_lost_answer_changes_nothing(calls):
     """Neither to the request that enters nor to the one that stores the result."""
     charge = counting()
     for n, times in enumerate((1, 1, 2)):
-        with lost_responses("UpdateItem", times):
+        with on("UpdateItem", times=times).lose_response():
             assert charge(f"o-{n}")["number"] == n + 1
-    with lost_responses("UpdateItem", where=lambda body: "version" in str(body)):
+    with on("UpdateItem", where=lambda body: "version" in str(body)).lose_response():
         assert charge("o-9")["number"] == 4
     assert charge("o-9")["number"] == 4
 
@@ -358,7 +358,10 @@ def test_a_lost_answer_changes_nothing(calls):
 def test_an_unknown_outcome_is_told_by_the_next_call(calls):
     """The result was stored although no answer came."""
     charge = counting()
-    with lost_responses("UpdateItem", 99, where=lambda body: "version" in str(body)), pytest.raises(OutcomeUnknown):
+    with (
+        on("UpdateItem", times=99, where=lambda body: "version" in str(body)).lose_response(),
+        pytest.raises(OutcomeUnknown),
+    ):
         charge("o-1")
     assert charge("o-1")["number"] == 1
     assert charge.done == [1]
@@ -367,7 +370,7 @@ def test_an_unknown_outcome_is_told_by_the_next_call(calls):
 def test_a_late_copy_of_a_first_request_does_no_harm(calls):
     """The request that creates the row arrives when the call is over."""
     charge = counting()
-    with delayed("UpdateItem", 1) as late:
+    with on("UpdateItem", times=1).delay() as late:
         first = charge("o-1")
     late[0]()
     assert charge("o-1") == first
@@ -1016,7 +1019,7 @@ def test_a_settlement_whose_answer_is_lost_is_recognised(calls, settle):
     with shifted_clock() as world:
         begun("k")
         world.shift += 35
-        with count_requests() as requests, lost_responses("UpdateItem") as lost:
+        with count_requests() as requests, on("UpdateItem").lose_response() as lost:
             settle()
         assert lost.hits == 1
         assert dict(requests.by_operation) == {"GetItem": 1, "UpdateItem": 2}

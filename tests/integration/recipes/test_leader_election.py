@@ -16,8 +16,8 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests, lost_requests
 from tests.support.models import APART, Account, Locks
+from tests.support.wire import count_requests, on
 from tests.support.workers import until_queued
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def test_a_leader_without_answers_steps_down_first(clock: VirtualClock) -> None:
     on_lost = lambda reason: reasons.append((reason, clock.elapsed))  # noqa: E731
     with Locks.lead("scheduler", on_lost=on_lost, heartbeat=True, **OPTIONS) as campaign:
         term = elected(campaign)
-        with lost_requests("UpdateItem", times=10_000):
+        with on("UpdateItem", times=10_000).lose_request():
             began = clock.elapsed
             clock.sleep(3 * LEASE)
             assert reasons == [("unanswered", pytest.approx(began + LEASE * 3 / 4, abs=LOOK))]

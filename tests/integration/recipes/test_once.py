@@ -17,9 +17,9 @@ from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import inspection
 from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockLost, LockTimeout, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread
+from tests.support.wire import ALL, count_requests, on
 from tests.support.workers import until_in_line, until_queued
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ def finishes(body: dict[str, Any]) -> bool:
 def test_a_lost_answer_to_the_note(dynoxide):
     """The second copy recognises the first, by the ticket that is noted."""
     dynoxide.bind(Locks)
-    with lost_responses("UpdateItem", where=finishes) as lost:
+    with on("UpdateItem", where=finishes).lose_response() as lost:
         run = run_once()
 
     assert lost.hits == 1
@@ -421,7 +421,7 @@ def test_a_lost_answer_to_the_note_and_a_later_success(dynoxide, monkeypatch):
 def test_no_answer_to_the_note(dynoxide):
     """The caller hears that it is not known, and the entry is removed."""
     dynoxide.bind(Locks)
-    with lost_requests("UpdateItem", times=99, where=finishes), pytest.raises(OutcomeUnknown, match="runs again"):
+    with on("UpdateItem", times=99, where=finishes).lose_request(), pytest.raises(OutcomeUnknown, match="runs again"):
         run_once()
 
     assert last() is None
@@ -432,7 +432,7 @@ def test_no_answer_to_the_note(dynoxide):
 def test_a_note_that_arrives_late_is_refused(dynoxide):
     """Its entry is gone: the run that was taken over stays the one that counts."""
     dynoxide.bind(Locks)
-    with delayed("UpdateItem", where=finishes) as late, pytest.raises(OutcomeUnknown):
+    with on("UpdateItem", times=ALL, where=finishes).delay() as late, pytest.raises(OutcomeUnknown):
         run_once(owner="first")
     run_once(owner="second")
     for arrive in late:

@@ -14,8 +14,8 @@ from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost, LockTimeout
 from pynamo_locking.recipes import idempotent
 from tests.support.call_models import Calls
-from tests.support.faults import count_requests, lost_responses
 from tests.support.parties import in_thread
+from tests.support.wire import count_requests, on
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -167,9 +167,9 @@ def test_a_zombie_of_powertools_replaces_the_result_and_ours_is_refused(work):
 
 def test_a_lost_answer_makes_powertools_refuse_itself(work):
     """botocore sends the first request again, and it meets its own row."""
-    with lost_responses("PutItem"), pytest.raises(IdempotencyAlreadyInProgressError):
+    with on("PutItem").lose_response(), pytest.raises(IdempotencyAlreadyInProgressError):
         work.theirs("l")
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         assert work.ours("l") == {"a": 1}
 
 

@@ -11,9 +11,9 @@ from pynamodb.attributes import UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import NamedLock
-from tests.support.faults import Send, intercepted
 from tests.support.models import Locks, declare
 from tests.support.parties import abandoned, shifted_clock
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -50,10 +50,10 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
-from tests.support.faults import Send, count_requests, intercepted, lost_requests, lost_responses
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Session, Transactions, make_long_from, marked_rows, survive
+from tests.support.wire import Send, count_requests, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,7 +215,7 @@ def test_who_subscribes_late_hears_of_the_end(tables: None) -> None:
 def test_a_release_without_an_answer_is_not_confirmed(heard: Heard) -> None:
     """The holder does not know whether the others have to wait for the lease."""
     lock = Account.locked("a", heartbeat=False).acquire()
-    with lost_requests("UpdateItem", 100):
+    with on("UpdateItem", times=100).lose_request():
         lock.release()
     assert heard.only(Released).is_confirmed is False
 
@@ -223,7 +223,7 @@ def test_a_release_without_an_answer_is_not_confirmed(heard: Heard) -> None:
 def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
     """The second request finds that the first one was applied."""
     lock = Account.locked("a", heartbeat=False).acquire()
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         lock.release()
     assert heard.only(Released).is_confirmed is True
 
@@ -439,7 +439,7 @@ def test_a_late_renewal(clock: VirtualClock, heard: Heard) -> None:
 
 def test_a_renewal_without_an_answer(clock: VirtualClock, heard: Heard) -> None:
     """Each attempt is told with what is left; then it succeeds."""
-    with Account.locked("a", lease=30), lost_requests("UpdateItem", 2):
+    with Account.locked("a", lease=30), on("UpdateItem", times=2).lose_request():
         until(clock, lambda: bool(heard.all(Renewed)))
     first, second = heard.all(RenewalFailed)
     assert (first.lease_ms, first.error) == (30_000, "ConnectionClosedError")
@@ -466,7 +466,7 @@ def test_a_renewal_that_fails_in_an_odd_way(clock: VirtualClock, heard: Heard, m
 def test_a_renewal_of_the_callers_own_without_an_answer(heard: Heard) -> None:
     """It is told like one of the heartbeat."""
     with Account.locked("a", heartbeat=False) as lock:
-        with lost_requests("UpdateItem"), pytest.raises(OutcomeUnknown):
+        with on("UpdateItem").lose_request(), pytest.raises(OutcomeUnknown):
             lock.renew()
         lock.renew()
     assert heard.kinds == ["Acquired", "RenewalFailed", "Renewed", "Released"]
@@ -588,7 +588,7 @@ def test_a_condition_of_the_callers_own(heard: Heard) -> None:
 def test_a_write_in_doubt(heard: Heard) -> None:
     """Named by its write id."""
     account = Account.get("a")
-    with lost_responses("UpdateItem", 100), pytest.raises(OutcomeUnknown) as caught:
+    with on("UpdateItem", times=100).lose_response(), pytest.raises(OutcomeUnknown) as caught:
         account.update([Account.balance.add(1)])
     doubt = heard.only(WriteInDoubt)
     assert (doubt.error, doubt.operation, doubt.write_id) == ("OutcomeUnknown", "update", caught.value.write_id)
@@ -687,7 +687,7 @@ def test_a_rollback(heard: Heard) -> None:
 
 def test_a_commit_of_unknown_outcome(heard: Heard) -> None:
     """It may be committed, and both events say so."""
-    with lost_responses("TransactWriteItems", 100), pytest.raises(OutcomeUnknown), transaction() as tx:
+    with on("TransactWriteItems", times=100).lose_response(), pytest.raises(OutcomeUnknown), transaction() as tx:
         tx.save(Purse("p"))
         tx.save(Purse("q"))
     assert heard.only(WriteInDoubt).name == tx.id

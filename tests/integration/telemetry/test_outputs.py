@@ -27,10 +27,10 @@ from pynamo_locking._io import event_stream
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import lost_requests
 from tests.support.models import Account, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Transactions
+from tests.support.wire import on
 from tests.support.workers import until
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_only_some_events_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 def outage(clock: VirtualClock, owner: str) -> Any:
     """Hold a lock while no request arrives for ten minutes, until it is renewed again; return it."""
     with Account.locked("a", lease=30, owner=owner) as lock:
-        with lost_requests("UpdateItem", 1_000_000) as lost:
+        with on("UpdateItem", times=1_000_000).lose_request() as lost:
             clock.sleep(600)
         clock.sleep(10)
     assert lost.hits > 300
@@ -201,7 +201,7 @@ def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPat
 def test_the_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
     """Those of the library itself do not depend on any subscription."""
     lock = Account.locked("a", heartbeat=False).acquire()
-    with lost_requests("UpdateItem", 5):
+    with on("UpdateItem", times=5).lose_request():
         lock.release()
     assert "a thread goes on with it" in caplog.text
     until(lambda: Account.lock_state("a").entries == (), "the release by a thread")
@@ -367,7 +367,7 @@ def test_the_span_of_a_wait_is_as_long_as_the_wait(clock: VirtualClock, traced: 
 
 def test_the_heartbeat_tells_the_span_of_the_lock(clock: VirtualClock, traced: Traced) -> None:
     """Its thread has no span of its own; renewals are events of the hold, at their time."""
-    with Account.locked("a", lease=30), lost_requests("UpdateItem"):
+    with Account.locked("a", lease=30), on("UpdateItem").lose_request():
         clock.sleep(25)
     hold = traced.span("hold")
     assert [event.name for event in hold.events][:2] == ["RenewalFailed", "Renewed"]

@@ -21,8 +21,8 @@ from pynamo_locking._locks import acquire
 from pynamo_locking.events import Acquired, Event, Released, TimedOut, Waiting, subscribe
 from pynamo_locking.exceptions import LockTimeout
 from pynamo_locking.telemetry import opentelemetry
-from tests.support.faults import count_requests, lost_responses
 from tests.support.parties import abandoned, held_elsewhere, in_thread
+from tests.support.wire import count_requests, on
 from tests.support.workers import PATIENCE, Plain, until
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkey
         if "evicted" not in str(args[2].get("ConditionExpression", "")) or lost:
             return dispatch(*args)
         lost.append(1)
-        with lost_responses("UpdateItem"):
+        with on("UpdateItem").lose_response():
             return dispatch(*args)
 
     monkeypatch.setattr(client, "dispatch", late)

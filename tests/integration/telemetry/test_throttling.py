@@ -24,9 +24,9 @@ from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.telemetry import logs, opentelemetry
 from pynamo_locking.testing import VirtualClock, throttled
 from pynamo_locking.testing.memory import client_error
-from tests.support.faults import answered
 from tests.support.models import declare
 from tests.support.transaction_models import Purse, Transactions, make_long_from
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -152,7 +152,7 @@ def test_a_cancelled_transaction_tells_which_item_it_was(heard: list[Throttled],
     """It gives no other reason than a code for each action."""
     refusal = ("TransactionCanceledException", None, code)
     said = pytest.raises(LockingError, match=f"{code} of {Account.Meta.table_name}")
-    with answered(["TransactWriteItems"], refusal, always=True) as sent, said:
+    with on("TransactWriteItems").answer(refusal, always=True) as sent, said:
         commit()
     assert len(heard) == len(sent)
     assert {(event.name, event.reason, event.index) for event in heard} == {(_name("c"), code, None)}
@@ -178,7 +178,7 @@ def test_a_throttled_statement_of_a_batch_is_told(heard: list[Throttled]) -> Non
 def test_attempts_that_botocore_repeats_are_told(heard: list[Throttled]) -> None:
     """The engine's answers have no reason, so the code is one."""
     codes = ["ThrottlingException", "RequestLimitExceeded", "ProvisionedThroughputExceededException"]
-    with answered(["GetItem"], *codes):
+    with on("GetItem").answer(*codes):
         Account.get("a", isolation="read_committed")
     assert [(event.name, event.reason) for event in heard] == [(_name("a"), code) for code in codes]
 
@@ -193,7 +193,7 @@ def test_a_request_inside_of_another_one_tells_of_itself(heard: list[Throttled])
 
     seen: list[bool] = []
     post_dynamodb_send.connect(look)
-    with answered(["GetItem"], "ThrottlingException"):
+    with on("GetItem").answer("ThrottlingException"):
         Account.get("a", isolation="read_committed")
     post_dynamodb_send.disconnect(look)
     assert seen
@@ -223,10 +223,10 @@ def test_requests_of_a_subscriber_are_no_attempts_of_the_request(heard: list[Thr
     seen: list[str] = []
 
     def look(event: Throttled) -> None:
-        with answered(["GetItem"], ReadTimeoutError):
+        with on("GetItem").answer(ReadTimeoutError):
             seen.append(Account.get("a").id)
 
-    refused = answered(["UpdateItem"], "ThrottlingException", always=True)
+    refused = on("UpdateItem").answer("ThrottlingException", always=True)
     with events.subscribe(look, Throttled), refused, pytest.raises(PutError) as caught:
         Account("b").save()
     assert seen == ["a"] * len(heard)

@@ -16,7 +16,6 @@ from pynamo_locking.exceptions import ConfigurationError, StaleVersion, Transact
 from pynamo_locking.transactions import AsyncTransaction, current_transaction
 from tests.support.cancelling import Cancelled, ended
 from tests.support.deeds import dying_at
-from tests.support.faults import count_requests
 from tests.support.transaction_models import (
     Purse,
     RowLocks,
@@ -26,6 +25,7 @@ from tests.support.transaction_models import (
     rows_of,
     survive,
 )
+from tests.support.wire import count_requests
 from tests.support.workers import PATIENCE, until
 
 if TYPE_CHECKING:

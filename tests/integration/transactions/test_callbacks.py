@@ -10,8 +10,8 @@ from pynamo_locking import transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction, current_transaction
-from tests.support.faults import lost_responses
 from tests.support.transaction_models import Purse, Transactions, purses, rows_of
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,7 +42,7 @@ def test_a_callback_does_not_hide_that_the_outcome_is_unknown(caplog: pytest.Log
     calls: list[int] = []
     with (
         pytest.raises(OutcomeUnknown),
-        lost_responses("UpdateItem", times=99, where=lambda body: "version" in str(body)),
+        on("UpdateItem", times=99, where=lambda body: "version" in str(body)).lose_response(),
         transaction() as tx,
     ):
         add(tx, 1)

@@ -25,7 +25,6 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
-from tests.support.faults import Send, count_requests, intercepted
 from tests.support.parties import held_elsewhere, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers, balance
 from tests.support.transaction_models import (
@@ -39,6 +38,7 @@ from tests.support.transaction_models import (
     rows_of,
     stored,
 )
+from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

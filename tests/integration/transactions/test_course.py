@@ -13,7 +13,6 @@ from pynamo_locking import atransactional, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockTimeout, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction, current_transaction
-from tests.support.faults import count_requests
 from tests.support.parties import held_elsewhere, in_thread
 from tests.support.transaction_helpers import add_fillers, balance
 from tests.support.transaction_models import (
@@ -25,6 +24,7 @@ from tests.support.transaction_models import (
     purses,
     stored,
 )
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ from pynamo_locking._transactions.transaction import next_attempt
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
-from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import declare
 from tests.support.transaction_models import Plain, Purse, Transactions, purses
+from tests.support.wire import ALL, count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,7 +93,7 @@ def test_one_name_is_asked_for(names: dict[str, str]) -> None:
 @pytest.mark.parametrize("options", ROWS)
 def test_a_lost_answer_is_looked_up_in_the_row(memory: Engine, options: dict[str, Any]) -> None:
     """The commit finds its own row, and is a success."""
-    with lost_responses("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_response():
         created(1, **options).commit()
     assert value() == 1
 
@@ -104,7 +104,7 @@ def test_an_applied_transaction_is_applied(
 ) -> None:
     """One write, which is refused."""
     monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)  # as if the commit got no answer to this either
-    with lost_responses("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_response():
         error = unknown(created(1, **options))
     with count_requests() as counted:
         assert error.resolve() == "applied"
@@ -117,7 +117,7 @@ def test_a_lost_transaction_is_kept_out_for_good(engine: Engine, options: dict[s
     """One write takes the place of its row; another attempt is free to do the work, and late copies are not."""
     attempts = []
     for n in (1, 2):
-        with delayed("TransactWriteItems") as late:
+        with on("TransactWriteItems", times=ALL).delay() as late:
             attempts.append((unknown(created(n, **options)), list(late)))
         with count_requests() as counted:
             assert attempts[-1][0].resolve() == "not applied"
@@ -148,7 +148,7 @@ def test_a_row_that_has_expired_proves_nothing(
 ) -> None:
     """DynamoDB removes it after a day; then there is none although the transaction was applied."""
     monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)
-    with lost_responses("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_response():
         error = unknown(created(1, **options))
     clock.jump(DAY_S * 0.6)
     if not is_kept:
@@ -159,7 +159,7 @@ def test_a_row_that_has_expired_proves_nothing(
 
 def test_a_record_tells_that_it_was_given_up(memory: Engine) -> None:
     """`outcome` says so, a sweep has nothing to do, and its id is the one that the error names."""
-    with lost_requests("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_request():
         error = unknown(created(1, record=True))
     assert Transactions.outcome(str(error.write_id)) is None
     assert error.resolve() == "not applied"
@@ -170,7 +170,7 @@ def test_a_record_tells_that_it_was_given_up(memory: Engine) -> None:
 
 def test_a_key_that_an_earlier_transaction_has_stored(memory: Engine) -> None:
     """The later one was not applied, and the earlier one is not disturbed."""
-    with lost_requests("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_request():
         error = unknown(created(2, idempotency_key="k"))
     created(1, idempotency_key="k").commit()
     assert error.resolve() == "not applied"
@@ -181,7 +181,7 @@ def test_a_key_that_an_earlier_transaction_has_stored(memory: Engine) -> None:
 
 
 def test_a_key_that_was_given_up_is_not_known(memory: Engine) -> None:
-    with lost_requests("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_request():
         error = unknown(created(1, idempotency_key="k"))
     assert error.resolve() == "not applied"
     assert Transactions.outcome(idempotency_key="k") is None
@@ -193,7 +193,7 @@ def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: V
     for name in "ab":
         Plain.get(name).delete()
     clock.jump(DAY_S + 1)
-    with lost_requests("TransactWriteItems", times=99):
+    with on("TransactWriteItems", times=99).lose_request():
         error = unknown(created(2, idempotency_key="k"))
     assert error.resolve() == "not applied"
     assert Transactions.outcome(idempotency_key="k") is None
@@ -211,7 +211,7 @@ def test_a_long_transaction_is_settled_by_its_header(
     tx = Transaction(Transactions)
     for item in list(Purse.scan()):
         tx.update(item, [Purse.balance.add(1)])
-    with delayed("TransactWriteItems") as late, lost_requests_after(late):
+    with on("TransactWriteItems", times=ALL).delay() as late, lost_requests_after(late):
         error = unknown(tx)
     if arrives:
         late[0]()
@@ -224,11 +224,11 @@ def test_a_long_transaction_is_settled_by_its_header(
 
 def lost_requests_after(late: list[Any]) -> Any:
     """No update arrives once the decision was sent."""
-    return lost_requests("UpdateItem", times=99, where=lambda body: bool(late))
+    return on("UpdateItem", times=99, where=lambda body: bool(late)).lose_request()
 
 
 async def test_a_task_asks_too() -> None:
-    with lost_requests("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as unknown:
+    with on("TransactWriteItems", times=99).lose_request(), pytest.raises(OutcomeUnknown) as unknown:
         async with atransaction(Transactions, record=True) as tx:
             await tx.save(Plain("a"))
     assert await unknown.value.aresolve() == "not applied"
@@ -313,7 +313,7 @@ def test_a_repeated_function_is_asked_for_as_a_whole(memory: Engine, options: di
     def work(tx: Transaction) -> None:
         tx.save(Plain("a", value=1))
 
-    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(OutcomeUnknown) as caught:
         work()
     assert caught.value.resolve() == "not applied"
     for land in late:
@@ -328,7 +328,7 @@ def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -
     def work(tx: Transaction) -> None:
         tx.save(Plain("a"))
 
-    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(OutcomeUnknown) as caught:
         work()
     late[0]()
     assert caught.value.resolve() == "applied"
@@ -339,13 +339,13 @@ def test_a_long_attempt_after_a_small_one(few: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     purses(6)
     small = created(1, idempotency_key="k")
-    with delayed("TransactWriteItems") as late:
+    with on("TransactWriteItems", times=ALL).delay() as late:
         unknown(small)
         long = next_attempt(small, Transaction(Transactions, idempotency_key="k"))
         for item in list(Purse.scan()):
             long.update(item, [Purse.balance.add(1)])
         sent = len(late)
-        with lost_requests("UpdateItem", times=99, where=lambda body: len(late) > sent):
+        with on("UpdateItem", times=99, where=lambda body: len(late) > sent).lose_request():
             error = unknown(long)
     assert error.resolve() == "not applied"
     for land in late:
@@ -390,7 +390,7 @@ def test_an_error_of_a_later_attempt_does_not_hide_that_the_first_was_applied(
     """It was paid, the second attempt finds too little money, and the caller must not be told that nothing was paid."""
     monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)  # as if the commit got no answer to this either
     purses(1)
-    with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
+    with on("TransactWriteItems", times=99).lose_response(), pytest.raises(OutcomeUnknown) as caught:
         way()
     assert isinstance(caught.value.__cause__, TooPoorError)
     assert caught.value.resolve() == "applied"
@@ -408,7 +408,7 @@ def test_an_error_of_a_later_attempt_is_true(memory: Engine) -> None:
             raise TooPoorError
         tx.update(purse, [Purse.balance.add(-60)])
 
-    with delayed("TransactWriteItems") as late, pytest.raises(TooPoorError):
+    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(TooPoorError):
         work()
     late[0]()
     assert Purse.get("p0", consistent_read=True).balance == 100
@@ -431,5 +431,5 @@ def test_whether_an_earlier_attempt_was_applied_cannot_be_found_out(
             raise TooPoorError
         tx.update(tx.get(Purse, "p0"), [Purse.balance.add(-60)])
 
-    with delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown):
+    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(OutcomeUnknown):
         work()

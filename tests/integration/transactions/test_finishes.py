@@ -12,7 +12,6 @@ from pynamo_locking._core.transactions import TransactionRecord, TransactionStat
 from pynamo_locking._io import batch_requests, lock_record, transaction_record
 from pynamo_locking.exceptions import LockingError, TransactionConflict
 from tests.integration.transactions.test_statements import consumed
-from tests.support.faults import Send, count_requests, intercepted
 from tests.support.parties import in_thread
 from tests.support.poisoned import name_of, put
 from tests.support.statements import BATCH, answering, denied, lost_half, throttled_in_part
@@ -26,6 +25,7 @@ from tests.support.transaction_models import (
     rows_of,
     survive,
 )
+from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,6 @@ from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
-from tests.support.faults import count_requests
 from tests.support.parties import in_parallel
 from tests.support.statements import answering
 from tests.support.transaction_helpers import units
@@ -31,6 +30,7 @@ from tests.support.transaction_models import (
     marked_rows,
     purses,
 )
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

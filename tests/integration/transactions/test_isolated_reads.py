@@ -11,7 +11,6 @@ from pynamodb.exceptions import DoesNotExist
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import ConfigurationError
 from tests.support.deeds import dying_at
-from tests.support.faults import count_requests
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
     Animal,
@@ -23,6 +22,7 @@ from tests.support.transaction_models import (
     marked_rows,
     survive,
 )
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,6 @@ from pynamo_locking.exceptions import Conflict, ItemLocked, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at
-from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
 from tests.support.proxy import Fault, Proxy, nth
 from tests.support.transaction_models import (
@@ -34,6 +33,7 @@ from tests.support.transaction_models import (
     stored,
     survive,
 )
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,6 @@ import pytest
 
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at, from_deed
-from tests.support.faults import Send, count_requests, intercepted
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     Purse,
@@ -22,6 +21,7 @@ from tests.support.transaction_models import (
     rows_of,
     survive,
 )
+from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

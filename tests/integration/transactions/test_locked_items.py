@@ -16,7 +16,6 @@ from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, 
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
 from tests.support.deeds import dying_at
-from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import APART
 from tests.support.parties import abandoned, in_parallel, in_thread
 from tests.support.transaction_helpers import add_fillers
@@ -33,6 +32,7 @@ from tests.support.transaction_models import (
     stored,
     survive,
 )
+from tests.support.wire import Send, count_requests, intercepted
 from tests.support.workers import until
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from pynamo_locking._io import batch_requests, transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.exceptions import StaleVersion
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
@@ -30,6 +29,7 @@ from tests.support.transaction_models import (
     rows_of,
     survive,
 )
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine

@@ -15,7 +15,6 @@ from pynamo_locking._expressions.values import item_size
 from pynamo_locking.exceptions import Conflict, LockingError, StaleVersion, TransactionAborted, TransactionConflict
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, dying_at
-from tests.support.faults import Send, intercepted
 from tests.support.parties import in_thread
 from tests.support.poisoned import put
 from tests.support.transaction_models import (
@@ -31,6 +30,7 @@ from tests.support.transaction_models import (
     stored,
     survive,
 )
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

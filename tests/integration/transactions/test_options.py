@@ -13,10 +13,10 @@ from pynamo_locking import transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import lost_responses
 from tests.support.models import declare
 from tests.support.transaction_helpers import WRITES, add_fillers
 from tests.support.transaction_models import Plain, Purse, Transactions, purses, stored
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -190,7 +190,7 @@ def test_idempotency_key_where_the_answer_was_lost(engine: Engine, path: str) ->
     results = []
     for _ in range(3):
         try:
-            with transaction(idempotency_key="k") as tx, lost_responses("TransactWriteItems", 1):
+            with transaction(idempotency_key="k") as tx, on("TransactWriteItems", times=1).lose_response():
                 tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
                 add_fillers(tx, path)
                 tx.commit()

@@ -15,9 +15,9 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import TransactWrite, transaction, transactional
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.transaction_models import Purse, purses
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,6 @@ from pynamodb.connection import Connection
 from pynamo_locking._core import transactions
 from pynamo_locking.exceptions import ConfigurationError, LockLost, TransactionConflict
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import put
 from tests.support.transaction_models import (
@@ -32,6 +31,7 @@ from tests.support.transaction_models import (
     rows_of,
     stored,
 )
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

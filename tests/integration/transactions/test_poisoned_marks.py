@@ -28,7 +28,6 @@ from pynamo_locking.exceptions import (
     OutcomeUnknown,
 )
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import Answer, Forward, tapped
 from tests.support.parties import held_elsewhere
 from tests.support.poisoned import (
     LOOKING,
@@ -79,6 +78,7 @@ from tests.support.transaction_models import (
     rows_of,
     stored,
 )
+from tests.support.wire import Answer, Forward, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -23,7 +23,6 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, from_deed
-from tests.support.faults import Answer, Forward, Send, count_requests, intercepted, tapped
 from tests.support.parties import in_thread
 from tests.support.transaction_models import (
     STATEMENTS,
@@ -39,6 +38,7 @@ from tests.support.transaction_models import (
     stored,
     survive,
 )
+from tests.support.wire import Answer, Forward, Send, count_requests, intercepted, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

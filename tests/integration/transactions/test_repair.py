@@ -14,11 +14,11 @@ from pynamo_locking._io.client import Refused
 from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockingError, OutcomeUnknown
 from pynamo_locking.transactions import Transaction
 from tests.integration.whole.test_broken_rows import broken
-from tests.support.faults import Send, intercepted
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
 from tests.support.shell import Shell, prepared
 from tests.support.transaction_models import Purse, Transactions, marked_rows, rows_of, stored
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from pynamo_locking.testing import VirtualClock

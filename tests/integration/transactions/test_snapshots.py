@@ -16,7 +16,6 @@ from pynamo_locking.exceptions import StaleVersion, TransactionConflict
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
-from tests.support.faults import Send, intercepted
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -24,6 +23,7 @@ from tests.support.transaction_models import (
     marked_rows,
     purses,
 )
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,6 @@ from pynamo_locking._io import batch_requests
 from pynamo_locking._io.batch_requests import StatementResult, StatementWrite
 from pynamo_locking.exceptions import Conflict, StaleVersion
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.parties import in_thread
 from tests.support.statements import (
     BATCH,
@@ -41,6 +40,7 @@ from tests.support.transaction_models import (
     stored,
     survive,
 )
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from pynamo_locking import atransaction, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
-from tests.support import faults
+from tests.support import wire
 from tests.support.poisoned import put
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import (
@@ -423,10 +423,10 @@ def test_a_row_of_another_program() -> None:
 def test_lost_answers(engine: Engine) -> None:
     """Suspended once, whatever is sent again; a commit without an answer has deleted the row, or not."""
     purses(1)
-    with faults.lost_responses("UpdateItem") as lost:
+    with wire.on("UpdateItem").lose_response() as lost:
         id_ = suspended("p0")
     assert lost.hits == 1
-    with faults.lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown):
+    with wire.on("TransactWriteItems", times=99).lose_response(), pytest.raises(OutcomeUnknown):
         go_on(id_).commit()
     with pytest.raises(Transactions.DoesNotExist):
         go_on(id_)
@@ -437,7 +437,7 @@ def test_a_commit_that_was_not_applied_can_be_made_again() -> None:
     """`resolve` keeps late copies out by a change of the row, and leaves the items as the transaction needs them."""
     purses(2)
     id_ = suspended("p0", "p1")
-    with faults.delayed("TransactWriteItems") as late, pytest.raises(OutcomeUnknown) as caught:
+    with wire.on("TransactWriteItems", times=wire.ALL).delay() as late, pytest.raises(OutcomeUnknown) as caught:
         go_on(id_).commit()
     assert caught.value.resolve() == "not applied"
     again = go_on(id_)

@@ -9,11 +9,11 @@ import pytest
 from pynamo_locking import TransactWrite, transaction
 from pynamo_locking.exceptions import NotUnique
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.models import Locks
 from tests.support.transaction_helpers import units
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Member, Uniques, User, rows
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,12 +30,12 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.testing.memory import client_error
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
 from tests.support.statements import answering
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Guest, Member, Session, Uniques, User, rows
+from tests.support.wire import Chosen, count_requests, on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -47,19 +47,19 @@ def _tables(cheap: Engine) -> None:
 
 
 @pytest.mark.parametrize("model", EVERY)
-@pytest.mark.parametrize("lose", [lost_responses, lost_requests])
+@pytest.mark.parametrize("lose", [Chosen.lose_response, Chosen.lose_request])
 def test_a_lost_answer(model: Any, lose: Any) -> None:
     """The write is sent again, and recognises its own item and rows."""
     item = model("a", email="x")
-    with lose("TransactWriteItems") as lost:
+    with lose(on("TransactWriteItems")) as lost:
         item.save()
     item.email = "y"
-    with lose("TransactWriteItems"):
+    with lose(on("TransactWriteItems")):
         item.save()
-    with lose("TransactWriteItems"):
+    with lose(on("TransactWriteItems")):
         item.update([model.email.set("z")])
     assert (lost.hits, item.email, rows()) == (1, "z", {"z": "a"})
-    with lose("TransactWriteItems"):
+    with lose(on("TransactWriteItems")):
         item.delete()
     assert rows() == {}
 
@@ -69,7 +69,7 @@ def test_an_answer_that_never_comes() -> None:
     user = User("a", email="x")
     user.save()
     user.email = "y"
-    with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as unknown:
+    with on("TransactWriteItems", times=99).lose_response(), pytest.raises(OutcomeUnknown) as unknown:
         user.save()
     assert unknown.value.resolve() == "applied"
     assert rows() == {"y": "a"}
@@ -83,7 +83,7 @@ def test_a_refused_row_says_nothing_of_an_earlier_copy(model: Any) -> None:
     with model.locked("a") if model is Guest else contextlib.nullcontext():
         item = model.get("a")
         item.email = "x"
-        with delayed("TransactWriteItems", times=1) as late, pytest.raises(OutcomeUnknown):
+        with on("TransactWriteItems", times=1).delay() as late, pytest.raises(OutcomeUnknown):
             item.save()
         model.get("b").delete()
         late[0]()
@@ -122,7 +122,7 @@ def test_a_row_of_another_item_is_not_left_out_of_a_copy() -> None:
     user.email = "y"
     with (
         count_requests() as sent,
-        delayed("TransactWriteItems", times=1) as late,
+        on("TransactWriteItems", times=1).delay() as late,
         pytest.raises(OutcomeUnknown) as unknown,
     ):
         user.save()

@@ -12,12 +12,12 @@ from pynamodb.models import Model
 from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from pynamo_locking._transactions.commit import MultiRequestCommit
 from pynamo_locking.exceptions import ConfigurationError, NotUnique
-from tests.support.faults import Send, count_requests, intercepted
 from tests.support.models import Locks, declare, meta
 from tests.support.parties import shifted_clock
 from tests.support.shell import prepared
 from tests.support.transaction_models import Purse, Transactions, make_long_from
 from tests.support.unique_models import EVERY, Member, Session, Uniques, User, rows
+from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine

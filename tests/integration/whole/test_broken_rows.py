@@ -21,7 +21,6 @@ from pynamo_locking._io import lock_record, transaction_record
 from pynamo_locking.exceptions import ConfigurationError, Conflict, CorruptRow, LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import lost_requests
 from tests.support.interval_models import Slot, SlotLocks
 from tests.support.lengths import short_or_long
 from tests.support.models import Locks
@@ -63,6 +62,7 @@ from tests.support.transaction_models import (
     rows_of,
     stored,
 )
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -479,7 +479,7 @@ def test_keys_and_records(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
     def doubtful() -> None:
         begun = Transaction(Transactions, idempotency_key="k")
         begun.save(Purse("p1"))
-        with lost_requests("TransactWriteItems", times=99):
+        with on("TransactWriteItems", times=99).lose_request():
             try:
                 begun.commit()
             except OutcomeUnknown as error:

@@ -6,9 +6,9 @@ import pytest
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import StaleVersion
-from tests.support.faults import count_requests
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere
+from tests.support.wire import count_requests
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from pynamo_locking import LockSettings
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockTimeout, OutcomeUnknown, TransactionConflict
 from pynamo_locking.intervals import Intervals
-from tests.support import faults
+from tests.support import wire
 from tests.support.workers import in_line
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def test_an_entry_is_deleted(client):
 )
 def test_what_cannot_be(client, body):
     """400 that says why, and no request to the table."""
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         answer = client.post("/schedule", json=body)
     assert (answer.status_code, requests.total) == (400, 0)
     assert answer.json["error"]
@@ -146,7 +146,7 @@ def test_what_cannot_be(client, body):
 @pytest.mark.parametrize("begin", [12, 13])
 def test_two_entries_that_overlap_each_other(client, begin):
     """409, with one key or with two, and no request to the table."""
-    with faults.count_requests() as requests:
+    with wire.count_requests() as requests:
         answer = client.post("/schedule", json=[entry("100", 12, 14), entry("100", begin, 15)])
     assert (answer.status_code, requests.total) == (409, 0)
     assert answer.json["error"]
@@ -177,7 +177,7 @@ def both_have_looked():
                     begun.wait(0.01)  # a queue does not notify
         return forward()
 
-    with faults.tapped(tap):
+    with wire.tapped(tap):
         yield commits
 
 

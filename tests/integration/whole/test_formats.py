@@ -22,7 +22,6 @@ from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support import poisoned
 from tests.support.call_models import Calls
-from tests.support.faults import is_save, lost_requests, lost_responses
 from tests.support.interval_models import Slot, SlotLocks, slots
 from tests.support.models import Locks
 from tests.support.own_rows import WAYS, bind
@@ -30,6 +29,7 @@ from tests.support.poisoned import document, entry, header, mark, name_of, parti
 from tests.support.shell import prepared
 from tests.support.transaction_models import Purse, Transactions, existing, make_long_from, rows_of
 from tests.support.unique_models import Uniques, User
+from tests.support.wire import is_save, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -369,7 +369,7 @@ def test_the_row_of_a_key(concurrent_engine: Engine, row: str, monkeypatch: pyte
     def doubtful() -> None:
         begun = Transaction(Transactions, idempotency_key="k")
         begun.save(Purse("p1"))
-        with lost_requests("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown) as caught:
+        with on("TransactWriteItems", times=99).lose_request(), pytest.raises(OutcomeUnknown) as caught:
             begun.commit()
         caught.value.resolve()
 
@@ -537,7 +537,7 @@ def test_a_write_in_doubt_stays_in_doubt(concurrent_engine: Engine) -> None:
             for row in rows_of(model):
                 put(model, {**row, "lock": numbered(row["lock"])})
 
-        with lost_responses("UpdateItem", where=is_last, meanwhile=bump_all) as faults, pytest.raises(OutcomeUnknown):
+        with on("UpdateItem", where=is_last).lose_response(bump_all) as faults, pytest.raises(OutcomeUnknown):
             operation()
         assert faults.hits
     assert Purse.get("p0").balance == 5

@@ -16,9 +16,9 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
 from pynamo_locking.exceptions import ItemLocked, LockLost, OutcomeUnknown, StaleVersion
-from tests.support.faults import lost_requests, lost_responses
 from tests.support.models import declare, meta
 from tests.support.parties import held_elsewhere, without_pauses
+from tests.support.wire import on
 
 REFUSED = (PutError, UpdateError, DeleteError, TransactWriteError)
 
@@ -327,7 +327,7 @@ def test_a_lost_answer_with_a_stock_update_on_top_is_still_known(fleet, monkeypa
     """The update keeps our id, so our repetition finds it."""
     Ours("a").save()
     copy = ours()
-    with in_between(monkeypatch, lambda: by_update(stock())), lost_responses("PutItem"):
+    with in_between(monkeypatch, lambda: by_update(stock())), on("PutItem").lose_response():
         by_put(copy)
     assert ours().n == 200
 
@@ -336,7 +336,11 @@ def test_weaker_a_lost_answer_with_a_stock_put_on_top(fleet, monkeypatch):
     """The Put drops our id: unknown, but neither a conflict nor written again."""
     Ours("a").save()
     copy = ours()
-    with in_between(monkeypatch, lambda: by_put(stock())), lost_responses("UpdateItem"), pytest.raises(OutcomeUnknown):
+    with (
+        in_between(monkeypatch, lambda: by_put(stock())),
+        on("UpdateItem").lose_response(),
+        pytest.raises(OutcomeUnknown),
+    ):
         by_update(copy)
     assert (ours().n, ours().version) == (200, 3)
 
@@ -347,7 +351,7 @@ def test_weaker_a_lost_request_after_a_stock_write(fleet, his, error):
     Ours("a").save()
     copy = ours()
     his(stock())
-    with lost_requests("PutItem"), pytest.raises(error):
+    with on("PutItem").lose_request(), pytest.raises(error):
         by_put(copy)
     assert (ours().n, ours().version) == (100, 2)
 
@@ -357,7 +361,7 @@ def test_weaker_a_lost_request_after_a_stock_write(fleet, his, error):
 def test_a_lost_answer_on_an_old_item(fleet, mine, request_name, times):
     """An item without an id is enough to know our own write: the id is in the write."""
     Stock("a").save()
-    with lost_responses(request_name, times=times):
+    with on(request_name, times=times).lose_response():
         mine(ours())
     assert (ours().n, ours().version) == (100, 2)
 
@@ -454,15 +458,15 @@ def test_unversioned_beside_stock(engine, monkeypatch):
     """Stock counts without ids; ours counts once all the same, or says that it does not know."""
     share(engine, monkeypatch, OursCounting, StockCounting)
     StockCounting("a", n=1).save()
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         OursCounting("a").update([OursCounting.n.add(1)])
     assert OursCounting.get("a").n == 2
 
     StockCounting("a").update([StockCounting.n.add(1)])  # keeps the id
-    with lost_requests("UpdateItem"), pytest.raises(OutcomeUnknown):
+    with on("UpdateItem").lose_request(), pytest.raises(OutcomeUnknown):
         OursCounting("a").update([OursCounting.n.add(1)])
     StockCounting("a", n=3).save()  # drops it
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         OursCounting("a").update([OursCounting.n.add(1)])
     assert StockCounting.get("a").n == 4
 

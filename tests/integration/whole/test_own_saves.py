@@ -13,10 +13,10 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import LockableMixin, TransactWrite, atransaction, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError
 from pynamo_locking.intervals import IntervalMixin
-from tests.support.faults import count_requests
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Plain, Purse, Session, Transactions, stored
+from tests.support.wire import count_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable

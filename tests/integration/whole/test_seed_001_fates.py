@@ -9,8 +9,8 @@ from pynamo_locking._io import client
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import lost_requests, lost_responses
 from tests.support.transaction_models import Purse, Transactions, make_long_from, purses
+from tests.support.wire import Chosen, on
 
 
 @pytest.fixture(autouse=True)
@@ -58,13 +58,13 @@ def test_seed_001_contention_the_creator_of_the_conflicting_transaction_asks(mon
     assert balances() == [100] * 6
 
 
-@pytest.mark.parametrize(("lose", "fate"), [(lost_responses, "applied"), (lost_requests, "not applied")])
+@pytest.mark.parametrize(("lose", "fate"), [(Chosen.lose_response, "applied"), (Chosen.lose_request, "not applied")])
 def test_seed_001_no_contention_the_key_moment_is_not_heard_of(lose, fate, monkeypatch):
     """ "commit. This is the key moment": whose answer is lost, with that to the look that follows."""
     tx = pay(3, record=True)
     with (
-        lose("TransactWriteItems", times=99),
-        lost_requests("GetItem", times=99),
+        lose(on("TransactWriteItems", times=99)),
+        on("GetItem", times=99).lose_request(),
         pytest.raises(OutcomeUnknown) as caught,
     ):
         tx.commit()
@@ -81,7 +81,7 @@ def test_seed_001_cleaning_up_only_what_is_old_enough(monkeypatch):
         raise KeyboardInterrupt
 
     tx = pay(6, on_progress=dies)
-    with lost_requests("UpdateItem", times=99), pytest.raises(KeyboardInterrupt):
+    with on("UpdateItem", times=99).lose_request(), pytest.raises(KeyboardInterrupt):
         tx.commit()  # nor can it say that it has ended
     assert Transactions.sweep(older_than=3600).examined == 0
     assert Transactions.outcome(tx.id) == "pending"

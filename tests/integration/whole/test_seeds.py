@@ -18,7 +18,6 @@ from pynamo_locking import TransactWrite, locked_all, transaction, transactional
 from pynamo_locking.exceptions import LockLost, LockTimeout, OverlapError, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
-from tests.support.faults import count_requests
 from tests.support.interval_models import Lease, Slot, SlotLocks, SlotTransactions, slots, stored_slots
 from tests.support.models import APART, Locks
 from tests.support.parties import abandoned, held_elsewhere
@@ -35,6 +34,7 @@ from tests.support.transaction_models import (
     stored,
 )
 from tests.support.versioned_models import connection_of
+from tests.support.wire import count_requests
 from tests.support.workers import until
 
 if TYPE_CHECKING:

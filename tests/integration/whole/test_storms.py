@@ -33,10 +33,11 @@ from pynamo_locking.intervals import IntervalMixin
 from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.test_processes import assert_served_in_order, work
-from tests.support.faults import Fault, Forward, serve, tapped
+from tests.support.faults import Fault, serve
 from tests.support.models import declare, meta
 from tests.support.transaction_models import Transactions, make_long_from, rows_of
 from tests.support.unique_models import Uniques
+from tests.support.wire import Forward, tapped
 from tests.support.workers import crew
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
 
     from tests.engines.engine import Engine
-    from tests.support.faults import Answer
+    from tests.support.wire import Answer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_long_transactions")]
 

@@ -25,7 +25,6 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import TransactWrite, transaction
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import Conflict, LockLost, LockTimeout, OutcomeUnknown, TransactionConflict
-from tests.support.faults import answered
 from tests.support.models import Locks, declare
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.versioned_models import (
@@ -35,6 +34,7 @@ from tests.support.versioned_models import (
     document,
     saved,
 )
+from tests.support.wire import on
 
 NO_ANSWER = [ReadTimeoutError, ConnectionClosedError]
 WRITES = ("PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems")
@@ -98,7 +98,7 @@ def test_stock_code_of_an_error_without_answer_crashes(stock, name, no_answer):
     """PynamoDB asks an exception without a response for the response's code."""
     saved(stock)
     act = requests_of(stock, StockTransactWrite)[name]
-    with answered((*WRITES, *READS), no_answer, always=True), pytest.raises(PynamoDBException) as failed:
+    with on(*(*WRITES, *READS)).answer(no_answer, always=True), pytest.raises(PynamoDBException) as failed:
         act()
     with pytest.raises(AttributeError):
         failed.value.cause_response_code  # noqa: B018
@@ -112,7 +112,7 @@ def test_ours_code_of_an_error_without_answer_is_none(ours, name, no_answer):
     act = requests_of(ours, TransactWrite)[name]
     with (
         recording(),
-        answered((*WRITES, *READS), no_answer, always=True),
+        on(*(*WRITES, *READS)).answer(no_answer, always=True),
         pytest.raises(PynamoDBException) as failed,
     ):
         act()
@@ -130,7 +130,7 @@ def test_ours_code_of_a_stock_model_in_our_transaction(stock):
     item = saved(stock)
     with (
         recording(),
-        answered(WRITES, ReadTimeoutError, always=True),
+        on(*WRITES).answer(ReadTimeoutError, always=True),
         pytest.raises(TransactWriteError) as failed,
     ):
         transaction_of(TransactWrite, stock, lambda t: t.save(item))
@@ -195,7 +195,7 @@ def test_busy_writes_are_sent_again(place, name):
     item = place.model.get("a")
     act = requests_of(place.model, TransactWrite)[name]
     answers = [busy(place, number) for number in range(8)]
-    with recording() as world, answered(place.operations, *answers) as sent:
+    with recording() as world, on(*place.operations).answer(*answers) as sent:
         act()
     assert len(sent) == 9
     assert world.pauses == LONGEST
@@ -215,7 +215,7 @@ def test_busy_writes_are_given_up_after_nine(place, name):
         act = requests_of(place.model, TransactWrite)[name]
         with (
             recording() as world,
-            answered(place.operations, busy(place, number), always=True) as sent,
+            on(*place.operations).answer(busy(place, number), always=True) as sent,
             pytest.raises(ERRORS[name[0]]) as refused,
         ):
             act()
@@ -250,7 +250,7 @@ def test_requests_of_a_lock_are_sent_again(model, code, times):
     """Refused for now, once or several times: each does what it is for, and is in doubt only where no other is sent."""
 
     def refused(act):
-        with recording() as world, answered(["UpdateItem"], *[code] * times) as sent:
+        with recording() as world, on("UpdateItem").answer(*[code] * times) as sent:
             result = act()
         assert len(sent) == times + 1
         assert code in THROTTLED or world.pauses == [0.05, 0.1, 0.2, 0.4][:times]
@@ -260,7 +260,7 @@ def test_requests_of_a_lock_are_sent_again(model, code, times):
     refused(lock.acquire)
     deadline = lock._handle.entry.deadline
     if code in THROTTLED:
-        with answered(["UpdateItem"], code), pytest.raises(OutcomeUnknown):
+        with on("UpdateItem").answer(code), pytest.raises(OutcomeUnknown):
             lock.renew()  # by hand it is one request, and the caller does it again
         lock.renew()
     else:
@@ -284,7 +284,7 @@ def test_a_renewal_that_always_meets_other_writes_is_given_up(model, code):
     """The error says that it was refused, and how much of the lease is certain; a later renewal succeeds."""
     lock = model.locked("a", heartbeat=False)
     lock.acquire()
-    with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent:
+    with recording(), on("UpdateItem").answer(*[code] * AT_ONCE) as sent:
         with pytest.raises(OutcomeUnknown, match=r"refused for now the renewal of .* of the lease are certain"):
             lock.renew()
         lock.renew()
@@ -298,7 +298,7 @@ def test_a_release_that_meets_other_writes_is_not_in_doubt(cheap, model, code):
     lock = model.locked("a", heartbeat=False)
     lock.acquire()
     cheap.client().delete_item(TableName=model.Meta.table_name, Key={"pk": {"S": "a"}})
-    with recording(), answered(["UpdateItem"], *[code] * AT_ONCE) as sent, pytest.raises(LockLost):
+    with recording(), on("UpdateItem").answer(*[code] * AT_ONCE) as sent, pytest.raises(LockLost):
         lock.release()
     assert len(sent) == AT_ONCE + 1
 
@@ -306,7 +306,7 @@ def test_a_release_that_meets_other_writes_is_not_in_doubt(cheap, model, code):
 @pytest.mark.parametrize("code", BUSY)
 def test_a_lock_that_does_not_wait_meets_other_writes(model, code):
     """It tries for a while, and then times out: nothing is held, and nothing is left to be removed."""
-    with recording(), answered(["UpdateItem"], code, always=True) as sent, pytest.raises(LockTimeout, match=code):
+    with recording(), on("UpdateItem").answer(code, always=True) as sent, pytest.raises(LockTimeout, match=code):
         model.locked("a", wait=0, heartbeat=False).acquire()
     assert len(sent) == 4 * AT_ONCE  # no request to leave a queue that it has not entered
     assert model.lock_state("a").entries == ()
@@ -322,7 +322,7 @@ def test_long_transactions_meet_other_writes(cheap, monkeypatch, code):
         Purse(key, balance=0).save()
     with (
         recording(),
-        answered(["PutItem", "UpdateItem", "DeleteItem"], code, None, always=True) as sent,
+        on("PutItem", "UpdateItem", "DeleteItem").answer(code, None, always=True) as sent,
         transaction(Transactions) as tx,
     ):
         for key in keys:
@@ -335,7 +335,7 @@ def test_long_transactions_meet_other_writes(cheap, monkeypatch, code):
 def test_modify_reads_again_after_a_conflict_that_stays(ours, code):
     """Nine attempts of the save are one of `modify`."""
     saved(ours)
-    with recording(), answered(WRITES, *[code] * 9) as sent:
+    with recording(), on(*WRITES).answer(*[code] * 9) as sent:
         changed = ours.modify("a", change=lambda item: setattr(item, "body", "changed"))
     assert len(sent) == 10
     assert (changed.version, ours.get("a").body) == (2, "changed")
@@ -345,7 +345,7 @@ def test_pauses_are_full_jitter(ours):
     """Each is anything between nothing and its longest."""
     item = saved(ours)
     for jitter in (0.0, 0.25, 1.0):
-        with recording(jitter) as world, answered(WRITES, CONFLICT, always=True), pytest.raises(TransactionConflict):
+        with recording(jitter) as world, on(*WRITES).answer(CONFLICT, always=True), pytest.raises(TransactionConflict):
             item.save()
         assert world.pauses == pytest.approx([jitter * pause for pause in LONGEST])
 
@@ -356,7 +356,7 @@ def test_botocores_own_attempts_are_not_multiplied_by_conflicts(cheap):
     model.Meta.max_retry_attempts = 3
     cheap.bind(model)
     item = saved(model)
-    with recording(), answered(WRITES, CONFLICT, always=True) as sent, pytest.raises(TransactionConflict):
+    with recording(), on(*WRITES).answer(CONFLICT, always=True) as sent, pytest.raises(TransactionConflict):
         item.save()
     assert len(sent) == 9
 
@@ -364,10 +364,10 @@ def test_botocores_own_attempts_are_not_multiplied_by_conflicts(cheap):
 def test_stock_gives_up_at_once(stock):
     """PynamoDB sends a write that met a transaction once."""
     item = saved(stock)
-    with answered(WRITES, CONFLICT, always=True) as sent, pytest.raises(PutError):
+    with on(*WRITES).answer(CONFLICT, always=True) as sent, pytest.raises(PutError):
         item.save()
     with (
-        answered(WRITES, BUSY_TRANSACTIONS[0], always=True) as sent_transactions,
+        on(*WRITES).answer(BUSY_TRANSACTIONS[0], always=True) as sent_transactions,
         pytest.raises(TransactWriteError),
     ):
         transaction_of(StockTransactWrite, stock, lambda t: t.save(item))
@@ -390,7 +390,7 @@ def test_busy_transactions_are_sent_again(everybody, answer, is_callers):
     """Eight times refused for now, with the caller's token each time if there is one, and applied once."""
     item = saved(everybody)
     options = {"client_request_token": new_token()} if is_callers else {}
-    with recording() as world, answered(WRITES, *[answer] * 8) as sent:
+    with recording() as world, on(*WRITES).answer(*[answer] * 8) as sent:
         transaction_of(TransactWrite, everybody, lambda t: t.update(item, [everybody.total.add(1)]), **options)
     assert (len(sent), world.pauses) == (9, LONGEST)
     assert len(set(tokens(sent))) == (1 if is_callers else 9)
@@ -408,7 +408,7 @@ def test_busy_transactions_are_given_up_after_nine(ours, is_callers):
     for code, why in BUSY_TRANSACTIONS:
         with (
             recording() as world,
-            answered(WRITES, (code, None, why), always=True) as sent,  # deletes are sent before updates
+            on(*WRITES).answer((code, None, why), always=True) as sent,  # deletes are sent before updates
             pytest.raises(TransactWriteError) as refused,
             TransactWrite(connection=connection_of(ours), **options) as transaction,
         ):
@@ -427,7 +427,7 @@ def test_token_stays_the_same_while_an_earlier_copy_may_have_been_applied(ours):
     """After a lost answer the same token goes on, so that DynamoDB can tell the copies apart."""
     item = saved(ours)
     answers = (ReadTimeoutError, BUSY_TRANSACTIONS[0], BUSY_TRANSACTIONS[0])
-    with recording(), answered(WRITES, *answers) as sent:
+    with recording(), on(*WRITES).answer(*answers) as sent:
         transaction_of(TransactWrite, ours, lambda t: t.save(item))
     assert len(sent) == 4
     assert len(set(tokens(sent))) == 1
@@ -439,7 +439,7 @@ def test_failed_conditions_are_not_sent_again(ours):
     item, other = saved(ours), saved(ours, "b")
     with (
         recording() as world,
-        answered(WRITES, (CANCELLED, "TransactionConflict", "ConditionalCheckFailed"), always=True) as sent,
+        on(*WRITES).answer((CANCELLED, "TransactionConflict", "ConditionalCheckFailed"), always=True) as sent,
         pytest.raises(Conflict),
         TransactWrite(connection=connection_of(ours)) as transaction,
     ):
@@ -454,14 +454,14 @@ def test_throttled_writes_are_left_to_botocore(ours, code):
     for name in ("save", "update", "delete"):
         item = ours.get("a") if name != "save" else saved(ours)
         act = requests_of(ours, TransactWrite)[name]
-        with recording(), answered(WRITES, code, always=True) as sent, pytest.raises(ERRORS[name[0]]) as refused:
+        with recording(), on(*WRITES).answer(code, always=True) as sent, pytest.raises(ERRORS[name[0]]) as refused:
             act()
         assert len(sent) == 1
         assert not isinstance(refused.value, OutcomeUnknown)
         assert refused.value.cause_response_code == code
         assert (item.version, ours.get("a").version) == (1, 1)
     act = requests_of(ours, TransactWrite)["update unchecked"]
-    with recording() as world, answered(WRITES, *[code] * 8) as sent:
+    with recording() as world, on(*WRITES).answer(*[code] * 8) as sent:
         act()
     assert (len(sent), world.pauses) == (9, LONGEST)
     assert (ours.get("a").total, ours.get("a").version) == (1, 2)
@@ -471,7 +471,7 @@ def test_throttled_writes_are_left_to_botocore(ours, code):
 def test_throttled_transactions_are_left_to_botocore(ours, code):
     """They end in PynamoDB's error, and nothing has changed."""
     item = saved(ours)
-    with answered(WRITES, code, always=True) as sent, pytest.raises(TransactWriteError) as refused:
+    with on(*WRITES).answer(code, always=True) as sent, pytest.raises(TransactWriteError) as refused:
         transaction_of(TransactWrite, ours, lambda t: t.save(item))
     assert (len(sent), refused.value.cause_response_code) == (1, code)
     assert not isinstance(refused.value, OutcomeUnknown)

@@ -35,9 +35,9 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionConflict,
 )
-from tests.support.faults import lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere, in_thread
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -381,7 +381,7 @@ def test_a_lost_answer_does_not_disturb_the_interplay(engine):
         ("UpdateItem", lambda: item.update([model.value.add(1)], condition=model.value == 1)),
         ("DeleteItem", lambda: item.delete(model.value == 2)),
     ):
-        with lost_responses(operation) as faults:
+        with on(operation).lose_response() as faults:
             write()
         assert faults.hits == 1
     assert item.version == 3

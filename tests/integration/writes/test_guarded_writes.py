@@ -13,10 +13,10 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import TransactWrite
 from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
-from tests.support.faults import count_requests, is_save, lost_requests
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import existing
+from tests.support.wire import count_requests, is_save, on
 
 pytestmark = pytest.mark.core
 
@@ -190,7 +190,7 @@ def test_an_outsider_evicts_once(engine, account):
 
         item = account.get("a")
         item.balance = 5
-        with lost_requests("UpdateItem", where=put_back), pytest.raises(ItemLocked):
+        with on("UpdateItem", where=put_back).lose_request(), pytest.raises(ItemLocked):
             item.save()
     assert len(attempts) == 2
     assert existing(account, "a") == image

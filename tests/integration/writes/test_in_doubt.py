@@ -10,10 +10,10 @@ from pynamodb.exceptions import PutError, TransactWriteError
 
 from pynamo_locking import TransactWrite, VersionedMixin
 from pynamo_locking.exceptions import Conflict, ItemLocked, LockingError, OutcomeUnknown, StaleVersion
-from tests.support import faults
-from tests.support.faults import delayed
+from tests.support import wire
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
+from tests.support.wire import on
 
 pytestmark = pytest.mark.core
 
@@ -48,7 +48,7 @@ def test_a_save_that_a_lock_refuses_may_still_arrive():
     page = changed(Page)
     with (
         held_elsewhere(Page.locked("k")),
-        delayed("UpdateItem", times=1) as late,
+        on("UpdateItem", times=1).delay() as late,
         pytest.raises(OutcomeUnknown) as caught,
     ):
         page.save()
@@ -64,7 +64,7 @@ def test_a_save_that_a_lock_refuses_is_refused_for_good_once_the_holder_has_writ
     with Page.locked("k") as lock:
         lock.item.n = 7
         lock.item.save()
-    with held_elsewhere(Page.locked("k")), delayed("UpdateItem", times=1) as late, pytest.raises(PutError) as caught:
+    with held_elsewhere(Page.locked("k")), on("UpdateItem", times=1).delay() as late, pytest.raises(PutError) as caught:
         page.save()
     assert isinstance(caught.value, (ItemLocked, StaleVersion))
     late[0]()
@@ -82,7 +82,7 @@ def test_a_save_that_was_sent_once_and_meets_a_lock_is_refused():
 def test_a_transaction_that_a_lock_refuses_may_still_arrive():
     """As a save; and then both items are written."""
     page, note = changed(Page), changed(Note)
-    with delayed("TransactWriteItems", times=1) as late:
+    with on("TransactWriteItems", times=1).delay() as late:
         with held_elsewhere(Page.locked("k")), pytest.raises(OutcomeUnknown) as caught, transaction() as write:
             write.save(page)
             write.save(note)
@@ -96,7 +96,7 @@ def test_a_transaction_that_creates_what_is_there_may_still_arrive():
     """The item in the way is deleted, and the first copy lands."""
     note = changed(Note)
     Page("new", n=5).save()
-    with delayed("TransactWriteItems", times=1) as late:
+    with on("TransactWriteItems", times=1).delay() as late:
         with pytest.raises(OutcomeUnknown), transaction() as write:
             write.save(Page("new", n=9))
             write.save(note)
@@ -108,7 +108,7 @@ def test_a_transaction_that_creates_what_is_there_may_still_arrive():
 def test_a_condition_on_another_item_may_come_true():
     """A check that was not met is no refusal for good."""
     note = changed(Note)
-    with delayed("TransactWriteItems", times=1) as late:
+    with on("TransactWriteItems", times=1).delay() as late:
         with pytest.raises(OutcomeUnknown), transaction() as write:
             write.condition_check(Page, "k", condition=Page.n == 3)
             write.save(note)
@@ -121,7 +121,7 @@ def test_a_transaction_with_an_item_that_has_changed_is_refused_for_good():
     """One id that is gone is enough: no copy can pass, whatever else refused it."""
     page, note = changed(Page), changed(Note)
     changed(Note).save()
-    with delayed("TransactWriteItems", times=1) as late:
+    with on("TransactWriteItems", times=1).delay() as late:
         with pytest.raises(StaleVersion), transaction() as write:
             write.save(page)
             write.save(note)
@@ -140,7 +140,7 @@ def test_a_check_that_fails_at_once_is_a_conflict():
 def test_a_create_under_a_lock_in_another_row_may_still_arrive():
     """A writer without the lock deletes what was in the way, and the first copy lands."""
     with Beside.locked("k"):
-        with delayed("TransactWriteItems", times=1) as late, pytest.raises(OutcomeUnknown):
+        with on("TransactWriteItems", times=1).delay() as late, pytest.raises(OutcomeUnknown):
             Beside("k", n=9).save()
         Beside._get_connection().connection.client.delete_item(
             TableName=Beside.Meta.table_name, Key={"key": {"S": "k"}}
@@ -164,7 +164,7 @@ def broken_meanwhile(operation, model):
         connection.dispatch("PutItem", {"TableName": model.Meta.table_name, "Item": image})
         return None, ConnectionClosedError(endpoint_url=request.url, request=request)
 
-    with faults.tapped(tap):
+    with wire.tapped(tap):
         yield
         assert kept
 

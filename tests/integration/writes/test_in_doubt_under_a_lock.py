@@ -11,10 +11,10 @@ import pytest
 from pynamo_locking import TransactWrite
 from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, OutcomeUnknown, StaleVersion
-from tests.support import faults
-from tests.support.faults import delayed, lost_responses
+from tests.support import wire
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
+from tests.support.wire import ALL, on, unanswered
 
 #: So often a request goes out before its outcome is unknown: botocore's attempts, twice.
 ALL_ATTEMPTS = 8
@@ -51,7 +51,7 @@ def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lo
     item = lock.item
     item.note = "written"
     with (
-        faults.unanswered(
+        unanswered(
             "UpdateItem",
             then=lambda: broken.append(account.break_lock("a", ticket=lock.ticket)),
             where=lambda body: "#e0" not in body["UpdateExpression"],
@@ -72,7 +72,7 @@ def test_the_same_with_the_lock_in_a_row_of_its_own(account, is_applied):
     """A copy that was applied is known by its token or id; if none was, the item, which was not refused, tells so."""
     lock = Device.locked("d", heartbeat=False).acquire()
     lock.item.state = "written"
-    with faults.unanswered(
+    with unanswered(
         "TransactWriteItems", then=lambda: Device.break_lock("d", ticket=lock.ticket), is_applied=is_applied
     ) as sent:
         if is_applied:
@@ -116,11 +116,11 @@ def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
 
     def break_it():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(faults, "_taps", [()])
+            patch.setattr(wire, "_taps", [()])
             assert account.break_lock("a", ticket=lock.ticket)
 
     def write(given):
-        with faults.unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
+        with unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
             if way == "edit":
                 edit.__exit__(None, None, None)
             else:
@@ -145,7 +145,7 @@ def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
 def test_a_delete_in_doubt_stays_so_when_the_next_one_is_refused(account):
     """The first delete is on its way, the second one is refused, then the first one arrives: that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
-        with delayed("DeleteItem") as kept, pytest.raises(OutcomeUnknown):
+        with on("DeleteItem", times=ALL).delay() as kept, pytest.raises(OutcomeUnknown):
             lock.item.delete()
         assert len(kept) == ALL_ATTEMPTS
         with pytest.raises(Conflict):
@@ -174,7 +174,7 @@ def test_a_delete_in_doubt_and_a_write_that_finds_it_done_is_no_loss(account, wa
 
     with account.locked("a", heartbeat=False) as lock:
         item = lock.item
-        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+        with on("DeleteItem", times=ALL_ATTEMPTS).lose_response(), pytest.raises(OutcomeUnknown):
             item.delete()
         with pytest.raises(LockLost):
             write(lock, item)
@@ -186,7 +186,7 @@ def test_a_delete_in_doubt_and_a_write_that_finds_it_done_is_no_loss(account, wa
 def test_a_delete_in_doubt_and_a_break_is_a_loss(account, way):
     """The document remembers who was thrown out, whatever else may have removed the entry."""
     lock = account.locked("a", heartbeat=False).acquire()
-    with delayed("DeleteItem"), pytest.raises(OutcomeUnknown):
+    with on("DeleteItem", times=ALL).delay(), pytest.raises(OutcomeUnknown):
         lock.item.delete()
     account.break_lock("a", ticket=lock.ticket)
     with pytest.raises(LockLost) as caught:
@@ -209,7 +209,7 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
 
     releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
     with (
-        faults.unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
+        unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
         account.locked("a", heartbeat=False) as lock,
     ):
         pass
@@ -250,7 +250,7 @@ def test_a_transaction_that_deletes_the_locked_item_is_no_loss(account, is_made_
     with account.locked("a", heartbeat=False) as lock:
         item = lock.item
         with (
-            lost_responses("TransactWriteItems", times=ALL_ATTEMPTS * 2),
+            on("TransactWriteItems", times=ALL_ATTEMPTS * 2).lose_response(),
             pytest.raises(OutcomeUnknown),
             TransactWrite(connection=account._get_connection().connection) as transaction,
         ):
@@ -269,7 +269,7 @@ def test_an_update_in_doubt_by_a_transaction_is_not_undone_by_the_next_save(memo
     Account("a", balance=100).save()
     with Account.locked("a") as lock:
         transaction = TransactWrite(connection=Account._get_connection().connection)
-        with lost_responses("TransactWriteItems", times=99), pytest.raises(OutcomeUnknown), transaction:
+        with on("TransactWriteItems", times=99).lose_response(), pytest.raises(OutcomeUnknown), transaction:
             transaction.update(lock.item, [Account.balance.add(5)])
         with pytest.raises(StaleVersion):
             lock.item.save()
@@ -281,7 +281,7 @@ def test_an_update_in_doubt_by_a_transaction_is_not_undone_by_the_next_save(memo
 def test_a_copy_that_lacks_an_entry_in_doubt_proves_no_loss(account):
     """After a delete that got no answer, a copy without our entry is refused, and that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
-        with lost_responses("DeleteItem", times=ALL_ATTEMPTS), pytest.raises(OutcomeUnknown):
+        with on("DeleteItem", times=ALL_ATTEMPTS).lose_response(), pytest.raises(OutcomeUnknown):
             lock.item.delete()
         in_thread(lambda: account("a").save())
         in_thread(lambda: account.locked("a", settings=APART).acquire().release())

@@ -16,10 +16,10 @@ from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 from pynamo_locking import LockSettings, TransactWrite
 from pynamo_locking._io import client, lock_requests
 from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown
-from tests.support import faults
-from tests.support.faults import between_attempts, count_requests, doubled, lost_requests, lost_responses
+from tests.support import wire
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
+from tests.support.wire import Chosen, between_attempts, count_requests, on
 from tests.support.workers import until
 
 pytestmark = pytest.mark.core
@@ -55,7 +55,7 @@ EVICT = saying("#e0")
 def test_entering(account):
     """A lost answer to the enter request: one entry, held at once, and gone after the block."""
     for _ in range(TIMES):
-        with lost_responses("UpdateItem", where=ENTER) as faults, account.locked("a", wait=0) as lock:
+        with on("UpdateItem", where=ENTER).lose_response() as faults, account.locked("a", wait=0) as lock:
             assert faults.hits == 1
             assert [entry.ticket for entry in account.lock_state("a").entries] == [lock.ticket]
             lock.item.save()
@@ -66,7 +66,7 @@ def test_entering_takes_one_ticket_however_often_it_is_sent(account):
     """A second copy of the enter request neither moves us back nor uses up a ticket."""
     before = account.lock_state("a").next_ticket
     for n in range(TIMES):
-        with lost_responses("UpdateItem", times=2, where=ENTER), account.locked("a", wait=60) as lock:
+        with on("UpdateItem", times=2, where=ENTER).lose_response(), account.locked("a", wait=60) as lock:
             assert lock.ticket == before + n
         assert account.lock_state("a").next_ticket == before + n + 1
 
@@ -77,7 +77,7 @@ def test_entering_with_no_document_yet(engine):
     for n in range(TIMES):
         Account(str(n)).save()
         for lock in (Account.locked(str(n), wait=0), Locks.locked(str(n), wait=0)):
-            with lost_responses("UpdateItem", where=saying("#l = :map")) as faults, lock:
+            with on("UpdateItem", where=saying("#l = :map")).lose_response() as faults, lock:
                 assert faults.hits == 1
                 assert len(type(lock.item).lock_state(str(n)).entries) == 1
                 assert lock.is_held
@@ -85,10 +85,10 @@ def test_entering_with_no_document_yet(engine):
 
 def test_entering_when_no_answer_ever_comes(account):
     """The lock is not taken, the error says so, and nothing is left in the queue."""
-    with lost_responses("UpdateItem", times=100, where=ENTER), pytest.raises(LockTimeout, match="no answer"):
+    with on("UpdateItem", times=100, where=ENTER).lose_response(), pytest.raises(LockTimeout, match="no answer"):
         account.locked("a", wait=0).acquire()
     assert account.lock_state("a").entries == ()
-    with lost_requests("UpdateItem", times=10**6, where=ENTER), pytest.raises(LockTimeout):
+    with on("UpdateItem", times=10**6, where=ENTER).lose_request(), pytest.raises(LockTimeout):
         account.locked("a", wait=0.05).acquire()
     assert account.lock_state("a").entries == ()
 
@@ -97,7 +97,7 @@ def test_renewing(account):
     """A lost answer to a renewal is no loss; the next one goes on."""
     with account.locked("a", heartbeat=False) as lock:
         for _ in range(TIMES):
-            with lost_responses("UpdateItem", where=RENEW), pytest.raises(OutcomeUnknown):
+            with on("UpdateItem", where=RENEW).lose_response(), pytest.raises(OutcomeUnknown):
                 lock.renew()
             lock.renew()
             assert not lock.lost.is_set()
@@ -108,8 +108,8 @@ def test_renewing_by_heartbeat(account):
     """The heartbeat goes on through lost answers and lost requests."""
     settings = LockSettings(request_timeout=0.5)
     with (
-        lost_responses("UpdateItem", times=3, where=RENEW) as lost,
-        lost_requests("UpdateItem", times=3, where=RENEW) as never_sent,
+        on("UpdateItem", times=3, where=RENEW).lose_response() as lost,
+        on("UpdateItem", times=3, where=RENEW).lose_request() as never_sent,
         account.locked("a", lease=3, settings=settings) as lock,
     ):
         while account.lock_state("a").holders[0].heartbeats < 8:
@@ -147,7 +147,7 @@ def test_a_late_copy_of_a_renewal_changes_nothing(account):
 def test_releasing(account):
     """A lost answer to the release: it is sent again, finds itself done, and no loss is reported."""
     for _ in range(TIMES):
-        with lost_responses("UpdateItem", times=2, where=RELEASE) as faults, account.locked("a") as lock:
+        with on("UpdateItem", times=2, where=RELEASE).lose_response() as faults, account.locked("a") as lock:
             pass
         assert faults.hits == 2
         assert not lock.lost.is_set()
@@ -156,7 +156,7 @@ def test_releasing(account):
 
 def test_releasing_when_no_answer_ever_comes(account):
     """A release without an answer is no error for the caller: after four requests a thread goes on with it."""
-    with lost_requests("UpdateItem", times=6, where=RELEASE) as lost:
+    with on("UpdateItem", times=6, where=RELEASE).lose_request() as lost:
         with account.locked("a"):
             pass
         until(lambda: account.lock_state("a").entries == (), "an answer to the thread")
@@ -167,7 +167,7 @@ def test_releasing_a_lock_that_was_evicted(account):
     """A release that is repeated still knows an eviction from its own doing."""
     with (
         pytest.raises(LockLost),
-        lost_requests("UpdateItem", where=RELEASE) as faults,
+        on("UpdateItem", where=RELEASE).lose_request() as faults,
         account.locked("a", heartbeat=False) as lock,
     ):
         account.break_lock("a", ticket=lock.ticket)
@@ -180,7 +180,7 @@ def test_evicting(account):
         with shifted_clock() as clock:
             account.locked("a", lease=6, heartbeat=False).acquire()._handle.entry.end()
             clock.shift += 17
-            with lost_responses("UpdateItem", where=EVICT) as faults, account.locked("a", wait=10) as lock:
+            with on("UpdateItem", where=EVICT).lose_response() as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1
                 assert len(account.lock_state("a").entries) == 1
                 assert lock.is_held
@@ -191,7 +191,7 @@ def test_looking(account):
     """A waiter whose looks get lost looks again."""
     holder = held_elsewhere(account.locked("a", settings=APART))
     got = []
-    with holder, lost_responses("GetItem", times=3) as faults:
+    with holder, on("GetItem", times=3).lose_response() as faults:
         waiter = account.locked("a", wait=60)
         thread = threading.Thread(target=lambda: got.append(waiter.acquire()))
         thread.start()
@@ -215,7 +215,7 @@ def test_guarded_writes(account, write, times):
     with account.locked("a") as lock:
         for n in range(TIMES):
             lock.item.balance += write == "save"
-            with lost_responses("UpdateItem", times=times, where=saying("SET ")) as faults:
+            with on("UpdateItem", times=times, where=saying("SET ")).lose_response() as faults:
                 GUARDED[write](lock.item)
             assert faults.hits == times
             assert account.get("a").balance == lock.item.balance == 101 + n
@@ -224,7 +224,7 @@ def test_guarded_writes(account, write, times):
 
 def test_guarded_deletes(account):
     """A lost answer to a delete is a success and no loss of the lock."""
-    with account.locked("a") as lock, lost_responses("DeleteItem"):
+    with account.locked("a") as lock, on("DeleteItem").lose_response():
         lock.item.delete()
     assert not lock.lost.is_set()
     with pytest.raises(account.DoesNotExist):
@@ -237,7 +237,7 @@ def test_versioned_writes_inside_the_lock(engine):
     Document("f", 1).save()
     with Document.locked("f", 1) as lock:
         for n in range(TIMES):
-            with lost_responses("UpdateItem"):
+            with on("UpdateItem").lose_response():
                 lock.item.save()
             assert lock.item.version == Document.get("f", 1).version == n + 2
 
@@ -245,7 +245,7 @@ def test_versioned_writes_inside_the_lock(engine):
 def test_save_and_release(account):
     """A lost answer to the last request of an edit: saved once, released, no loss reported."""
     for n in range(TIMES):
-        with lost_responses("UpdateItem", where=saves) as faults, account.edit("a") as item:
+        with on("UpdateItem", where=saves).lose_response() as faults, account.edit("a") as item:
             item.balance += 1
         assert faults.hits == 1
         assert account.get("a").balance == 101 + n
@@ -261,7 +261,7 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
 
     with (
         between_attempts(lambda: in_thread(successor)) as calls,
-        lost_responses("UpdateItem", where=saves),
+        on("UpdateItem", where=saves).lose_response(),
         account.edit("a") as item,
     ):
         item.balance += 1
@@ -272,7 +272,7 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
 def test_save_and_release_of_an_evicted_holder(account):
     """A save-and-release whose first copy never arrived, and that was evicted meanwhile, is a loss."""
     edit = account.edit("a", heartbeat=False)
-    with pytest.raises(LockLost), lost_requests("UpdateItem", where=saves) as faults, edit as item:
+    with pytest.raises(LockLost), on("UpdateItem", where=saves).lose_request() as faults, edit as item:
         item.balance = -1
         account.break_lock("a", ticket=edit.lock.ticket)
     assert faults.hits == 1
@@ -301,7 +301,7 @@ BETWEEN = pytest.mark.parametrize("between", [nobody, next_holder])
 def test_releasing_twice_without_knowing_it(account, between):
     """Something on the way repeats the release and passes the second answer on: our own doing, and no loss."""
     come = partial(between, partial(account.edit, "a"))
-    with doubled("UpdateItem", between=come, where=RELEASE) as faults, account.locked("a") as lock:
+    with on("UpdateItem", where=RELEASE).double(come) as faults, account.locked("a") as lock:
         pass
     assert faults.hits == 1
     assert not lock.lost.is_set()
@@ -315,7 +315,7 @@ def test_save_and_release_twice_without_knowing_it(engine, model, between):
     model("a").save()
     edit = model.edit("a")
     come = partial(between, partial(model.edit, "a"))
-    with doubled("UpdateItem", between=come, where=saves) as faults, edit as item:
+    with on("UpdateItem", where=saves).double(come) as faults, edit as item:
         item.balance += 1
     assert faults.hits == 1
     assert not edit.lock.lost.is_set()
@@ -331,7 +331,11 @@ def test_a_broken_lock_is_lost_however_often_the_request_is_sent(account, way, s
     """The document remembers that it was broken: neither the last write nor the release passes for applied."""
     edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
     where = RELEASE if way == "release" else saves
-    with pytest.raises(LockLost) as caught, doubled("UpdateItem", times=sent - 1, where=where) as faults, edit as given:
+    with (
+        pytest.raises(LockLost) as caught,
+        on("UpdateItem", times=sent - 1, where=where).double() as faults,
+        edit as given,
+    ):
         lock = edit.lock if way == "edit" else edit
         account.break_lock("a", ticket=lock.ticket)
         if way == "edit":
@@ -371,7 +375,11 @@ def test_a_document_that_was_made_anew_knows_nothing(account, way, hours):
 def test_save_and_release_without_any_answer(account):
     """If every attempt stays without an answer, the outcome is unknown, and says so."""
     edit = account.edit("a")
-    with pytest.raises(OutcomeUnknown) as caught, lost_responses("UpdateItem", times=100, where=saves), edit as item:
+    with (
+        pytest.raises(OutcomeUnknown) as caught,
+        on("UpdateItem", times=100, where=saves).lose_response(),
+        edit as item,
+    ):
         item.balance = 7
     assert not edit.lock.lost.is_set()
     assert isinstance(caught.value, PutError)
@@ -382,13 +390,13 @@ def test_save_and_release_without_any_answer(account):
 
 def test_after_an_unknown_outcome_the_next_write_supersedes_it(account):
     """Whichever way the unknown write went, the next one of the same holder is applied once."""
-    for losing in (lost_requests, lost_responses):
+    for losing in (Chosen.lose_request, Chosen.lose_response):
         with account.locked("a") as lock:
             before = account.get("a").balance
-            with pytest.raises(OutcomeUnknown) as caught, losing("UpdateItem", times=100, where=saves):
+            with pytest.raises(OutcomeUnknown) as caught, losing(on("UpdateItem", times=100, where=saves)):
                 lock.item.update([account.balance.add(1)])
             assert isinstance(caught.value, UpdateError)
-            landed = losing is lost_responses
+            landed = losing is Chosen.lose_response
             assert account.get("a").balance == before + landed
             lock.item.update([account.balance.add(10)])
             assert lock.item.balance == before + landed + 10
@@ -398,7 +406,7 @@ def test_outside_a_lost_answer_is_no_false_lock_error(account):
     """A save from outside that is repeated succeeds: no entry was in the queue."""
     item = account.get("a")
     item.balance = 5
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         item.save()
     assert account.get("a").balance == 5
 
@@ -409,16 +417,16 @@ def test_locks_in_a_row_of_their_own(engine):
     Device("d").save()
     with Device.locked("d") as lock:
         for times in (1, 4):
-            with lost_responses("TransactWriteItems", times=times):
+            with on("TransactWriteItems", times=times).lose_response():
                 lock.item.total += 1
                 lock.item.save()
         assert Device.get("d").total == 2
-        with lost_responses("TransactWriteItems"):
+        with on("TransactWriteItems").lose_response():
             lock.item.update([Device.total.add(1)])
         assert lock.item.total == 3
-        with pytest.raises(OutcomeUnknown), lost_responses("TransactWriteItems", times=100):
+        with pytest.raises(OutcomeUnknown), on("TransactWriteItems", times=100).lose_response():
             lock.item.save()
-    with lost_responses("TransactWriteItems") as faults, Device.edit("d") as device:
+    with on("TransactWriteItems").lose_response() as faults, Device.edit("d") as device:
         device.total += 1
     assert faults.hits == 1
     assert Device.get("d").total == 4
@@ -434,7 +442,7 @@ def test_our_transaction(engine):
     with Document.locked("f", 1) as first, Account.locked("a") as second:
         for times in (1, 4):
             with (
-                lost_responses("TransactWriteItems", times=times),
+                on("TransactWriteItems", times=times).lose_response(),
                 TransactWrite(connection=connection) as transaction,
             ):
                 transaction.save(first.item)
@@ -443,7 +451,7 @@ def test_our_transaction(engine):
         assert Account.get("a").balance == 2
         with (
             pytest.raises(OutcomeUnknown) as caught,
-            lost_responses("TransactWriteItems", times=100),
+            on("TransactWriteItems", times=100).lose_response(),
             TransactWrite(connection=connection) as transaction,
         ):
             transaction.update(second.item, [Account.balance.add(1)])
@@ -454,7 +462,11 @@ def test_our_transaction(engine):
 def test_breaking_and_looking_from_outside(account):
     """The operator's requests are repeated as well."""
     lock = account.locked("a", heartbeat=False).acquire()
-    with lost_responses("GetItem", times=2), lost_responses("UpdateItem", where=EVICT), count_requests() as counted:
+    with (
+        on("GetItem", times=2).lose_response(),
+        on("UpdateItem", where=EVICT).lose_response(),
+        count_requests() as counted,
+    ):
         broken = account.break_lock("a", ticket=lock.ticket)
     assert account.lock_state("a").entries == ()
     assert counted.by_operation["GetItem"] >= 3
@@ -474,7 +486,7 @@ def _cut_off_after_the_first():
             return None, ConnectionClosedError(endpoint_url=request.url, request=request)
         return None, EndpointConnectionError(endpoint_url=request.url)
 
-    with pytest.MonkeyPatch.context() as patch, faults.tapped(tap):
+    with pytest.MonkeyPatch.context() as patch, wire.tapped(tap):
         patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
         yield
 

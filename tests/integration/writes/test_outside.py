@@ -7,8 +7,8 @@ from botocore.exceptions import ClientError
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import OutcomeUnknown
-from tests.support.faults import between_attempts, is_save, lost_responses
 from tests.support.parties import in_thread
+from tests.support.wire import between_attempts, is_save, on
 
 pytestmark = pytest.mark.core
 
@@ -57,7 +57,7 @@ def test_a_write_from_outside_that_was_repeated_is_not_called_refused(account):
     item.balance = 77
     lock = account.locked("a")
     comes = between_attempts(lambda: in_thread(lock.acquire))
-    with comes, lost_responses("UpdateItem", where=is_save), pytest.raises(OutcomeUnknown):
+    with comes, on("UpdateItem", where=is_save).lose_response(), pytest.raises(OutcomeUnknown):
         item.save()
     assert account.get("a").balance == 77
     lock.release()

@@ -14,9 +14,9 @@ from pynamo_locking import TransactWrite, VersionedMixin
 from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
-from tests.support.faults import count_requests, delayed, lost_requests, lost_responses
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
+from tests.support.wire import ALL, count_requests, on
 
 Note = declare("Note", VersionedMixin, version=True, numbers="n", max_retry_attempts=0)
 Page = declare("Page", lock=True, version=True, numbers="n", max_retry_attempts=0)
@@ -96,7 +96,7 @@ def unknown(write, model):
 def test_an_applied_write_is_applied(memory):
     """One read tells, and nothing is written."""
     for model, write, operation in writes():
-        with lost_responses(operation, times=99):
+        with on(operation, times=99).lose_response():
             error = unknown(write, model)
         with count_requests() as counted:
             assert error.resolve() == "applied"
@@ -112,7 +112,7 @@ def test_an_applied_write_is_applied(memory):
 def test_a_lost_write_is_not_applied_and_can_be_done_again(memory, ask):
     """One read and one write."""
     for model, write, operation in writes():
-        with lost_requests(operation, times=99):
+        with on(operation, times=99).lose_request():
             error = unknown(write, model)
         with count_requests() as counted:
             assert ask(error) == "not applied"
@@ -126,7 +126,7 @@ def test_a_lost_write_is_not_applied_and_can_be_done_again(memory, ask):
 def test_not_applied_stays_true_when_the_request_arrives(engine):
     """Every copy of the request, also after the item was written again."""
     for model, write, operation in writes():
-        with delayed(operation) as late:
+        with on(operation, times=ALL).delay() as late:
             error = unknown(write, model)
         assert error.resolve() == "not applied"
         for land in late:
@@ -141,7 +141,7 @@ def test_not_applied_stays_true_when_the_request_arrives(engine):
 
 def test_a_request_that_arrives_before_the_answer_is_applied(memory):
     for model, write, operation in writes():
-        with delayed(operation) as late:
+        with on(operation, times=ALL).delay() as late:
             error = unknown(write, model)
         late[-1]()
         assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
@@ -150,7 +150,7 @@ def test_a_request_that_arrives_before_the_answer_is_applied(memory):
 def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(engine, monkeypatch):
     """The write that would keep it out is refused, and the next read finds it."""
     for model, write, operation in writes():
-        with delayed(operation) as late:
+        with on(operation, times=ALL).delay() as late:
             error = unknown(write, model)
         before_touch(monkeypatch, late[0])
         assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
@@ -171,7 +171,7 @@ def before_touch(monkeypatch, act):
 def test_after_one_other_write_it_was_not_applied(memory):
     """The id that the request names is gone for good, and the next version is by another writer: one read."""
     for model, write, operation in writes():
-        with delayed(operation) as late:
+        with on(operation, times=ALL).delay() as late:
             error = unknown(write, model)
         model.get("k", consistent_read=True).update([model.n.set(7)])
         with count_requests() as counted:
@@ -184,7 +184,7 @@ def test_after_one_other_write_it_was_not_applied(memory):
 
 def test_after_several_other_writes_it_is_not_to_be_known(memory):
     for model, write, operation in writes():
-        with lost_responses(operation, times=99):
+        with on(operation, times=99).lose_response():
             error = unknown(write, model)
         for n in (7, 8):
             model.get("k", consistent_read=True).update([model.n.set(n)])
@@ -193,9 +193,9 @@ def test_after_several_other_writes_it_is_not_to_be_known(memory):
 
 def test_an_unanswered_question_can_be_asked_again(memory):
     """ "unknown" is no definite answer while no response comes."""
-    with lost_responses("PutItem", times=99):
+    with on("PutItem", times=99).lose_response():
         error = unknown(saves, Note)
-    with lost_requests("GetItem", times=99):
+    with on("GetItem", times=99).lose_request():
         assert error.resolve() == "unknown"
     assert error.resolve() == "applied"
 
@@ -203,7 +203,7 @@ def test_an_unanswered_question_can_be_asked_again(memory):
 @pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "AccessDeniedException"])
 def test_the_write_that_keeps_it_out_is_refused(memory, monkeypatch, code):
     """A busy table gives no answer yet. A missing permission is an error, and no answer about the write."""
-    with lost_requests("PutItem", times=99):
+    with on("PutItem", times=99).lose_request():
         error = unknown(saves, Note)
 
     def touch(*_, **__):
@@ -221,9 +221,9 @@ def test_the_write_that_keeps_it_out_is_refused(memory, monkeypatch, code):
 
 
 def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing(memory):
-    with delayed("PutItem") as late:
+    with on("PutItem", times=ALL).delay() as late:
         error = unknown(saves, Note)
-    with lost_responses("UpdateItem", times=99):
+    with on("UpdateItem", times=99).lose_response():
         assert error.resolve() == "not applied"
     late[0]()
     assert stored(Note) == 0
@@ -231,7 +231,7 @@ def test_a_lost_answer_to_the_write_that_keeps_it_out_changes_nothing(memory):
 
 def test_while_the_item_is_locked_it_is_not_to_be_known(engine):
     """The request may arrive when the lock is free, and the write that would prevent it has to wait as well."""
-    with delayed("UpdateItem") as late:
+    with on("UpdateItem", times=ALL).delay() as late:
         error = unknown(saves, Page)
     with held_elsewhere(Page.locked("k")):
         assert error.resolve() == "unknown"
@@ -252,11 +252,11 @@ def is_save(body):
 @pytest.mark.parametrize("write", [saves_under_the_lock, saves_at_the_end_of_an_edit])
 def test_writes_under_a_lock_in_the_item(memory, write):
     """They name the entry as well, which is gone when the lock was given back."""
-    with lost_responses("UpdateItem", times=99, where=is_save):
+    with on("UpdateItem", times=99, where=is_save).lose_response():
         error = unknown(write, Page)
     assert error.resolve() == "applied"
     Page.get("k").update([Page.n.set(0)])
-    with delayed("UpdateItem", where=is_save) as late:
+    with on("UpdateItem", times=ALL, where=is_save).delay() as late:
         error = unknown(write, Page)
     assert error.resolve() == "not applied"
     for land in late:
@@ -268,7 +268,7 @@ def test_writes_under_a_lock_in_the_item(memory, write):
 
 def test_a_created_item_is_known_by_its_life(memory):
     """Also after others have written it several times; while it is absent nothing keeps a late copy out."""
-    with delayed("PutItem") as late:
+    with on("PutItem", times=ALL).delay() as late:
         error = unknown(lambda model: model("new", n=1).save(), Note)
     assert error.resolve() == "unknown"
     late[0]()
@@ -279,13 +279,13 @@ def test_a_created_item_is_known_by_its_life(memory):
 
 
 def test_a_deleted_item_is_deleted(memory):
-    with lost_responses("DeleteItem", times=99):
+    with on("DeleteItem", times=99).lose_response():
         error = unknown(lambda model: model.get("k").delete(), Note)
     assert error.resolve() == "applied"
 
 
 def test_a_delete_that_was_lost_is_not_applied(memory):
-    with delayed("DeleteItem") as late:
+    with on("DeleteItem", times=ALL).delay() as late:
         error = unknown(lambda model: model.get("k").delete(), Note)
     assert error.resolve() == "not applied"
     late[0]()
@@ -301,7 +301,7 @@ def test_an_absent_item_proves_nothing_of_a_transaction(memory):
             transaction.delete(note)
             transaction.save(Note("another"))
 
-    with delayed("TransactWriteItems"):
+    with on("TransactWriteItems", times=ALL).delay():
         error = unknown(deletes, Note)
     Note.get("k").delete()
     assert error.resolve() == "unknown"
@@ -309,7 +309,7 @@ def test_an_absent_item_proves_nothing_of_a_transaction(memory):
 
 def test_an_unchecked_write_cannot_be_kept_out(memory):
     note = Note("k", n=1)
-    with delayed("UpdateItem") as late:
+    with on("UpdateItem", times=ALL).delay() as late:
         error = unknown(lambda _: note.save(add_version_condition=False), Note)
     assert error.resolve() == "unknown"
     late[0]()
@@ -320,7 +320,7 @@ def test_an_instance_that_was_changed_since_is_not_asked_about(memory):
     """The question is about the item that was written, whatever the caller did to the instance."""
     note = Note.get("k", consistent_read=True)
     note.n = 1
-    with lost_responses("PutItem", times=99):
+    with on("PutItem", times=99).lose_response():
         error = unknown(lambda _: note.save(), Note)
     note.key = "other"
     assert error.resolve() == "applied"
@@ -330,7 +330,7 @@ def test_the_holder_reads_again_after_the_answer(memory):
     """The write that keeps late copies out is one under the lock of the caller, whose copy is then stale."""
     with Page.locked("k") as lock:
         lock.item.n = 1
-        with lost_requests("UpdateItem", times=99):
+        with on("UpdateItem", times=99).lose_request():
             error = unknown(lambda _: lock.item.save(), Page)
         assert error.resolve() == "not applied"
         with pytest.raises(StaleVersion):
@@ -342,7 +342,7 @@ def test_the_holder_reads_again_after_the_answer(memory):
 
 
 def test_a_pickled_error_does_not_know(memory):
-    with lost_responses("PutItem", times=99):
+    with on("PutItem", times=99).lose_response():
         error = unknown(saves, Note)
     pickled = pickle.loads(pickle.dumps(error))
     assert (pickled.resolve(), pickled.write_id, str(pickled)) == ("unknown", error.write_id, str(error))

@@ -11,10 +11,10 @@ from pynamo_locking import NamedLock, TransactionTable, TransactWrite, transacti
 from pynamo_locking.exceptions import LockLost, NotUnique, OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose_lock
 from pynamo_locking.unique import UniqueTable
-from tests.support.faults import unanswered
 from tests.support.models import declare
 from tests.support.parties import abandoned, in_thread
 from tests.support.transaction_models import make_long_from
+from tests.support.wire import unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

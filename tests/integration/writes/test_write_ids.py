@@ -26,10 +26,10 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, VersionAttribute, VersionedMixin
 from pynamo_locking.exceptions import Conflict, OutcomeUnknown, StaleVersion
-from tests.support import faults
-from tests.support.faults import answered, between_attempts, count_requests, lost_requests, lost_responses
+from tests.support import wire
 from tests.support.models import meta
 from tests.support.parties import in_parallel, without_pauses
+from tests.support.wire import Chosen, between_attempts, count_requests, on
 
 ALL_OF_BOTOCORE = 4
 EVERYTHING = 100
@@ -122,12 +122,12 @@ def fill(engine, model, keys, *, has_marks=False):
 ITEMS = 25
 #: What gets lost, and how often, for the write of each item.
 ROUNDS = [
-    *[[(lost_responses, 1)] * ITEMS] * 4,
+    *[[(Chosen.lose_response, 1)] * ITEMS] * 4,
     [
-        *[(lost_requests, 1)] * 14,
-        *[(lost_requests, ALL_OF_BOTOCORE)] * 3,
-        *[(lost_responses, ALL_OF_BOTOCORE)] * 6,
-        *[(lost_responses, EVERYTHING)] * 2,
+        *[(Chosen.lose_request, 1)] * 14,
+        *[(Chosen.lose_request, ALL_OF_BOTOCORE)] * 3,
+        *[(Chosen.lose_response, ALL_OF_BOTOCORE)] * 6,
+        *[(Chosen.lose_response, EVERYTHING)] * 2,
     ],
 ]
 
@@ -352,7 +352,7 @@ def outcome_of(call):
 def expected_outcome(case, losing, times):
     """What is promised of a write that no other writer competes with."""
     if case.once_only:
-        return "unknown" if losing is lost_requests else "applied"
+        return "unknown" if losing is Chosen.lose_request else "applied"
     return "unknown" if times == EVERYTHING else "applied"
 
 
@@ -373,15 +373,15 @@ def test_every_write_knows_itself(engine, name):
         case.start(k)
         outcomes = []
         for i, (losing, times) in enumerate(losses):
-            with losing(case.request, times=times) as lost:
+            with losing(on(case.request, times=times)) as lost:
                 outcomes.append(outcome_of(lambda i=i, k=k: case.write(i, k)))
             assert lost.hits == expected_hits(case, times)
-            tally["lost answers" if losing is lost_responses else "lost requests"] += lost.hits
+            tally["lost answers" if losing is Chosen.lose_response else "lost requests"] += lost.hits
         case.after = all_stored(engine, case.model)
         for i, (losing, times) in enumerate(losses):
             outcome = outcomes[i]
             tally[outcome] += 1
-            once = {1} if outcome == "applied" or losing is lost_responses else {0}
+            once = {1} if outcome == "applied" or losing is Chosen.lose_response else {0}
             is_right = case.times(i, k) == once and (outcome == "unknown" or case.is_local_copy_right(i))
             tally["wrong"] += not is_right
             assert outcome == expected_outcome(case, losing, times), (i, k, losing, times)
@@ -431,7 +431,7 @@ def test_a_create_whose_item_is_deleted_before_the_repetition(engine, between):
         Doc("new", body="his").save()
 
     mine = Doc("new", body="mine")
-    with between_attempts(between or delete_and_recreate) as calls, lost_responses("PutItem"):
+    with between_attempts(between or delete_and_recreate) as calls, on("PutItem").lose_response():
         if between is None:
             with pytest.raises(OutcomeUnknown) as caught:
                 mine.save()
@@ -446,7 +446,7 @@ def test_a_create_whose_item_is_deleted_before_the_repetition(engine, between):
 def test_another_party_writes_on_top_of_mine(doc, way):
     """Applied, answer lost, overwritten: unknown, and never a conflict."""
     request, write = WAYS[way]
-    with between_attempts(write_on_top) as calls, lost_responses(request), pytest.raises(OutcomeUnknown) as caught:
+    with between_attempts(write_on_top) as calls, on(request).lose_response(), pytest.raises(OutcomeUnknown) as caught:
         write(doc)
     assert calls
     assert not isinstance(caught.value, Conflict)
@@ -454,14 +454,14 @@ def test_another_party_writes_on_top_of_mine(doc, way):
     assert Doc.get("a").version == 3
 
 
-@pytest.mark.parametrize("losing", [lost_responses, lost_requests])
+@pytest.mark.parametrize("losing", [Chosen.lose_response, Chosen.lose_request])
 @pytest.mark.parametrize("way", WAYS)
 def test_another_party_was_first(doc, way, losing):
     """He made the next version, and the answer with my refusal was lost: a conflict, not unknown."""
     request, write = WAYS[way]
     stale = Doc.get("a")
     write_on_top()
-    with losing(request) as lost, pytest.raises(StaleVersion) as caught:
+    with losing(on(request)) as lost, pytest.raises(StaleVersion) as caught:
         write(stale)
     assert lost.hits == 1
     assert (caught.value.expected, caught.value.actual) == (1, 2)
@@ -472,21 +472,21 @@ def test_another_party_was_first(doc, way, losing):
 def test_another_party_deletes_and_recreates_after_mine(doc, way):
     """The version is the old one again, and still it is neither a conflict nor written over."""
     request, write = WAYS[way]
-    with between_attempts(delete_and_recreate), lost_responses(request), pytest.raises(OutcomeUnknown):
+    with between_attempts(delete_and_recreate), on(request).lose_response(), pytest.raises(OutcomeUnknown):
         write(doc)
     assert (Doc.get("a").body, Doc.get("a").version) == ("new", 1)
 
 
 def test_deletes(doc):
     """Deleted, answer lost: done. Recreated meanwhile: unknown, and the new item stays."""
-    with lost_responses("DeleteItem", times=ALL_OF_BOTOCORE):
+    with on("DeleteItem", times=ALL_OF_BOTOCORE).lose_response():
         doc.delete()
     mine = Doc("a", body="second")
     mine.save()
 
     with (
         between_attempts(lambda: Doc("a", body="his").save()),
-        lost_responses("DeleteItem"),
+        on("DeleteItem").lose_response(),
         pytest.raises(OutcomeUnknown) as caught,
     ):
         mine.delete()
@@ -494,18 +494,18 @@ def test_deletes(doc):
     assert Doc.get("a").body == "his"
 
 
-@pytest.mark.parametrize("losing", [lost_responses, lost_requests])
+@pytest.mark.parametrize("losing", [Chosen.lose_response, Chosen.lose_request])
 def test_a_delete_of_what_another_party_has_changed(doc, losing):
     """The refusal got lost: a conflict all the same."""
     write_on_top()
-    with losing("DeleteItem"), pytest.raises(StaleVersion) as caught:
+    with losing(on("DeleteItem")), pytest.raises(StaleVersion) as caught:
         doc.delete()
     assert caught.value.current.version == 2
 
 
 def test_a_delete_that_another_party_did_counts_as_done(doc):
     """My request never arrived, he deleted the same item: there is nothing left to do."""
-    with between_attempts(lambda: Doc.get("a").delete()) as calls, lost_requests("DeleteItem"):
+    with between_attempts(lambda: Doc.get("a").delete()) as calls, on("DeleteItem").lose_request():
         doc.delete()
     assert calls
     assert Doc.count() == 0
@@ -525,7 +525,7 @@ COUNTED = pytest.mark.parametrize("model", [Doc, Counting], ids=["no check", "no
 @COUNTED
 def test_a_lost_request_to_count_is_not_sent_again(doc, model):
     """One attempt, then a look; nothing there, so it is unknown: the request may still be on its way."""
-    with count_requests() as counted, lost_requests("UpdateItem"), pytest.raises(OutcomeUnknown) as caught:
+    with count_requests() as counted, on("UpdateItem").lose_request(), pytest.raises(OutcomeUnknown) as caught:
         count_up(model("a"), model)
     assert counted.by_operation == {"UpdateItem": 1, "GetItem": 1}
     assert counted.bodies[-1][1].get("ConsistentRead") is True, "a replica may not show yet what was applied"
@@ -537,7 +537,7 @@ def test_another_party_counts_on_top_of_a_lost_answer(doc, model):
     """The look no longer finds my id: unknown, counted once each."""
     with (
         between_attempts(lambda: count_up(model("a"), model)),
-        lost_responses("UpdateItem"),
+        on("UpdateItem").lose_response(),
         pytest.raises(OutcomeUnknown),
     ):
         count_up(model("a"), model)
@@ -547,7 +547,11 @@ def test_another_party_counts_on_top_of_a_lost_answer(doc, model):
 @COUNTED
 def test_a_look_that_fails(doc, model):
     """Neither an answer nor a look: unknown."""
-    with lost_responses("GetItem", times=EVERYTHING), lost_responses("UpdateItem"), pytest.raises(OutcomeUnknown):
+    with (
+        on("GetItem", times=EVERYTHING).lose_response(),
+        on("UpdateItem").lose_response(),
+        pytest.raises(OutcomeUnknown),
+    ):
         count_up(model("a"), model)
     assert model.get("a").n == 1
 
@@ -561,7 +565,7 @@ NOT_APPLIED = pytest.mark.parametrize(
 @COUNTED
 def test_what_was_certainly_not_applied_is_sent_again(doc, model, answer):
     """Throttled, or never sent since there was no connection: up to eight more attempts, counted once."""
-    with count_requests() as counted, answered(["UpdateItem"], *[answer] * 8):
+    with count_requests() as counted, on("UpdateItem").answer(*[answer] * 8):
         count_up(model("a"), model)
     assert counted.by_operation["UpdateItem"] == 9
     assert model.get("a").n == 1
@@ -572,7 +576,7 @@ def test_what_was_certainly_not_applied_is_sent_again(doc, model, answer):
 def test_the_budget_for_that_ends(doc, model, answer):
     """After nine attempts it is an error, and not an unknown outcome."""
     before = Doc.get("a").version
-    with answered(["UpdateItem"], *[answer] * 9), pytest.raises(UpdateError) as caught:
+    with on("UpdateItem").answer(*[answer] * 9), pytest.raises(UpdateError) as caught:
         count_up(model("a"), model)
     assert not isinstance(caught.value, OutcomeUnknown)
     assert Doc.get("a").version == before
@@ -580,14 +584,14 @@ def test_the_budget_for_that_ends(doc, model, answer):
 
 def test_an_element_of_a_list_is_not_removed_twice(doc):
     """The second copy would remove the next element as well."""
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         doc.update([Doc.tags[0].remove()], add_version_condition=False)
     assert the_tags() == ["y", "z"]
 
 
 def test_an_element_beyond_the_end_of_a_list_is_not_set_twice(doc):
     """DynamoDB appends it, so the second copy would append it again."""
-    with lost_responses("UpdateItem"):
+    with on("UpdateItem").lose_response():
         doc.update([Doc.tags[9].set("new")], add_version_condition=False)
     assert the_tags().count("new") == 1
 
@@ -597,7 +601,7 @@ def test_an_element_beyond_the_end_of_a_list_is_not_set_twice(doc):
 
 def lost_update(item, between, mark="mine"):
     """Append a mark; the answer gets lost, and others come before the repetition. Returns what it said."""
-    with between_attempts(between) as calls, lost_responses("UpdateItem"):
+    with between_attempts(between) as calls, on("UpdateItem").lose_response():
         said = outcome_of(lambda: item.update([Doc.tags.set(Doc.tags.append([mark]))]))
     assert calls
     return said
@@ -635,8 +639,8 @@ def test_what_can_be_applied_twice_has_an_id_for_each_attempt(doc, write):
     """So an id that was read is never stored a second time, and a write that begins a life names it alone."""
     with (
         count_requests() as counted,
-        lost_responses("PutItem"),
-        lost_responses("UpdateItem"),
+        on("PutItem").lose_response(),
+        on("UpdateItem").lose_response(),
     ):
         write(doc)
     ids = [re.findall(r'"([0-9a-f]{8})-[0-9a-f]{20}"', json.dumps(body)) for _, body in counted.bodies]
@@ -651,7 +655,7 @@ def test_the_second_copy_of_a_write_without_a_check(doc):
 
     def mine():
         item = Doc.get("a", consistent_read=True)
-        with between_attempts(let_his_second_copy_go), lost_responses("UpdateItem", where=has_mark):
+        with between_attempts(let_his_second_copy_go), on("UpdateItem", where=has_mark).lose_response():
             said.append(outcome_of(lambda: item.update([Doc.tags.set(Doc.tags.append(["mine"]))])))
 
     # His first copy is applied, its answer lost; then I begin; his second copy; then my repetition.
@@ -711,7 +715,7 @@ def bad_weather(weather):
         answer = forward()
         return (None, ConnectionClosedError(endpoint_url=request.url, request=request)) if draw < 0.3 else answer
 
-    with faults.tapped(tap):
+    with wire.tapped(tap):
         yield
 
 
@@ -818,7 +822,7 @@ def test_a_transaction_that_is_repeated_with_its_token_is_done_once(real_engine)
             transaction.save(created)
             transaction.delete(deleted)
 
-    with lost_responses("TransactWriteItems", times=EVERYTHING), pytest.raises(OutcomeUnknown):
+    with on("TransactWriteItems", times=EVERYTHING).lose_response(), pytest.raises(OutcomeUnknown):
         commit()
     commit()
     assert (Doc.get("a").n, Doc.get("b").version) == (1, 1)

@@ -174,7 +174,7 @@ def test_pynamodb_keeps_botocores_exception():
 
 
 def test_botocore_sends_one_attempt_a_call():
-    """The tests lose requests here (tests/support/faults.py)."""
+    """The tests lose requests here (tests/support/wire.py)."""
     assert parameters(Endpoint._do_get_response)[:3] == ["self", "request", "operation_model"]
 
 
