@@ -6,6 +6,7 @@ import botocore.session
 import pytest  # noqa: F401
 
 import tests.campaign.party
+import tests.simulation.planted
 import tests.support.bank
 import tests.support.workers  # noqa: F401
 from tests.engines import descriptions
