@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pynamo_locking_simulator._engine.partitions import Partitions
-from tests.support.nursery import process
+from tests.support.crew import process
 from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:

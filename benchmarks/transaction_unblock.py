@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ from botocore.client import BaseClient
 from benchmarks.transaction_counts import Record, Transactions
 from pynamo_locking import transaction
 from pynamo_locking.transactions import Transaction
-from tests.support import nursery
+from tests.support import crew
 from tests.support.bank_audit import marked
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ class Sample:
 # The process that is killed
 
 
-def _coordinate(_pipe: object, places: nursery.Places, name: str, request: int) -> None:
+def _coordinate(_pipe: object, places: crew.Places, name: str, request: int) -> None:
     """Write many items in one transaction, and die at its k-th request."""
-    nursery.use(places)
+    crew.use(places)
     with transaction(lease=LEASE_S, workers=1) as tx:  # one request at a time, so that it is known what was done
         for number in range(ITEMS):
             tx.update(tx.get(Record, f"{name}-{number:04}"), [Record.total.add(1)])
@@ -84,8 +83,8 @@ def _die_at(request: int) -> None:
 
 def _killed(engine: Engine, name: str, request: int) -> None:
     """Run a coordinator until it is dead; its marks are left."""
-    places = nursery.places_of(engine, (Transactions, Record))
-    with contextlib.closing(nursery.shared().start(_coordinate, places, name, request)) as child:
+    places = crew.places_of(engine, (Transactions, Record))
+    with crew.Child(_coordinate, places, name, request) as child:
         status, said = child.wait(), child.said()
     if status != -signal.SIGKILL:
         raise RuntimeError(f"the coordinator was to be killed, and ended with {status}: {said}")

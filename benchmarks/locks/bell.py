@@ -18,7 +18,7 @@ from benchmarks.contenders.counters import CounterFields, connected, create_coun
 from benchmarks.locks.tables import markdown, milliseconds
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

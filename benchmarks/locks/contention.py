@@ -25,7 +25,7 @@ from benchmarks.locks.crew import PROCESSES, Round, contend
 from benchmarks.locks.tables import markdown, milliseconds, spread
 from benchmarks.locks.variants import Variant, variants
 from pynamo_locking_simulator._engine.partitions import WRITE_UNITS
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.contenders import Place
 from benchmarks.locks.tables import markdown
 from benchmarks.locks.variants import Variant, variants
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

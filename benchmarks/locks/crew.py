@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.meter import Taken, metered
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -15,7 +15,7 @@ from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
 from pynamo_locking import LockableModel, LockAttribute, LockSettings
 from pynamo_locking._locks import local_queue
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.contenders import Place
 from benchmarks.locks.tables import markdown, milliseconds
 from benchmarks.locks.variants import OUR_POLL_S, Variant, variants
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

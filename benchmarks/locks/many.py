@@ -15,7 +15,7 @@ from benchmarks.contenders import Place
 from benchmarks.locks.tables import markdown
 from pynamo_locking import NamedLock
 from pynamo_locking._locks.held_lock import HeldEntry
-from tests.support.nursery import process
+from tests.support.crew import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,9 @@ for now, as one that may have happened. Whether that was true is for the reader 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -33,6 +35,7 @@ from tests.campaign.models import (
     Mixed,
     model_of,
 )
+from tests.campaign.served import RemoteMemory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +53,27 @@ _THINK_S = 0.02
 
 Items = dict[int, Any]
 Act = Callable[[list[MicroOp]], list[MicroOp]]
+
+
+def live(number: int, folder: Path, memory: Path | None, bug: str, how: dict[str, Any]) -> None:
+    """Be a process of a campaign.
+
+    Args:
+        number: of the process.
+        folder: where its files are.
+        memory: the socket of the server in memory, if that is the engine.
+        bug: the name of a planted bug that it has in the package.
+        how: the other options of a campaign: seed, only, slots.
+    """
+    logging.disable(logging.WARNING)  # each fault is told
+    with contextlib.ExitStack() as stack:
+        if bug:
+            from tests.simulation.planted import BUGS
+
+            stack.enter_context(next(each for each in BUGS if each.name == bug).planted())
+        if memory:
+            stack.enter_context(RemoteMemory(str(memory)))
+        Party(folder, number, **how).work()
 
 
 class Party:

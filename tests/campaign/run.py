@@ -16,11 +16,12 @@ from pynamo_locking import transaction
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking_simulator._engine.partitions import Partitions
 from tests.campaign import check, histories
-from tests.campaign.crew import crew_of
 from tests.campaign.models import BESIDE, CELLS, HELD, MODELS, SLOTS, Beside, Cell, Generations, Held, Mixed, model_of
+from tests.campaign.party import live
 from tests.campaign.served import KINDS, LATE_AFTER, MemoryServer, RemoteMemory
 from tests.engines.engine import Engine, _session, running
 from tests.engines.servers import Servers
+from tests.support.crew import Crew, places_of
 from tests.support.proxy import Proxy, Storm, nothing
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.campaign.check import Checked
-    from tests.support.nursery import Crew
 
 #: Read together at the end.
 _TOGETHER: Final = 50
@@ -117,7 +117,8 @@ def campaign(
     Generations(folder / "generations", new=True)
     with _engine(name, servers, folder, seed, weather.rate) as world:
         how = {"seed": str(seed), "only": only, "slots": slots}
-        with contextlib.closing(crew_of(folder, world.engine, world.socket, size, bug, **how)) as crew:
+        places = places_of(world.engine, MODELS.values())
+        with Crew(places, folder, size, live, folder, world.socket, bug, how) as crew:
             result.seconds = _disturb(crew, seconds, random.Random(seed), weather)
             crew.wake(early=True)
             crew.finish()

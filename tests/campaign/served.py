@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from pynamo_locking.testing import MemoryDynamoDB
 from tests.engines.memory import TappedClient, TappedMemory, as_answer
-from tests.support import nursery
+from tests.support.crew import Child
 from tests.support.faults import Fault, serve
 from tests.support.proxy import Request, Storm
 
@@ -168,7 +168,7 @@ class MemoryServer:
     """
 
     def __init__(self, path: Path, seed: int) -> None:
-        self._process = nursery.shared().start(_serve, str(path), seed)
+        self._process = Child(_serve, str(path), seed)
         self._process.hear()
         self._control = _Connection(str(path))
 

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
     from tests.engines.servers import Servers
 
-pytestmark = [pytest.mark.alone, pytest.mark.skipif(ON_AWS, reason="processes are at work on engines of this machine")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.processes,
+    pytest.mark.skipif(ON_AWS, reason="processes are at work on engines of this machine"),
+]
 
 CALM = Weather(rate=0.05, disturb_s=30)
 #: Each second process is killed, or stopped for longer than a lease.

@@ -36,6 +36,7 @@ from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.intervals import IntervalMixin
 from pynamo_locking.transactions import Transaction
 from tests.campaign.histories import MicroOp, Scribe
+from tests.support.crew import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -220,8 +221,7 @@ class Clerk:
         self._chooser = random.Random(f"{seed}/{number}")
         self._break = folder / BREAK
         self._folder = folder
-        # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
-        self._log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._log = Log(folder / f"{number}.log")
         self._scribe = Scribe(folder / f"{number}.part", number)
         self._filed: list[str] = []
         self._visited: tuple[int, int] | None = None
@@ -252,7 +252,7 @@ class Clerk:
 
     def note(self, event: str, label: str) -> None:
         """Write a line of the log."""
-        os.write(self._log, f"{event} {label}\n".encode())
+        self._log.note([event, label])
 
     def _commit(self, label: str, numbers: Iterable[int], act: Callable[[Transaction], list[MicroOp]]) -> bool:
         """Make one transaction on these accounts, again and again until it is committed; tell whether it is."""

@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,22 +22,25 @@ from tests.support.bank import (
     BANK,
     BREAK,
     FIRST_BALANCE,
+    MODELS,
     POISON,
     RECEIPTS,
     Account,
+    Clerk,
     PlainAccount,
     Receipt,
     Transactions,
     Visit,
     accounts_of,
     checksum_of,
+    is_long,
     key_of,
     kind_of,
     open_bank,
     seen_in,
     visits_of,
 )
-from tests.support.bank_crew import Ledger, crew_of
+from tests.support.crew import Crew, places_of
 from tests.support.interval_models import overlaps_in
 from tests.support.workers import until
 
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking.transactions import Transaction
     from tests.engines.engine import Engine
-    from tests.support.nursery import Crew
 
 #: Of a watch that waits for the clerks to end what they have begun: the larger it is, the longer.
 PATIENCE: Final = workers.PATIENCE * max(1, ACCOUNTS // 300)
@@ -80,6 +81,39 @@ def check_account(account: Any) -> None:
     """One account: nothing of a transaction that failed, and all of one write."""
     assert account.balance != POISON, f"account {account.number} shows what was never committed"
     assert account.checksum == checksum_of(account), f"account {account.number} is of two writes"
+
+
+# The clerks, and what they say at the end
+
+
+def live(number: int, seed: str, folder: Path) -> None:
+    """Be a clerk."""
+    Clerk(number, seed, folder).work()
+
+
+@dataclass
+class Ledger:
+    """What the clerks say of their transfers, by label."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """``begin`` for one whose clerk was killed, ``committed``, ``refused`` or ``unknown``."""
+
+    @classmethod
+    def of(cls, crew: Crew) -> Ledger:
+        """Read all logs."""
+        ledger = cls()
+        for event, label in crew.notes():
+            if event != "begin" or label not in ledger.outcomes:  # another clerk may have ended what one began
+                ledger.outcomes[label] = event
+        return ledger
+
+    def resumed(self) -> int:
+        """How many transfers were committed by a clerk that went on with them."""
+        return sum(told == "committed" and kind_of(label) == "s" for label, told in self.outcomes.items())
+
+    def count(self) -> Counter[str]:
+        """How often each outcome came, by the size of the transaction."""
+        return Counter(f"{outcome} {'long' if is_long(label) else 'short'}" for label, outcome in self.outcomes.items())
 
 
 # While the clerks work
@@ -241,23 +275,22 @@ def run_bank(engine: Engine, seconds: float, seed: str) -> Run:
     run, start = Run(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         scribe = Scribe(Path(folder) / "snapshots.part", _NUMBER)
-        with closing(crew_of(Path(folder), engine, seed, CLERKS)) as crew:
+        with Crew(places_of(engine, MODELS.values()), Path(folder), CLERKS, live, seed, Path(folder)) as crew:
             snapshots = Snapshots(crew.folder / BREAK, scribe)
             watches = [Watch(snapshots, 1.0), Watch(plain, 0.1), Watch(marks, 0.2)]
             while not (
                 any(watch.has_failed for watch in watches) or _is_enough(run, start, seconds, crew, snapshots, marks)
             ):
-                wanted = crew.written() + chooser.randint(*KILL_AFTER)
-                until(lambda wanted=wanted: crew.written() >= wanted, "the clerks' next transfers")  # type: ignore[misc]
+                crew.until_written(chooser.randint(*KILL_AFTER))
                 time.sleep(chooser.uniform(0.0, 0.1))
-                told = Ledger.of(crew.folder).count()
+                told = Ledger.of(crew).count()
                 assert time.monotonic() - start < seconds + PATIENCE, (run, told, vars(snapshots))
                 crew.kill(chooser)
                 run.kills += 1
             for watch in watches:
                 watch.stop()
             _kill_all(crew)
-            run.kills, ledger = len(crew.killed), Ledger.of(crew.folder)
+            run.kills, ledger = len(crew.killed), Ledger.of(crew)
         run.seconds, run.outcomes, run.resumed = time.monotonic() - start, ledger.count(), ledger.resumed()
         run.marks, run.poison = marks.seen, marks.hidden
         run.swept = Transactions.sweep(segments=2)
@@ -290,7 +323,7 @@ def _is_enough(run: Run, start: float, seconds: float, crew: Crew, snapshots: Sn
     """Whether the time is over, and what is to be shown has happened at least once."""
     if time.monotonic() - start < seconds or not (run.kills and snapshots.taken and marks.hidden):
         return False
-    ledger = Ledger.of(crew.folder)
+    ledger = Ledger.of(crew)
     outcomes = ledger.count()
     return outcomes["committed short"] > 0 and outcomes["committed long"] > 0 and ledger.resumed() > 0
 

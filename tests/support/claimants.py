@@ -10,7 +10,7 @@ from pynamodb.exceptions import DoesNotExist
 
 from pynamo_locking import transaction
 from pynamo_locking.exceptions import Conflict, NotUnique, OutcomeUnknown
-from tests.support.nursery import at_once, places_of
+from tests.support.crew import at_once, places_of
 from tests.support.transaction_models import Transactions
 from tests.support.unique_models import Member, Uniques, User
 

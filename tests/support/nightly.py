@@ -7,7 +7,6 @@ clocks are behind believe that it is still the period before. What they did goes
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pynamo_locking import LockSettings, NamedLock
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost
-from tests.support.nursery import Places, shared, use
+from tests.support.crew import Child, Log, Places, use
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,11 +52,11 @@ def _machine(
 ) -> None:
     """Ask for a run, and do the job if it is ours."""
     use(places)
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log = Log(path)
     runtime.install(Shifted(ahead_s))
 
     def note(event: str, **facts: Any) -> None:
-        os.write(log, (json.dumps({"event": event, "machine": number, **facts}) + "\n").encode())
+        log.note({"event": event, "machine": number, **facts})
 
     once = Jobs.once("nightly", period=PERIOD_S)
     try:
@@ -87,7 +86,7 @@ def play(places: Places, log: Path, seed: int, machines: int, periods: int, kill
             for each in range(machines):
                 ahead_s = shift_s + SPREAD_S * (each / (machines - 1) - 0.5)
                 killed_after_s = dice.uniform(0, JOB_S) if dice.random() < killed else None
-                child = shared().start(_machine, places, log, ahead_s, each, killed_after_s)
-                children.append(stack.enter_context(contextlib.closing(child)))
+                child = Child(_machine, places, log, ahead_s, each, killed_after_s)
+                children.append(stack.enter_context(child))
             for child in children:
                 assert child.wait() in (0, -signal.SIGKILL), child.said()

@@ -59,28 +59,23 @@ def without_pauses() -> Iterator[None]:
 def held_elsewhere(lock: Lock[Any]) -> Iterator[Lock[Any]]:
     """Hold a lock in another thread, and so in another context, for the time of the block."""
     held, done = threading.Event(), threading.Event()
-    errors: list[BaseException] = []
 
     def hold() -> None:
         try:
             with lock:
                 held.set()
                 done.wait()
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the test
-            errors.append(error)
         finally:
             held.set()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        yield lock
-    finally:
-        done.set()
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        held.wait()
+        try:
+            yield lock
+        finally:
+            done.set()
+    holding.result()
 
 
 def abandoned(lock: Lock[Any]) -> Lock[Any]:
@@ -104,17 +99,4 @@ def in_parallel(*calls: Callable[[], Any]) -> list[Any]:
 
 def in_thread(call: Callable[[], Any]) -> Any:
     """Run a call in another thread, and so in another context, and return what it returns."""
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the test
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
+    return in_parallel(call)[0]

@@ -19,7 +19,7 @@ from pynamo_locking._io.concurrency import TO_THREADS, run_steps
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from pynamo_locking.transactions import Transaction
-from tests.support.nursery import die_with
+from tests.support.crew import die_with
 from tests.support.workers import Versioned, until
 
 SETTINGS = LockSettings(lease=2, heartbeat=False, poll_interval=0.02, request_timeout=0.3, max_clock_skew=0.1)

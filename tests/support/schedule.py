@@ -21,8 +21,8 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamo_locking import LockableModel, LockSettings, NamedLock, VersionAttribute
 from pynamo_locking.exceptions import LockTimeout, OverlapError, TransactionConflict
 from pynamo_locking.intervals import IntervalMixin
+from tests.support.crew import at_once, places_of
 from tests.support.models import declare, meta
-from tests.support.nursery import at_once, places_of
 from tests.support.wire import count_requests
 
 if TYPE_CHECKING:

@@ -29,15 +29,13 @@ from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import botocore.session
 import snapshot_restore_py
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, VersionAttribute
 
 from pynamo_locking import LockableModel, LockAttribute, LockSettings, NamedLock, TransactWrite
 from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import LockLost
-from tests.engines import descriptions
-from tests.support import nursery
+from tests.support.crew import Child, Places, die_with, ending, places_of, use
 from tests.support.models import declare, meta
 from tests.support.wire import Send, count_requests, intercepted
 
@@ -184,7 +182,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - shown as the cause of a worker
 class Remote:
     """A process that serves commands from this one."""
 
-    def __init__(self, connection: Connection, pid: int, process: nursery.Child) -> None:
+    def __init__(self, connection: Connection, pid: int, process: Child) -> None:
         self.pid = pid
         self._connection = connection
         self._process = process
@@ -241,8 +239,7 @@ class Worker(Remote):
     """A child process that has not used the library before."""
 
     def __init__(self, engine: Engine, *models: type[Any]) -> None:
-        places = nursery.places_of(engine, models, "lock_settings")
-        process = nursery.shared(prepare).start(main, places)
+        process = Child(main, places_of(engine, models, "lock_settings"))
         super().__init__(process.pipe, process.pid, process)
 
     def kill(self) -> float:
@@ -556,7 +553,7 @@ class Actions:
         if pid:
             pipe.close()
             return pid
-        with nursery.ending():
+        with ending():
             self._connection.close()
             _serve(pipe, self)
         raise AssertionError("unreachable")
@@ -567,7 +564,7 @@ class Actions:
         for key in keys:
             pid = _fork()
             if not pid:
-                with nursery.ending():
+                with ending():
                     signal.alarm(20)
                     with model.edit(key) as item:
                         item.value += 1
@@ -588,7 +585,7 @@ class Actions:
         for party in range(1, count + 1):
             ours, theirs = Pipe(duplex=False)
             if not (fork or _fork)():
-                with nursery.ending():
+                with ending():
                     theirs.send(loaded.work(party, **options))
             theirs.close()
             pipes.append(ours)
@@ -604,7 +601,7 @@ def _fork() -> int:
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those are the point
         pid = os.fork()
     if not pid:
-        nursery.die_with(parent)
+        die_with(parent)
     return pid
 
 
@@ -629,19 +626,13 @@ def _answer(action: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return False, (error, trace)
 
 
-def prepare() -> None:
-    """Be the nursery of workers."""
+def main(connection: Connection, places: Places) -> None:
+    """Serve commands in a worker process."""
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", r"datetime\.datetime\.utcnow", DeprecationWarning)
-    descriptions.share()
-    botocore.session.get_session().create_client("dynamodb", region_name="us-east-1").close()
-
-
-def main(connection: Connection, places: nursery.Places) -> None:
-    """Serve commands in a worker process."""
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started without one
-    nursery.use(places)
+    use(places)
     for model, _ in places:
         if hasattr(model, "lock_state"):
             model.lock_state("warm up")

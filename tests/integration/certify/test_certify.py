@@ -25,7 +25,7 @@ from pynamo_locking.cli.terminal import Exit
 from tests.engines.engine import DUMMY_ENVIRONMENT, running
 from tests.support import certify_mistakes
 from tests.support.certify_mistakes import Quick
-from tests.support.nursery import ROOT
+from tests.support.crew import ROOT
 from tests.support.shell import Shell, prepared
 from tests.support.workers import until
 

@@ -19,8 +19,8 @@ from celery import Celery, Task
 
 from pynamo_locking.contrib.celery import TaskClaims, UniqueTask
 from pynamo_locking.recipes import IdempotencyTable
+from tests.support.crew import ROOT
 from tests.support.models import declare
-from tests.support.nursery import ROOT
 from tests.support.wire import count_requests
 from tests.support.workers import PATIENCE, until
 

@@ -7,7 +7,6 @@ Consumers are killed at random, and of each fourth message right after its commi
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections import Counter
@@ -28,9 +27,9 @@ from pynamo_locking.contrib.messages import (
 )
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking.recipes import IdempotencyTable, idempotent
+from tests.support.crew import LIMIT_S, Crew, places_of
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
-from tests.support.nursery import LIMIT_S, Crew, Nursery, places_of, use
 from tests.support.proxy import Fault, Proxy, Storm
 from tests.support.workers import until
 
@@ -117,7 +116,7 @@ def wait_for_the_end(path: Path) -> None:
     time.sleep(LIMIT_S)
 
 
-def consume(_pipe: object, number: int, folder: Path) -> None:
+def consume(number: int, folder: Path) -> None:
     """Take deliveries that nobody has acknowledged until there are none."""
     chooser = random.Random(number)
     after_commit[:] = [lambda: wait_for_the_end(folder / f"{number}.end")]
@@ -171,8 +170,8 @@ def test_each_message_is_applied_once(real_engine: Engine, tmp_path: Path) -> No
             (tmp_path / f"{name}~{delivery}").touch()
     with Proxy(str(real_engine.host)) as proxy:
         proxy.plan, proxy.late_after = Storm(3, 0.1, FAULTS), 50
-        forks = Nursery(use, places_of(real_engine, MODELS, host=proxy.url))
-        with contextlib.closing(Crew(forks, tmp_path, CONSUMERS, consume, tmp_path)) as crew:
+        places = places_of(real_engine, MODELS, host=proxy.url)
+        with Crew(places, tmp_path, CONSUMERS, consume, tmp_path) as crew:
             assert disturb(crew, tmp_path)
         assert proxy.injected.total()
     found = {effect.key: effect.times for effect in Effect.scan(consistent_read=True)}

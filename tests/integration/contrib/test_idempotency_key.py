@@ -18,8 +18,8 @@ from flask import Flask, request
 from pynamo_locking.contrib.fastapi import PynamoLocking
 from pynamo_locking.contrib.flask import PynamoLocking as PynamoLockingOfFlask
 from pynamo_locking.recipes import IdempotencyTable, idempotent
+from tests.support.crew import ROOT
 from tests.support.models import declare
-from tests.support.nursery import ROOT
 
 PAGE: Final = Path(ROOT, "docs/how-to/idempotency.md").read_text()
 Calls = declare("Calls", IdempotencyTable, table_name="calls")

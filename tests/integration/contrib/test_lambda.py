@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.support.nursery import ROOT, places_of, shared
+from tests.support.crew import ROOT, Child, places_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from tests.engines.engine import Engine
-    from tests.support.nursery import Child
 
 PAGE: Final = Path(ROOT, "docs/how-to/use-in-lambda.md")
 ENVIRONMENTS: Final = 2
@@ -56,9 +55,7 @@ def test_environments_that_are_frozen_between_invocations(real_engine: Engine) -
     [(_, meta)] = places_of(real_engine, [account])
 
     with contextlib.ExitStack() as stack:
-        environments = [
-            stack.enter_context(contextlib.closing(shared().start(runtime, code, meta))) for _ in range(ENVIRONMENTS)
-        ]
+        environments = [stack.enter_context(Child(runtime, code, meta)) for _ in range(ENVIRONMENTS)]
         events = stack.enter_context(ThreadPoolExecutor(ENVIRONMENTS))
         for _ in range(INVOCATIONS):
             event = {"account": "a-1", "amount": 1}

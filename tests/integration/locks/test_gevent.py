@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.nursery import ROOT
+from tests.support.crew import ROOT
 from tests.support.workers import PATIENCE
 
 #: Takes a lock in the main greenlet and in another one; prints what it got, or why it did not.

@@ -6,8 +6,6 @@ committed with it has happened once. ``CALLS=8x50x5`` makes eight processes call
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import time
@@ -20,9 +18,9 @@ from pynamodb.exceptions import PynamoDBException
 from pynamo_locking import LockSettings, TransactionTable, transaction, transactional
 from pynamo_locking.exceptions import CallAbandoned, ItemLocked, LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.recipes import IdempotencyTable, idempotent
+from tests.support.crew import Child, Crew, Log, places_of, use
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
-from tests.support.nursery import Crew, Nursery, places_of, use
 from tests.support.proxy import Fault, Proxy, Storm
 from tests.support.workers import until
 
@@ -31,11 +29,14 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
 
 PROCESSES, KEYS, CALLS = short_or_long((3, 8, 2), (8, 50, 5))
 LEASE_S: Final = 1.5
 SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll_interval=0.02, max_clock_skew=0.5, wait=20)
+#: Each that is killed has a successor.
+KILLED: Final = ("killed", None)
+PAUSED: Final = ("paused", (1.5 * LEASE_S, 2 * LEASE_S))
 #: What an answer that is lost on the way looks like, and requests that come twice or late.
 FAULTS: Final = (Fault.LOST_RESPONSE, Fault.CUT_RESPONSE, Fault.RESET_AFTER, Fault.LATE, Fault.DUPLICATED)
 
@@ -96,9 +97,9 @@ def by_both(key: str) -> str:
 WAYS: Final[list[list[Any]]] = [[by_commit], [by_both], [by_lock], [by_commit, by_both]]
 
 
-def work(_pipe: object, number: int, folder: Path) -> None:
+def work(number: int, folder: Path) -> None:
     """Call every key so many times, in an order of its own."""
-    log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log = Log(folder / f"{number}.log")
     chooser = random.Random(number)
     keys = [key for key in range(KEYS) for _ in range(CALLS)]
     chooser.shuffle(keys)
@@ -107,32 +108,12 @@ def work(_pipe: object, number: int, folder: Path) -> None:
             said = "result", chooser.choice(WAYS[key % len(WAYS)])(f"k-{key}")
         except (LockingError, PynamoDBException) as error:
             said = next(kind.__name__ for kind in (LockLost, OutcomeUnknown, Exception) if isinstance(error, kind)), ""
-        os.write(log, json.dumps([key, *said]).encode() + b"\n")
+        log.note([key, *said])
 
 
-def disturb(crew: Crew) -> Counter[str]:
-    """Kill and pause workers while they have work; each that was killed has a successor. Return what was done."""
-    chooser, did = random.Random(7), Counter[str]()
-    for n in range(max(3, KEYS * CALLS // 10)):
-        wanted = crew.written() + chooser.randint(100, 400)
-        until(lambda: crew.written() >= wanted or not crew.awake(), "the next calls")  # noqa: B023
-        crew.wake()
-        awake = crew.awake()
-        if not awake:
-            break
-        what = ("paused", "killed")[n % 2]
-        did[what] += 1
-        if what == "killed":
-            crew.kill_number(chooser.choice(awake))
-            crew.start()
-        else:
-            crew.stop(chooser.choice(awake), LEASE_S * chooser.uniform(1.5, 2))
-    crew.finish()
-    return did
-
-
-def die_in_a_call(pipe: Any, key: str) -> None:
+def die_in_a_call(pipe: Any, places: Any, key: str) -> None:
     """Begin a call, say so, and never end it."""
+    use(places)
     with Calls.call(key, on_abandoned="raise"):
         pipe.send(key)
         time.sleep(60)
@@ -141,16 +122,15 @@ def die_in_a_call(pipe: Any, key: str) -> None:
 def test_a_killed_call_is_settled_by_a_person(dynoxide: Engine) -> None:
     """Until then each caller is refused; meanwhile a call that lives cannot be settled."""
     dynoxide.bind(Calls)
-    with contextlib.closing(Nursery(use, places_of(dynoxide, [Calls]))) as forks:
-        for key in ("k-1", "k-2"):
-            with contextlib.closing(forks.start(die_in_a_call, key)) as child:
-                assert child.hear() == key
-                with pytest.raises(ItemLocked):
-                    Calls.settle(key, 1)
-                child.kill()
-            for _ in range(2):
-                with pytest.raises(CallAbandoned), Calls.call(key, on_abandoned="raise"):
-                    raise AssertionError
+    for key in ("k-1", "k-2"):
+        with Child(die_in_a_call, places_of(dynoxide, [Calls]), key) as child:
+            assert child.hear() == key
+            with pytest.raises(ItemLocked):
+                Calls.settle(key, 1)
+            child.kill()
+        for _ in range(2):
+            with pytest.raises(CallAbandoned), Calls.call(key, on_abandoned="raise"):
+                raise AssertionError
     until(lambda: all(settled(key) for key in ("k-1", "k-2")), "the end of both leases")
     with Calls.call("k-1", on_abandoned="raise") as call:
         assert call.result == "done"
@@ -175,16 +155,16 @@ def test_kills_and_lost_answers(dynoxide: Engine, tmp_path: Path) -> None:
     dynoxide.bind(*MODELS)
     with Proxy(str(dynoxide.host)) as proxy:
         proxy.plan, proxy.late_after = Storm(3, 0.1, FAULTS), 50
-        forks = Nursery(use, places_of(dynoxide, MODELS, host=proxy.url))
-        with contextlib.closing(Crew(forks, tmp_path, PROCESSES, work, tmp_path)) as crew:
-            did = disturb(crew)
+        plan = [PAUSED, KILLED] * max(2, KEYS * CALLS // 20)
+        with Crew(places_of(dynoxide, MODELS, host=proxy.url), tmp_path, PROCESSES, work, tmp_path) as crew:
+            did = crew.disturb(random.Random(7), plan, (100, 400))
+            notes = list(crew.notes())
         lost = proxy.injected.total()
     found, said = defaultdict[int, set[str]](set), Counter[str]()
-    for path in tmp_path.glob("*.log"):
-        for key, kind, token in map(json.loads, path.read_text().splitlines()):
-            said[kind] += 1
-            if kind == "result":
-                found[key].add(token)
+    for key, kind, token in notes:
+        said[kind] += 1
+        if kind == "result":
+            found[key].add(token)
     print(f"\n{dict(did)}; {lost} requests spoilt; {dict(said)}")  # noqa: T201 - with -s
     for key in range(KEYS):
         ways = WAYS[key % len(WAYS)]

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
+from tests.support.crew import places_of
 from tests.support.lengths import short_or_long
 from tests.support.nightly import PERIOD_S, Jobs, play
-from tests.support.nursery import places_of
 
 pytestmark = [pytest.mark.waits, pytest.mark.long, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 

@@ -12,10 +12,7 @@ Forks in the middle of a lock are in `locks/test_fork`; a kill or a pause at a c
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
-import os
 import random
 import time
 from collections import Counter, defaultdict
@@ -30,7 +27,7 @@ from pynamo_locking import LockableModel, LockAttribute, LockSettings, VersionAt
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from tests.campaign.check import check_parts
 from tests.campaign.histories import Scribe
-from tests.support import nursery
+from tests.support.crew import Crew, Log, notes_in, places_of
 from tests.support.workers import PATIENCE, Beside, Enforced, Locks, Plain, Versioned, until
 
 if TYPE_CHECKING:
@@ -40,12 +37,21 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
 PROCESSES: Final = 6
 #: What is done to them, in an order that is drawn.
-DEEDS: Final = ["killed"] * 3 + ["paused"] * 2 + ["paused for more than a lease"] * 4
-SETTINGS: Final = LockSettings(lease=1.5, request_timeout=0.25, poll_interval=0.02, max_clock_skew=0.5, wait=PATIENCE)
+PLAN: Final = ["killed"] * 3 + ["paused"] * 2 + ["paused for more than a lease"] * 4
+LEASE_S: Final = 1.5
+#: For how long.
+DEEDS: Final[dict[str, tuple[float, float] | None]] = {
+    "killed": None,
+    "paused": (0.05 * LEASE_S, 0.5 * LEASE_S),
+    "paused for more than a lease": (1.5 * LEASE_S, 2.0 * LEASE_S),
+}
+SETTINGS: Final = LockSettings(
+    lease=LEASE_S, request_timeout=0.25, poll_interval=0.02, max_clock_skew=0.5, wait=PATIENCE
+)
 
 
 class Made(LockableModel):
@@ -180,17 +186,11 @@ def ways_of(name: str) -> list[Callable[..., None]]:
     return [locked_save, edit] + ([versioned_update] * 2 if name == "Versioned" else [])
 
 
-def prepare(places: nursery.Places) -> None:
-    """Be a process that workers are forked from."""
-    nursery.use(places)
+def work(number: int, folder: Path, seed: int) -> None:
+    """Write items at random for as long as a file is there."""
     for model in MODELS.values():
         model.Meta.lock_settings = SETTINGS
-
-
-def work(_pipe: object, number: int, folder: Path, seed: int) -> None:
-    """Write items at random for as long as a file is there."""
-    # Each line is one write, so that a killed process leaves whole lines; the kernel keeps what was written.
-    log = os.open(folder / f"{number}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log = Log(folder / f"{number}.log")
     scribe = Scribe(folder / f"{number}.part", number)
     chooser, go_on = random.Random(f"{seed}/{number}"), folder / "go-on"
     for count in itertools.count():
@@ -200,12 +200,12 @@ def work(_pipe: object, number: int, folder: Path, seed: int) -> None:
         _write_once(log, scribe, MODELS[name], key, chooser.choice(ways_of(name)), f"{number}.{count}")
 
 
-def _write_once(log: int, scribe: Scribe, model: Any, key: str, way: Callable[..., None], name: str) -> None:
+def _write_once(log: Log, scribe: Scribe, model: Any, key: str, way: Callable[..., None], name: str) -> None:
     register = f"{model.__name__}/{key}"
 
     def note(event: str, ticket: int | None = None, item: Any = None) -> None:
         value = None if item is None else int(item.value)
-        os.write(log, json.dumps(Note(event, register, ticket, value)).encode() + b"\n")
+        log.note(Note(event, register, ticket, value))
 
     attempt, asked = Attempt(name, note), [["r", register, None], ["w", register, name]]
     note("begin")
@@ -222,28 +222,6 @@ def _write_once(log: int, scribe: Scribe, model: Any, key: str, way: Callable[..
             scribe.fail(asked, error)
     if attempt.is_applied:
         scribe.ok([["r", register, attempt.before], ["w", register, name]])
-
-
-# The parent's side
-
-
-def disturb(crew: nursery.Crew, chooser: random.Random) -> Counter[str]:
-    """Let them work, disturb them so many times, and wait until the survivors have finished; return what was done."""
-    did = Counter[str]()
-    until(lambda: len([path for path in crew.folder.glob("*.log") if path.stat().st_size]) == PROCESSES, "first lines")
-    for what in chooser.sample(DEEDS, len(DEEDS)):
-        wanted = crew.written() + chooser.randint(100, 1500)
-        until(lambda: crew.written() >= wanted, "the workers' next writes")  # noqa: B023
-        time.sleep(chooser.uniform(0.0, 0.02))  # a few instructions
-        crew.wake()
-        did[what] += 1
-        if what == "killed":
-            crew.kill(chooser)
-        else:
-            leases = chooser.uniform(1.5, 2.0) if "lease" in what else chooser.uniform(0.05, 0.5)
-            crew.stop(chooser.choice(crew.awake()), leases * SETTINGS.lease)
-    crew.finish()
-    return did
 
 
 # What must be true at the end
@@ -268,11 +246,11 @@ class Ledger:
         assert all(earlier < later for earlier, later in itertools.pairwise(tickets))
 
 
-def ledgers(crew: nursery.Crew) -> dict[str, Ledger]:
+def ledgers(crew: Crew) -> dict[str, Ledger]:
     """Read all logs. Only a worker that was killed may have begun something without an end."""
     by_item: defaultdict[str, Ledger] = defaultdict(Ledger)
     for path in crew.folder.glob("*.log"):
-        notes = [Note(*json.loads(line)) for line in path.read_text().splitlines()]
+        notes = [Note(*each) for each in notes_in(path)]
         for note, following in itertools.zip_longest(notes, notes[1:]):
             ledger = by_item[note.item]
             if note.event == "applied":
@@ -310,9 +288,10 @@ def test_kills_and_pauses_at_random(
     for name, key in ITEMS:
         if name != "Made":
             MODELS[name](*_key(name, key)).save()
-    forks = nursery.Nursery(prepare, nursery.places_of(engine, MODELS.values()))
-    with contextlib.closing(nursery.Crew(forks, tmp_path, PROCESSES, work, tmp_path, seed)) as crew:
-        did = disturb(crew, random.Random(seed))
+    chooser = random.Random(seed)
+    with Crew(places_of(engine, MODELS.values()), tmp_path, PROCESSES, work, tmp_path, seed) as crew:
+        until(lambda: len([path for path in tmp_path.glob("*.log") if path.stat().st_size]) == PROCESSES, "first lines")
+        did = crew.disturb(chooser, [(deed, DEEDS[deed]) for deed in chooser.sample(PLAN, len(PLAN))], (100, 1500))
         found = ledgers(crew)
     counts = {item: (len(one.applied), one.refused, one.unknown, one.in_flight) for item, one in found.items()}
     record_property("did", dict(did))
@@ -327,7 +306,7 @@ def test_kills_and_pauses_at_random(
         assert name != "Made" or item.version == item.value
         _assert_calm(model, key)
     _check_history(tmp_path, seed)
-    assert did == Counter(DEEDS)
+    assert did == Counter(PLAN)
 
 
 def _check_history(folder: Path, seed: int) -> None:
