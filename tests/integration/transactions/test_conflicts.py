@@ -12,6 +12,7 @@ import pytest
 from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking import TransactWrite, transaction, transactional
+from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import (
     Conflict,
     ItemLocked,
@@ -433,6 +434,26 @@ def again_if_stale(party: Callable[[str], None], key: str) -> None:
     raise AssertionError("three times stale")
 
 
+def in_other_thread(call: Callable[[], None]) -> None:
+    """As `in_thread`, and wait by the clock of the package: time passes while the other one waits."""
+    done, errors = runtime.current.event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    done.wait()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
 def commit_with(at: int, meanwhile: Callable[[], None]) -> str:
     """Commit a long transaction; before its request of that number another party does something."""
     tx = Transaction(workers=1)
@@ -445,7 +466,7 @@ def commit_with(at: int, meanwhile: Callable[[], None]) -> str:
             count[0] += 1
             if count[0] == at + 1:
                 busy[0] = True
-                in_thread(meanwhile)
+                in_other_thread(meanwhile)
                 busy[0] = False
         return send()
 
