@@ -6,33 +6,31 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
-from pynamodb.connection import Connection
+
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 BATCH = "BatchExecuteStatement"
 
 
 @contextmanager
 def answering(
-    monkeypatch: pytest.MonkeyPatch,
+    _: object,
     answer: Callable[[Callable[[dict[str, Any]], Any], Any], Any],
     answered_operation: str = BATCH,
 ) -> Any:
     """Let a function answer batches: it gets what sends a batch, and the batch. Yields how many there were."""
-    batches, original = list[Any](), Connection.dispatch
+    batches = list[Any]()
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer_some(send: Send, operation: str, kwargs: dict[str, Any]) -> Any:
         if operation != answered_operation:
-            return original(connection, operation, kwargs, *args)
+            return send()
         batches.append(kwargs)
-        return answer(lambda kwargs: original(connection, operation, kwargs, *args), kwargs)
+        return answer(send, kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer_some):
         yield batches
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.connection import Connection
-
 from pynamo_locking.exceptions import Conflict, StaleVersion
-from tests.support.transaction_models import Purse
+from tests.support import wire
+from tests.support.deeds import deeds
+from tests.support.poisoned import put
+from tests.support.transaction_models import Purse, Transactions, existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
+    from pynamo_locking.testing import VirtualClock
     from pynamo_locking.transactions import Transaction
 
 
@@ -58,24 +58,62 @@ class Expecting:
         return issubclass(kind, self._kind) and (self._kind is not Conflict or not issubclass(kind, StaleVersion))
 
 
-def units(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> tuple[int, float, float]:
+def costs(call: Callable[[], object]) -> tuple[int, float, float]:
     """How many requests a call makes, and how many write and read units they take."""
-    total = {"requests": 0, "CapacityUnits": 0.0, "read": 0.0}
-    original = Connection.dispatch
+    total = {"requests": 0, "written": 0.0, "read": 0.0}
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        answer: Any = original(connection, operation, {**kwargs, "ReturnConsumedCapacity": "TOTAL"}, *args)
-        consumed = answer.get("ConsumedCapacity", [])
+    def answer(send: wire.Send, operation: str, kwargs: dict[str, Any]) -> Any:
+        answered: Any = send({**kwargs, "ReturnConsumedCapacity": "TOTAL"})
+        consumed = answered.get("ConsumedCapacity", [])
         is_read = "Get" in operation or operation in ("Query", "Scan")
         for each in consumed if isinstance(consumed, list) else [consumed]:
-            total["read" if is_read else "CapacityUnits"] += each["CapacityUnits"]
+            total["read" if is_read else "written"] += each["CapacityUnits"]
         total["requests"] += 1
-        return answer
+        return answered
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with wire.intercepted(answer):
         call()
-    return int(total["requests"]), total["CapacityUnits"], total["read"]
+    return int(total["requests"]), total["written"], total["read"]
+
+
+def units(_: object, call: Callable[[], object]) -> tuple[int, float, float]:
+    """As `costs`."""
+    return costs(call)
+
+
+#: What writes something.
+_WRITING = ("PutItem", "UpdateItem", "DeleteItem", "BatchExecuteStatement", "TransactWriteItems")
+
+
+def doing(deed: str, *, nth: int = 1, times: float = 1) -> wire.Chosen:
+    """Choose attempts of requests that do this; see `deeds`."""
+
+    def does(body: wire.Body) -> bool:
+        return any(deed in deeds(operation, body) for operation in _WRITING if _is(operation, body))
+
+    return wire.on(*_WRITING, where=does, nth=nth, times=times)
+
+
+def _is(operation: str, body: wire.Body) -> bool:
+    if "Statements" in body or "TransactItems" in body:
+        return operation == ("BatchExecuteStatement" if "Statements" in body else "TransactWriteItems")
+    return operation == ("PutItem" if "Item" in body else "UpdateItem" if "UpdateExpression" in body else "DeleteItem")
+
+
+def turn(transaction_id: str, **changes: Any) -> None:
+    """Store the record of a transaction with these changes, as another process does."""
+    put(Transactions, {**existing(Transactions, transaction_id), **changes})
+
+
+def decide(transaction_id: str, state: str) -> None:
+    """Store that a transaction is committed, or that it was aborted by an operator; its intents stay."""
+    by = {"by": {"S": "asked"}} if state == "aborted" else {}
+    turn(transaction_id, state={"S": state}, **by)
+
+
+def renew(transaction_id: str, beat: int, clock: VirtualClock) -> None:
+    """Store a renewal of a pending transaction, as its own process does."""
+    turn(transaction_id, beat={"N": str(beat)}, until_ms={"N": str(clock.time_ms() + 10_000)})
 
 
 def balance(key: str) -> int:

@@ -16,7 +16,6 @@ from pynamodb.attributes import (
     UnicodeAttribute,
     UnicodeSetAttribute,
 )
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import (
@@ -32,6 +31,7 @@ from pynamo_locking import (
 from pynamo_locking._core import dynamodb
 from tests.engines.one_table import alone
 from tests.support.models import declare, meta
+from tests.support.wire import Send, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -291,24 +291,23 @@ def dying_after(
 
 @contextmanager
 def dying_where(
-    monkeypatch: pytest.MonkeyPatch, is_last: Callable[[int, str, dict[str, Any]], bool], *, is_answer_lost: bool
+    _: object, is_last: Callable[[int, str, dict[str, Any]], bool], *, is_answer_lost: bool
 ) -> Iterator[Process]:
     """The same, where it dies at the first request of which that is true; it is told how many came before."""
-    process, original = Process(), Connection.dispatch
+    process = Process()
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
+    def answer(send: Send, operation: str, kwargs: dict[str, Any]) -> Any:
         if process.is_dead:
             raise Dead
         process.is_dead = is_last(len(process.sent), operation, kwargs)
         process.sent.append((operation, kwargs))
         if process.is_dead:
             if is_answer_lost:
-                original(connection, operation, kwargs, *args)
+                send()
             raise Dead
-        return original(connection, operation, kwargs, *args)
+        return send()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
+    with intercepted(answer):
         yield process
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError
 from pynamodb.exceptions import GetError, TransactWriteError
 
 from pynamo_locking import TransactWrite, transaction, transactional
@@ -38,11 +37,10 @@ from tests.support.transaction_models import (
     rows_of,
     stored,
 )
-from tests.support.wire import Send, count_requests, intercepted
+from tests.support.wire import Send, count_requests, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from tests.engines.engine import Engine
 
@@ -118,9 +116,13 @@ PARTIES = [
     party_transaction,
     party_long_transaction,
 ]
+#: Each of them, on one of the paths.
+EACH = pytest.mark.parametrize(
+    ("party", "path"), [*zip(PARTIES, itertools.cycle(("long", "single", "native")))], indirect=["path"]
+)
 
 
-@pytest.mark.parametrize("party", PARTIES)
+@EACH
 def test_what_was_read_has_changed(cheap: Engine, party: Callable[[str], None], path: str) -> None:
     """A change of an item after it was read makes the commit fail: written, or only read; nothing is written."""
     purses(1)
@@ -140,7 +142,7 @@ def test_what_was_read_has_changed(cheap: Engine, party: Callable[[str], None], 
     assert marked_rows(Purse) == []
 
 
-@pytest.mark.parametrize("party", PARTIES)
+@EACH
 def test_others_notice_what_a_transaction_has_written(cheap: Engine, party: Callable[[str], None], path: str) -> None:
     """A copy that was read before a transaction wrote is refused afterwards; a fresh write counts on top."""
     purses(1)
@@ -385,9 +387,17 @@ def test_a_long_commit_waits_for_a_lock(few: None) -> None:
 # In the middle of a commit
 
 
-@pytest.mark.parametrize("party", [party_blind, party_locked, party_transaction, party_long_transaction])
-@pytest.mark.parametrize("key", ["p0", "p5"], ids=["first", "last"])
-@pytest.mark.parametrize("statements", [1, 25], ids=["alone", "in batches"])
+@pytest.mark.parametrize(
+    ("party", "key", "statements"),
+    [
+        (party_blind, "p5", 25),
+        (party_locked, "p5", 1),
+        (party_locked, "p0", 25),
+        (party_transaction, "p5", 25),
+        (party_long_transaction, "p0", 1),
+        (party_long_transaction, "p5", 25),
+    ],
+)
 def test_another_party_comes_between_any_two_requests(
     memory: Engine,
     monkeypatch: pytest.MonkeyPatch,
@@ -517,17 +527,6 @@ def test_totals_are_right_while_transfers_go_on(few: None) -> None:
 # Reads that a commit makes
 
 
-def refusing(operation: str, code: str) -> AbstractContextManager[None]:
-    """Let DynamoDB refuse all requests of one kind."""
-
-    def answer(send: Send, asked: str, _: Any) -> Any:
-        if asked == operation:
-            raise ClientError({"Error": {"Code": code, "Message": "not now"}}, asked)
-        return send()
-
-    return intercepted(answer)
-
-
 @pytest.mark.parametrize("operation", ["BatchGetItem", "TransactGetItems"])
 @pytest.mark.parametrize(
     ("code", "kind"),
@@ -544,7 +543,7 @@ def test_a_read_of_a_commit_fails_as_the_commit_does(
     for i in range(5):
         tx.save(Purse(f"n{i}"), add_version_condition=False)  # read, to be marked
 
-    with refusing(operation, code), VirtualClock(), pytest.raises(kind) as caught:
+    with on(operation).answer(code, always=True), VirtualClock(), pytest.raises(kind) as caught:
         tx.commit()
     assert isinstance(caught.value, TransactWriteError)
     assert not isinstance(caught.value, GetError)
@@ -563,7 +562,7 @@ def test_a_header_that_is_refused_is_no_abort(few: None) -> None:
             tx.save(Purse(f"n{i}"))
 
     denied = "AccessDeniedException"
-    with refusing("PutItem", denied), pytest.raises(LockingError, match=denied) as caught:
+    with on("PutItem").answer(denied, always=True), pytest.raises(LockingError, match=denied) as caught:
         create()
     assert not isinstance(caught.value, Conflict)
     assert (len(runs), rows_of(Purse)) == (1, [])
@@ -572,9 +571,9 @@ def test_a_header_that_is_refused_is_no_abort(few: None) -> None:
 def test_an_item_that_a_commit_has_to_read_is_kept_by_another(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for; then the commit is a TransactionConflict, as everywhere."""
     purses(6)
-    with VirtualClock():
+    with VirtualClock() as clock:
         holder = Transaction(workers=1, lease=100)
-        runtime.current.sleep(1)  # the holder is older, so that it is not wounded
+        clock.sleep(1)  # the holder is older, so that it is not wounded
         for i in range(6):
             holder.touch(holder.get(Purse, f"p{i}"))
         die_at(monkeypatch, "decision", holder.commit)
@@ -591,26 +590,16 @@ def test_an_item_that_a_commit_has_to_read_is_kept_by_another(few: None, monkeyp
 # The second attempt begins with what the refusal has shown
 
 
-def refused_once(party: Callable[[str], None], key: str) -> Callable[[], None]:
-    """Return what lets another party write an item the first time it is called."""
-    left = [party]
-
-    def write() -> None:
-        if left:
-            in_thread(partial(left.pop(), key))
-
-    return write
-
-
-def test_the_second_attempt_reads_nothing_again(real_engine: Engine) -> None:
+def test_the_second_attempt_reads_nothing_again(concurrent_engine: Engine) -> None:
     """The refusal brings the item that has changed, and shows that the other one has not."""
     purses(2)
-    intrude = refused_once(party_save, "p0")
+    others = [partial(party_save, "p0")]
 
     @transactional()
     def move(tx: Transaction) -> list[int]:
         source, target = tx.get(Purse, "p0"), tx.get(Purse, "p1")
-        intrude()
+        if others:
+            in_thread(others.pop())
         source.balance -= 10
         target.balance += 10
         tx.save(source)
@@ -722,32 +711,6 @@ def test_what_a_refusal_has_shown_is_checked_by_the_next_commit(memory: Engine, 
     assert balance("p1") == balance("p0") == begun[-1]
 
 
-def test_an_item_is_read_under_its_lock_after_a_refusal(real_engine: Engine) -> None:
-    """The lock's grant brings the item, so that a read with `for_update` costs no read."""
-    purses(2)
-    begun: list[int] = []
-
-    @transactional()
-    def move(tx: Transaction) -> None:
-        is_first = not begun
-        if not is_first:
-            in_thread(partial(party_save, "p0"))  # since the refusal
-        source = tx.get(Purse, "p0", for_update=not is_first)
-        target = tx.get(Purse, "p1")
-        begun.append(source.balance)
-        if is_first:
-            in_thread(partial(party_save, "p0"))
-        for item in (source, target):
-            item.balance += 1
-            tx.save(item)
-
-    with count_requests() as requests:
-        move()
-    assert begun == [begun[0], begun[0] + 2]
-    assert requests.by_operation["GetItem"] == 5  # 3 of the first attempt and of the party in it, 1 of it, 1 of "p1"
-    assert requests.by_operation["TransactWriteItems"] == 2
-
-
 def test_an_item_with_its_lock_in_a_row_is_read_after_the_grant(memory: Engine) -> None:
     """Not taken from the refusal: it may have changed since."""
     memory.bind(RowLocks, Robot)
@@ -776,7 +739,7 @@ def test_an_item_with_its_lock_in_a_row_is_read_after_the_grant(memory: Engine) 
 
 
 @pytest.mark.parametrize("is_together", [False, True])
-def test_the_grant_of_a_lock_brings_the_item(real_engine: Engine, is_together: bool) -> None:
+def test_the_grant_of_a_lock_brings_the_item(concurrent_engine: Engine, is_together: bool) -> None:
     for purse in purses(2):
         with Purse.edit(purse.purse_id):  # so that it has a lock document
             pass

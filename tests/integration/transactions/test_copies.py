@@ -10,7 +10,6 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.expressions.operand import Path
 
 from pynamo_locking import VersionedMixin, transaction
-from pynamo_locking._pynamodb import key_values_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost, StaleVersion
 from pynamo_locking.transactions import Transaction
 from tests.support.models import declare
@@ -65,7 +64,7 @@ class _In:
 
 def number(item: Any) -> int:
     """What is stored of it."""
-    found = type(item).get(key_values_of(item)[0], consistent_read=True)
+    found = type(item).get(item.purse_id if isinstance(item, Purse) else item.plain_id, consistent_read=True)
     return int(found.balance if isinstance(found, Purse) else found.value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.transaction_counts import KINDS, Record, Transactions, count
-from pynamo_locking._core import dynamodb
+from tests.support.transaction_models import make_long_from
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_more_items_are_two_requests_for_each_25_but_for_ninety_nine(kind, n, re
 
 def test_without_statements_more_items_are_two_requests_each(monkeypatch):
     """As for an engine that refuses statements."""
-    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
+    make_long_from(monkeypatch, 100, statements=1)
     counted = count("updates", 110)
     assert counted.requests == counted.planned_requests == 4 + 2 * 11
     assert counted.refused == 0

@@ -6,18 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import TransactionTable, atransaction, atransactional, transaction, transactional
-from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
-from pynamo_locking._io import client, runtime, transaction_record
-from pynamo_locking._io.transaction_record import record_table_of
-from pynamo_locking._transactions import commit
-from pynamo_locking._transactions.transaction import next_attempt
 from pynamo_locking.exceptions import ConfigurationError, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import AsyncTransaction, Transaction
 from tests.support.models import declare
+from tests.support.poisoned import header, put
 from tests.support.transaction_models import Plain, Purse, Transactions, purses
 from tests.support.wire import ALL, count_requests, on
 
@@ -99,12 +94,9 @@ def test_a_lost_answer_is_looked_up_in_the_row(memory: Engine, options: dict[str
 
 
 @pytest.mark.parametrize("options", ROWS)
-def test_an_applied_transaction_is_applied(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_an_applied_transaction_is_applied(memory: Engine, options: dict[str, Any]) -> None:
     """One write, which is refused."""
-    monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)  # as if the commit got no answer to this either
-    with on("TransactWriteItems", times=99).lose_response():
+    with on("TransactWriteItems", times=99).lose_response(), silent_table():
         error = unknown(created(1, **options))
     with count_requests() as counted:
         assert error.resolve() == "applied"
@@ -144,11 +136,10 @@ def arrive(attempts: list[tuple[OutcomeUnknown, list[Any]]]) -> None:
 @pytest.mark.parametrize("options", ROWS)
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_row_that_has_expired_proves_nothing(
-    memory: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], *, is_kept: bool
+    memory: Engine, clock: VirtualClock, options: dict[str, Any], *, is_kept: bool
 ) -> None:
     """DynamoDB removes it after a day; then there is none although the transaction was applied."""
-    monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)
-    with on("TransactWriteItems", times=99).lose_response():
+    with on("TransactWriteItems", times=99).lose_response(), silent_table():
         error = unknown(created(1, **options))
     clock.jump(DAY_S * 0.6)
     if not is_kept:
@@ -202,15 +193,9 @@ def test_a_key_that_has_expired_and_is_given_up_is_free(memory: Engine, clock: V
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_a_long_transaction_is_settled_by_its_header(
-    engine: Engine, few: None, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
-) -> None:
+def test_a_long_transaction_is_settled_by_its_header(engine: Engine, few: None, *, arrives: bool) -> None:
     """The header cannot be reached after the decision was sent; later it can."""
-    monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
-    purses(6)
-    tx = Transaction(Transactions)
-    for item in list(Purse.scan()):
-        tx.update(item, [Purse.balance.add(1)])
+    tx = raising_six()
     with on("TransactWriteItems", times=ALL).delay() as late, lost_requests_after(late):
         error = unknown(tx)
     if arrives:
@@ -222,9 +207,35 @@ def test_a_long_transaction_is_settled_by_its_header(
     assert {Purse.get(f"p{n}", consistent_read=True).balance for n in range(6)} == ({101} if arrives else {100})
 
 
-def lost_requests_after(late: list[Any]) -> Any:
-    """No update arrives once the decision was sent."""
-    return on("UpdateItem", times=99, where=lambda body: bool(late)).lose_request()
+def raising_six() -> Transaction:
+    """A long transaction that updates what there is."""
+    purses(6)
+    tx = Transaction(Transactions)
+    for item in list(Purse.scan()):
+        tx.update(item, [Purse.balance.add(1)])
+    return tx
+
+
+def lost_requests_after(sent: list[Any], number: int = 0) -> Any:
+    """No update arrives once so many decisions, and another one, were sent."""
+    return on("UpdateItem", times=ALL, where=lambda body: len(sent) > number).lose_request()
+
+
+def silent_table() -> Any:
+    """No read of the table of transactions is answered."""
+    return on("GetItem", to=Transactions, times=ALL).lose_request()
+
+
+def test_a_header_that_has_expired_proves_nothing(memory: Engine, few: None) -> None:
+    """DynamoDB removes it a day after the end; so that it is gone does not say that nothing was written."""
+    tx = raising_six()
+    decision = on("TransactWriteItems", times=ALL).lose_response()
+    with decision as sent, lost_requests_after(sent.bodies):
+        error = unknown(tx)
+    assert Transactions.sweep().finished == 1
+    Transactions(tx.id).delete(add_version_condition=False)
+    assert error.resolve() == "unknown"
+    assert {purse.balance for purse in Purse.scan(consistent_read=True)} == {101}
 
 
 async def test_a_task_asks_too() -> None:
@@ -264,6 +275,43 @@ def test_times_that_cannot_work_are_refused_at_once(name: str, bad: Any) -> None
         declare("Wrong", TransactionTable, **{name: bad})
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_key_is_known_for_as_long_as_the_table_says(memory: Engine, clock: VirtualClock, *, is_kept: bool) -> None:
+    """Longer than the record of its transaction: the work is not done a second time before."""
+    memory.bind(Patient)
+    with transaction(Patient, idempotency_key="k") as first:
+        first.save(Plain("a"))
+    clock.jump((6 if is_kept else 7) * DAY_S)
+    with transaction(Patient, idempotency_key="k") as second:
+        second.save(Plain("b"))
+    assert second.is_repeated is is_kept
+    assert (value("b") is None) is is_kept
+
+
+def test_a_record_proves_nothing_once_it_may_have_expired(memory: Engine, clock: VirtualClock) -> None:
+    """After the time for which records are kept, not keys: that the row is gone does not say that it never was."""
+    memory.bind(Patient)
+    tx = Transaction(Patient, record=True)
+    for name in "ab":
+        tx.save(Plain(name))
+    silent = on("GetItem", to=Patient, times=ALL).lose_request()
+    with on("TransactWriteItems", times=ALL).lose_response(), silent:
+        error = unknown(tx)
+    clock.jump(3 * DAY_S)
+    Patient(tx.id).delete(add_version_condition=False)
+    assert error.resolve() == "unknown"
+
+
+def test_a_record_is_an_action_too(memory: Engine) -> None:
+    """A hundred items have no room for it in a native transaction."""
+    with transaction(Transactions, record=True) as tx:
+        for i in range(100):
+            tx.save(Purse(f"p{i}"))
+        assert tx.plan().path == "long"
+    assert Transactions.outcome(tx.id) == "finished"
+    assert Purse.count() == 100
+
+
 def test_rows_are_kept_as_long_as_the_table_says(
     memory: Engine, clock: VirtualClock, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,25 +323,24 @@ def test_rows_are_kept_as_long_as_the_table_says(
     with transaction(Patient) as long:
         for n in range(6):
             long.save(Purse(f"p{n}"))
-    now = runtime.current.time_ms() / 1000
+    now = clock.time_ms() / 1000
     kept = {row.id: round((row.expires.timestamp() - now) / DAY_S) for row in Patient.scan() if row.expires}
     assert kept == {small.id: 2, "key#k": 7, long.id: 2, f"{long.id}#0000": 60}
 
 
 def test_a_sweep_leaves_the_young_alone(clock: VirtualClock) -> None:
-    """It counts from the last renewal, which is what `tx list` shows."""
-    table = record_table_of(Transactions)
-    now_ms = runtime.current.time_ms()
-    for name, age_s in (("young", 50), ("old", 70)):
-        header = TransactionRecord(
-            name, TransactionStatus.PENDING, priority="1", lease_ms=10_000, until_ms=now_ms - age_s * 1000 + 10_000
+    """It counts from the last renewal, which is what `tx list` shows, however long the lease is."""
+    for name, age_s, lease_s in (("young", 50, 10), ("old", 70, 10), ("patient", 70, 60)):
+        until_ms = clock.time_ms() + 1000 * (lease_s - age_s)
+        put(
+            Transactions,
+            header(name, "pending", lease_ms={"N": str(lease_s * 1000)}, until_ms={"N": str(until_ms)}, rows=None),
         )
-        transaction_record.begin(table, header)
     with count_requests() as counted:
         report = Transactions.sweep(older_than=60)
-    assert (report.examined, report.aborted) == (1, 1)
+    assert (report.examined, report.aborted) == (2, 2)
     assert counted.by_operation["Scan"] == 1
-    assert (Transactions.outcome("young"), Transactions.outcome("old")) == ("pending", "aborted")
+    assert [Transactions.outcome(name) for name in ("young", "old", "patient")] == ["pending", "aborted", "aborted"]
     assert Transactions.sweep().aborted == 1
     assert Transactions.outcome("young") == "aborted"
 
@@ -334,20 +381,24 @@ def test_an_earlier_attempt_of_a_repeated_function_was_applied(memory: Engine) -
     assert caught.value.resolve() == "applied"
 
 
-def test_a_long_attempt_after_a_small_one(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_attempt_after_a_small_one(few: None) -> None:
     """Its header says nothing of the small one; the key does."""
-    monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     purses(6)
-    small = created(1, idempotency_key="k")
+    sizes = [1, 6]
+
+    @transactional(attempts=2, table=Transactions, idempotency_key="k")
+    def work(tx: Transaction) -> None:
+        small.append(len(late))
+        tx.save(Plain("a"))
+        for i in range(sizes.pop(0)):
+            tx.update(tx.get(Purse, f"p{i}"), [Purse.balance.add(1)])
+
+    small = list[int]()
     with on("TransactWriteItems", times=ALL).delay() as late:
-        unknown(small)
-        long = next_attempt(small, Transaction(Transactions, idempotency_key="k"))
-        for item in list(Purse.scan()):
-            long.update(item, [Purse.balance.add(1)])
-        sent = len(late)
-        with on("UpdateItem", times=99, where=lambda body: len(late) > sent).lose_request():
-            error = unknown(long)
-    assert error.resolve() == "not applied"
+        is_second = on("UpdateItem", times=ALL, where=lambda body: len(late) > small[-1] > 0).lose_request()
+        with is_second, pytest.raises(OutcomeUnknown) as caught:
+            work()
+    assert caught.value.resolve() == "not applied"
     for land in late:
         land()
     assert value() is None
@@ -385,12 +436,11 @@ async def pay_in_a_task() -> None:
 
 @pytest.mark.parametrize("way", [pay, lambda: asyncio.run(pay_in_a_task())], ids=["threads", "tasks"])
 def test_an_error_of_a_later_attempt_does_not_hide_that_the_first_was_applied(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch, way: Callable[[], None]
+    memory: Engine, way: Callable[[], None]
 ) -> None:
     """It was paid, the second attempt finds too little money, and the caller must not be told that nothing was paid."""
-    monkeypatch.setattr(commit, "recorded_outcome", lambda *_: None)  # as if the commit got no answer to this either
     purses(1)
-    with on("TransactWriteItems", times=99).lose_response(), pytest.raises(OutcomeUnknown) as caught:
+    with on("TransactWriteItems", times=99).lose_response(), silent_table(), pytest.raises(OutcomeUnknown) as caught:
         way()
     assert isinstance(caught.value.__cause__, TooPoorError)
     assert caught.value.resolve() == "applied"
@@ -414,15 +464,8 @@ def test_an_error_of_a_later_attempt_is_true(memory: Engine) -> None:
     assert Purse.get("p0", consistent_read=True).balance == 100
 
 
-def test_whether_an_earlier_attempt_was_applied_cannot_be_found_out(
-    memory: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whether_an_earlier_attempt_was_applied_cannot_be_found_out(memory: Engine) -> None:
     """The request for it is denied: then the error says so."""
-
-    def denied(*_: Any) -> None:
-        raise TransactWriteError("denied")
-
-    monkeypatch.setattr(transaction_record, "abandon", denied)
     purses(1)
 
     @transactional(table=Transactions, idempotency_key="k")
@@ -431,5 +474,7 @@ def test_whether_an_earlier_attempt_was_applied_cannot_be_found_out(
             raise TooPoorError
         tx.update(tx.get(Purse, "p0"), [Purse.balance.add(-60)])
 
-    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(OutcomeUnknown):
+    denied = on("UpdateItem", to=Transactions).answer("AccessDeniedException", always=True)
+    with on("TransactWriteItems", times=ALL).delay() as late, denied as asked, pytest.raises(OutcomeUnknown):
         work()
+    assert asked

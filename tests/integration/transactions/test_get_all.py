@@ -11,7 +11,6 @@ import pytest
 from pynamodb.exceptions import GetError
 
 from pynamo_locking import transaction, transactional
-from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import die_at
@@ -27,6 +26,7 @@ from tests.support.transaction_models import (
     Session,
     Sheet,
     Transactions,
+    make_long_from,
     marked_rows,
     purses,
 )
@@ -235,12 +235,12 @@ def test_marks_are_resolved(clock: VirtualClock, few: None, monkeypatch: pytest.
         with transaction(isolation="read_committed") as reader:
             found = reader.get_all(Purse, keys)
         assert [item and item.balance for item in found] == ([1] * 8 if is_committed else [100] * 6 + [None] * 2)
-        monkeypatch.setattr(dynamodb, "MOST_ACTIONS", 100)
+        make_long_from(monkeypatch, 100)
         with transaction() as reader:
             found = reader.get_all(Purse, keys)
         assert [item and item.balance for item in found] == ([1] * 8 if is_committed else [100] * 6 + [None] * 2)
         assert marked_rows(Purse) == []
-        monkeypatch.setattr(dynamodb, "MOST_ACTIONS", 4)
+        make_long_from(monkeypatch)
 
 
 def test_for_update_holds_all_locks_until_the_end(engine: Engine) -> None:

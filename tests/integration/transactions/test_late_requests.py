@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +10,13 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 from pynamodb.exceptions import TransactWriteError
 
-from pynamo_locking import LockSettings, transaction
-from pynamo_locking._core.transactions import TransactionRecord, TransactionStatus
-from pynamo_locking._io import transaction_record
-from pynamo_locking._io.transaction_record import record_table_of
+from pynamo_locking import transaction
 from pynamo_locking.exceptions import Conflict, ItemLocked, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at
 from tests.support.parties import in_thread
-from tests.support.proxy import Fault, Proxy, nth
+from tests.support.transaction_helpers import decide, doing, renew
 from tests.support.transaction_models import (
     Purse,
     Transactions,
@@ -27,26 +24,28 @@ from tests.support.transaction_models import (
     dying_where,
     empty,
     ends_s,
+    existing,
     marked_rows,
     purses,
     rows_of,
     stored,
     survive,
 )
-from tests.support.wire import Send, intercepted
+from tests.support.wire import ALL, Send, count_requests, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
-    from tests.support.proxy import Request
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("few")]
 
 
 #: One in a batch, and as many alone as a mark is sent before the transaction gives up.
 MOST_COPIES = 9
+
+#: So many attempts botocore makes of a request.
+ATTEMPTS = 4
 
 #: Comes first among the items that are marked; the stale one comes last.
 LATE, STALE = "a", "z"
@@ -85,10 +84,6 @@ def _touch_both(tx: Transaction, late: str) -> None:
         tx.touch(tx.get(Purse, key))
 
 
-def _is_mark(operation: str, kwargs: Any) -> bool:
-    return f"mark {LATE}" in deeds(operation, kwargs)
-
-
 def assert_nothing_is_late() -> None:
     """A placeholder is refused once the header is decided, so no sweep has to look for one."""
     assert marked_rows(Purse) == []
@@ -110,59 +105,12 @@ def assert_swept() -> None:
 
 
 @contextmanager
-def through_proxy(engine: Engine) -> Iterator[Proxy]:
-    """Send all requests from here on to a proxy before the engine; the engine's fixture puts all of it back."""
-    if engine.host is None:
-        pytest.skip("AWS is not reached through the proxy")
-    with Proxy(engine.host) as proxy:
-        for model in (Purse, Transactions):
-            model.Meta.host = proxy.url
-            model._connection = None
-            model._get_connection().connection._local.session = engine._session
-        yield proxy
-        for model in (Purse, Transactions):
-            model._connection.connection.client.close()
-    assert proxy.errors == []
-
-
-class _Slow:
-    """The first copy of the mark arrives when it is asked for, and no other one until the transaction is aborted."""
-
-    def __init__(self) -> None:
-        self.has_come = self.is_aborted = False
-
-    def __call__(self, request: Request) -> Fault | None:
-        self.is_aborted = self.is_aborted or b'"aborted"' in request.body
-        if self.is_aborted or not _is_mark(request.operation, json.loads(request.body)):
-            return None
-        is_first, self.has_come = not self.has_come, True
-        return Fault.LATE if is_first else Fault.LOST_REQUEST
-
-
-def test_a_late_mark_is_swept_on_real_engines(real_engine: Engine, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark that is not answered in time, a transaction that is aborted meanwhile, and then the mark arrives."""
-    monkeypatch.setattr(Purse.Meta, "lock_settings", LockSettings(lease=6, request_timeout=1, max_clock_skew=0.5))
-    tx = doomed(late, workers=2)
-    with through_proxy(real_engine) as proxy:
-        proxy.plan = _Slow()
-        with pytest.raises(Conflict):
-            tx.commit()
-        assert proxy.injected[Fault.LATE] == 1
-        assert marked_rows(Purse) == []
-        assert proxy.release() == [400 if late == "absent" else 200]
-        if late == "absent":
-            assert_nothing_is_late()
-        else:
-            assert_swept()
-
-
-@contextmanager
 def late_marks(copies: int) -> Iterator[Callable[[], None]]:
-    """Keep so many copies of the mark, and let the next ones through; yields what lets them arrive."""
+    """Keep so many copies of the mark, with all attempts of botocore; yields what lets them arrive."""
     kept: list[Send] = []
 
     def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if len(kept) < copies and _is_mark(operation, kwargs):
+        if len(kept) < copies and f"mark {LATE}" in deeds(operation, kwargs):
             kept.append(send)
             raise ConnectionClosedError(endpoint_url="memory")
         return send()
@@ -177,10 +125,10 @@ def late_marks(copies: int) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("copies", [1, 2, MOST_COPIES])
-def test_a_second_copy_of_a_mark_is_swept(clock: VirtualClock, late: str, copies: int) -> None:
+def test_a_second_copy_of_a_mark_is_swept(concurrent_engine: Engine, late: str, copies: int) -> None:
     """The mark was sent again and applied, or given up; the copies that were not answered arrive after the abort."""
     tx = doomed(late)
-    with late_marks(copies) as arrive, pytest.raises(Conflict):
+    with VirtualClock(), late_marks(copies) as arrive, pytest.raises(Conflict):
         tx.commit()
     assert marked_rows(Purse) == []
     arrive()
@@ -193,53 +141,30 @@ def test_a_second_copy_of_a_mark_is_swept(clock: VirtualClock, late: str, copies
         assert late != "with a lock document"
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_definite_answer_leaves_nothing_to_sweep(clock: VirtualClock, times: int, late: str) -> None:
+@pytest.mark.parametrize("answers", [(), ("ThrottlingException",)], ids=["lost", "lost, then throttled"])
+def test_a_definite_answer_leaves_nothing_to_sweep(clock: VirtualClock, answers: tuple[str, ...], late: str) -> None:
     """A lost answer to a mark that was applied, once it is seen, and refusals are answers: no sweep has to look."""
-    tx, lost = doomed(late), list[str]()
-
-    def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if _is_mark(operation, kwargs) and len(lost) < times:
-            lost.append(operation)
-            if len(lost) == 1:
-                send()
-                raise ConnectionClosedError(endpoint_url="memory")
-            raise _refusal(operation)
-        return send()
-
-    with intercepted(answer), pytest.raises(Conflict):
+    tx, lost = doomed(late), doing(f"mark {LATE}", times=ATTEMPTS)
+    later = doing(f"mark {LATE}", nth=ATTEMPTS + 1)
+    with later.answer(*answers), lost.lose_response() as hits, pytest.raises(Conflict):
         tx.commit()
-    assert len(lost) == times
+    assert hits.hits == ATTEMPTS
     assert Transactions.sweep(dry_run=True).examined == 0
 
 
-@pytest.mark.parametrize("lost", [0, 1], ids=["at once", "after an attempt without an answer"])
+@pytest.mark.parametrize("lost", [0, ATTEMPTS], ids=["at once", "after attempts without an answer"])
 def test_a_mark_that_is_forbidden(clock: VirtualClock, late: str, lost: int) -> None:
     """The refusal is told, and not that other transactions were in the way: to run it again would not help.
 
     If DynamoDB has refused every copy for good, none can arrive.
     """
-    tx, sent = doomed(late), list[str]()
-
-    def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if not _is_mark(operation, kwargs):
-            return send()
-        sent.append(operation)
-        if len(sent) <= lost:
-            raise ConnectionClosedError(endpoint_url="memory")
-        raise _refusal(operation, "AccessDeniedException")
-
-    with intercepted(answer), pytest.raises(TransactWriteError) as caught:
+    tx, forbidden = doomed(late), doing(f"mark {LATE}").answer("AccessDeniedException", always=True)
+    with doing(f"mark {LATE}", times=lost).lose_request(), forbidden as sent, pytest.raises(TransactWriteError) as told:
         tx.commit()
-    assert len(sent) > lost
-    assert not isinstance(caught.value, Conflict)
-    assert caught.value.cause_response_code == "AccessDeniedException"
+    assert sent
+    assert not isinstance(told.value, Conflict)
+    assert told.value.cause_response_code == "AccessDeniedException"
     assert lost or Transactions.sweep(dry_run=True).examined == 0
-
-
-def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
-    error: Any = {"Error": {"Code": code, "Message": "for now"}, "ResponseMetadata": {"HTTPStatusCode": 400}}
-    return ClientError(error, operation)
 
 
 # A second copy of a whole transaction
@@ -248,19 +173,21 @@ def _refusal(operation: str, code: str = "ThrottlingException") -> ClientError:
 @pytest.mark.parametrize("others", [0, 1], ids=["at once", "after another write"])
 @pytest.mark.parametrize("action", [Purse.balance.add(5), Purse.balance.set(Purse.balance + 5)], ids=["add", "set"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_second_copy_of_an_addition_is_not_applied(real_engine: Engine, count: int, action: Any, others: int) -> None:
+def test_a_second_copy_of_an_addition_is_not_applied(
+    concurrent_engine: Engine, count: int, action: Any, others: int
+) -> None:
     """What a proxy repeats unseen by the process counts once, also where one item is all of the transaction."""
-    items = purses(count)
-    with through_proxy(real_engine) as proxy:
-        with transaction() as tx:
-            for item in items:
-                tx.update(item, [action], add_version_condition=False)
-            proxy.plan = nth(0, Fault.DUPLICATED)
+
+    def write() -> None:
         for _ in range(others):
             Purse("p0").update([Purse.note.set("another")], add_version_condition=False)
-        proxy.release()
-        assert proxy.injected[Fault.DUPLICATED] == 1
-        assert [Purse.get(item.purse_id).balance for item in items] == [105] * count
+
+    items = purses(count)
+    with on("TransactWriteItems").double(between=write) as doubled, transaction() as tx:
+        for item in items:
+            tx.update(item, [action], add_version_condition=False)
+    assert doubled.hits == 1
+    assert [Purse.get(item.purse_id).balance for item in items] == [105] * count
 
 
 # The process is dead
@@ -298,46 +225,44 @@ def dying_next(monkeypatch: pytest.MonkeyPatch) -> Any:
     met = list[bool]()
 
     def is_last(_: int, operation: str, kwargs: Any) -> bool:
-        met.append(_is_mark(operation, kwargs) or True in met[-1:])
+        met.append(f"mark {LATE}" in deeds(operation, kwargs) or True in met[-1:])
         return met[-2:] == [True, True]
 
     return dying_where(monkeypatch, is_last, is_answer_lost=False)
 
 
-def _abort(tx: Transaction) -> None:
-    with suppress(Conflict):
-        survive(tx.commit)
-
-
-@pytest.mark.parametrize("is_answer_lost", [False, True], ids=["not sent", "answer lost"])
 def test_a_death_during_an_abort_leaves_nothing_that_a_sweep_misses(
-    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool
+    clock: VirtualClock, late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut after each request of a transaction that is aborted, and of a recovery that completes it."""
-    tx = doomed(late)
-    with dying_after(monkeypatch, None) as process:
-        _abort(tx)
-    count, died = len(process.sent), 0
-    done = {deed.partition(" ")[0] for each in process.sent for deed in deeds(*each)}
-    assert done >= {"header", "row", "mark", "abort", "drop", "clean"}
-    for k in range(count):
+
+    def abort() -> None:
+        with suppress(Conflict):
+            survive(tx.commit)
+
+    died, done = 0, set[str]()
+    for k in itertools.count():
         empty(Purse, Transactions)
         tx = doomed(late)
-        with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost):
-            in_thread(lambda tx=tx: _abort(tx))
-        died += _recovered_with_cuts(tx, monkeypatch, is_answer_lost=is_answer_lost)
+        with dying_after(monkeypatch, k) as process:
+            in_thread(abort)
+        done |= {deed.partition(" ")[0] for each in process.sent for deed in deeds(*each)}
+        died += _recovered_with_cuts(tx, monkeypatch)
         Transactions.sweep()
         assert marked_rows(Purse) == [], k
         assert stored(Purse, "n0") is None
         if late == "absent":
             assert stored(Purse, LATE) is None
-    assert died > 20
+        if not process.is_dead:
+            break
+    assert died > 10
+    assert done >= {"header", "row", "mark", "abort", "drop", "clean"}
 
 
-def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch, *, is_answer_lost: bool) -> int:
+def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch) -> int:
     """Complete it again and again, dying one request later each time, until one gets through; return how many died."""
     for k in range(99):
-        with dying_after(monkeypatch, k, is_answer_lost=is_answer_lost) as process:
+        with dying_after(monkeypatch, k) as process:
             in_thread(lambda: survive(lambda: Transactions.recover(tx.id, force=True)))
         if not process.is_dead:
             return k
@@ -347,42 +272,40 @@ def _recovered_with_cuts(tx: Transaction, monkeypatch: pytest.MonkeyPatch, *, is
 # A second event between look and abort
 
 
-def _swept(_: str) -> None:
-    assert Transactions.sweep().pending == 1
+def _recovered(tx_id: str) -> str | None:
+    return Transactions.recover(tx_id)
 
 
-def _recovered(tx_id: str) -> None:
-    assert Transactions.recover(tx_id) == "aborted"
+def _swept(_: str) -> int:
+    return Transactions.sweep().pending
 
 
 def _written(_: str) -> None:
     Purse("p3").update([Purse.balance.set(1)], add_version_condition=False)
 
 
-@pytest.mark.parametrize(("act", "aborts"), [(_swept, 1), (_recovered, 2), (_written, 2)])
+@pytest.mark.parametrize(("act", "says", "aborts"), [(_swept, 1, 1), (_recovered, "aborted", 2), (_written, None, 2)])
 def test_who_renews_between_look_and_abort_lives(
-    clock: VirtualClock, act: Callable[[str], None], aborts: int, monkeypatch: pytest.MonkeyPatch
+    clock: VirtualClock, act: Callable[[str], Any], says: Any, aborts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction that was silent for a lease renews just before it would be aborted: it gets another lease."""
     purses(6)
-    tx = Transaction(workers=1)
+    tx, states = Transaction(workers=1), list[str | None]()
     for i in range(6):
         tx.touch(tx.get(Purse, f"p{i}"))
     die_at(monkeypatch, "decision", tx.commit)
     assert "p3" in {row["purse_id"]["S"] for row in marked_rows(Purse)}
-    record_table, states = record_table_of(Transactions), list[str | None]()
-    header = transaction_record.read(record_table, tx.id)
-    assert header is not None
 
-    def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if operation == "UpdateItem" and ":by" in kwargs.get("ExpressionAttributeValues", {}):
-            if not states:
-                transaction_record.renew(record_table, header, 1)
-            states.append(Transactions.outcome(tx.id))
-        return send()
+    def is_abort(body: Any) -> bool:
+        return ":by" in body.get("ExpressionAttributeValues", {})
 
-    with intercepted(answer):
-        act(tx.id)
+    def look() -> None:
+        if not states:
+            renew(tx.id, 1, clock)
+        states.append(Transactions.outcome(tx.id))
+
+    with on("UpdateItem", where=is_abort, times=ALL).before(look):
+        assert act(tx.id) == says
     assert states == ["pending"] * aborts
     assert Transactions.outcome(tx.id) == ("pending" if act is _swept else "aborted")
 
@@ -411,7 +334,7 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
     dead = _of_all(200)
     die_at(monkeypatch, "end" if is_committed else "decision", dead.commit)
     if not is_committed:
-        transaction_record.abort(record_table_of(Transactions), dead.id, "asked")
+        decide(dead.id, "aborted")
         assert {Purse.get(f"p{i}", isolation="read_committed").balance for i in range(6)} == {100}
     assert marked_rows(Purse) == []
     assert Transactions.outcome(dead.id) == ("committed" if is_committed else "aborted")
@@ -431,47 +354,30 @@ def test_a_recovery_leaves_the_marks_of_others_alone(
 
 def test_a_mark_in_doubt_that_a_lock_refuses_is_swept(clock: VirtualClock) -> None:
     """No answer to a mark; then a lock refuses its second copy, which says nothing of the first one."""
-    tx, held, kept = doomed("with a lock document"), Purse.locked(LATE), list[Send]()
+    tx, held, copies = doomed("with a lock document"), Purse.locked(LATE), itertools.count()
 
-    def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if not kept and _is_mark(operation, kwargs):
-            kept.append(send)
+    def acquire() -> None:
+        if next(copies) == 1:
             in_thread(held.acquire)
-            raise ConnectionClosedError(endpoint_url="memory")
-        return send()
 
-    with intercepted(answer), pytest.raises(ItemLocked):
+    locking, delaying = doing(f"mark {LATE}", times=ALL).before(acquire), doing(f"mark {LATE}").delay()
+    with locking, delaying as late, pytest.raises(ItemLocked):
         tx.commit()
     held.release()
-    kept[0]()
+    late[0]()
     assert_swept()
-
-
-def _conflict(operation: str) -> ClientError:
-    error: Any = {"Code": "TransactionCanceledException", "Message": "for now"}
-    reasons = [{"Code": "TransactionConflict"}, {"Code": "None"}]
-    return ClientError({"Error": error, "CancellationReasons": reasons}, operation)  # type: ignore[typeddict-unknown-key]
 
 
 def test_a_transaction_in_doubt_that_is_refused_for_now_is_applied_once(clock: VirtualClock) -> None:
     """Applied without an answer, then refused for another transaction's sake: the third copy is the same one."""
-    items, tokens = purses(2), list[str]()
-
-    def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if operation != "TransactWriteItems":
-            return send()
-        tokens.append(kwargs["ClientRequestToken"])
-        if len(tokens) == 2:
-            raise _conflict(operation)
-        answered = send()
-        if len(tokens) == 1:
-            raise ConnectionClosedError(endpoint_url="memory")
-        return answered
-
-    with intercepted(answer), transaction() as tx:
+    items, refused = purses(2), ("TransactionCanceledException", "TransactionConflict", "")
+    commits = on("TransactWriteItems", times=ATTEMPTS).lose_response()
+    later = on("TransactWriteItems", nth=ATTEMPTS + 1).answer(refused)
+    with later, commits, count_requests() as counted, transaction() as tx:
         for item in items:
             tx.update(item, [Purse.balance.add(5)], add_version_condition=False)
-    assert tokens == tokens[:1] * 3
+    tokens = [body["ClientRequestToken"] for operation, body in counted.bodies if operation == "TransactWriteItems"]
+    assert tokens == tokens[:1] * (ATTEMPTS + 2)
     assert [Purse.get(item.purse_id).balance for item in items] == [105, 105]
 
 
@@ -500,14 +406,6 @@ def test_a_transaction_in_doubt_that_meets_a_mark_is_unknown(
     assert Purse.get("p3").version == 2
 
 
-def _unanswered(send: Send, operation: str, _: Any) -> Any:
-    """All native transactions are applied, and none is answered."""
-    answered = send()
-    if operation == "TransactWriteItems":
-        raise ConnectionClosedError(endpoint_url="memory")
-    return answered
-
-
 def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(clock: VirtualClock) -> None:
     """No answer at all, and then its idempotency key is there, with its own id: it was committed now."""
     [item] = purses(1)
@@ -515,7 +413,7 @@ def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(clock: Virtu
     tx.after_commit(lambda: calls.append("committed"))
     item.balance = 7
     tx.save(item)
-    with intercepted(_unanswered):
+    with on("TransactWriteItems", times=ALL).lose_response():
         tx.commit()
     assert not tx.is_repeated
     assert calls == ["committed"]
@@ -526,22 +424,27 @@ def test_a_transaction_in_doubt_that_finds_its_own_key_is_the_first(clock: Virtu
 def test_a_lock_that_may_be_deleted_is_not_lost(clock: VirtualClock) -> None:
     """No answer to a transaction that deletes a locked item; then the lock is found to be gone: that is no loss."""
     purses(2)
-    tx = Transaction()
-    tx.delete(tx.get(Purse, "p0", for_update=True))
-    tx.touch(tx.get(Purse, "p1"))
-    own = tx._members.locks[0]._handle.entry
-    assert own is not None
-    with intercepted(_unanswered), pytest.raises(OutcomeUnknown):
-        tx.commit()
-    assert stored(Purse, "p0") is None
-    assert not own.lost.is_set()
+    with Purse.locked("p0") as lock:
+        tx = Transaction()
+        tx.delete(tx.get(Purse, "p0", for_update=True))
+        tx.touch(tx.get(Purse, "p1"))
+        with on("TransactWriteItems", times=ALL).lose_response(), pytest.raises(OutcomeUnknown):
+            tx.commit()
+        assert stored(Purse, "p0") is None
+        assert not lock.lost.is_set()
 
 
-def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock) -> None:
+def test_a_late_renewal_takes_no_newer_one_back(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewal that was not answered arrives after the next one: a watcher must not take that for silence."""
-    record_table = record_table_of(Transactions)
-    short, long = (TransactionRecord("t", TransactionStatus.PENDING, lease_ms=lease_ms) for lease_ms in (1000, 5000))
-    transaction_record.begin(record_table, short)
-    newer = transaction_record.renew(record_table, long, 2)
-    assert transaction_record.renew(record_table, short, 1) == newer
-    assert transaction_record.read(record_table, "t") == newer
+    purses(6)
+    tx = Transaction(workers=1)
+    for i in range(6):
+        tx.touch(tx.get(Purse, f"p{i}"))
+    slow = on("PutItem", "UpdateItem", "BatchExecuteStatement", times=ALL).before(lambda: clock.sleep(5))
+    with slow, doing("renew").delay() as late:
+        die_at(monkeypatch, "decision", tx.commit)
+    newer = existing(Transactions, tx.id)
+    assert int(newer["beat"]["N"]) > 1
+    for arrive in late:
+        arrive()
+    assert existing(Transactions, tx.id) == newer

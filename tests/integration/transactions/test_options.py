@@ -207,7 +207,7 @@ def test_an_idempotency_key_lives_for_a_day() -> None:
         [old] = purses(1)
         with transaction(idempotency_key="k") as tx:
             tx.save(old)
-        clock.jump(25 * 3600)
+        clock.jump(24 * 3600)
         stale = Purse.get("p0")
         Purse.get("p0").touch()
         with pytest.raises(StaleVersion), transaction(idempotency_key="k") as tx:
@@ -216,6 +216,20 @@ def test_an_idempotency_key_lives_for_a_day() -> None:
             tx.update(tx.get(Purse, "p0"), [Purse.balance.add(1)])
         assert not tx.is_repeated
         assert Purse.get("p0").balance == 101
+
+
+def test_an_instance_does_not_carry_out_what_was_done_before() -> None:
+    """It shows what a repeated transaction did not write: to save it would do the work a second time."""
+    purse, other = purses(2)
+    with transaction(idempotency_key="k") as tx:
+        tx.touch(other)
+    with transaction(idempotency_key="k") as tx:
+        purse.balance = 7
+        tx.save(purse)
+    assert tx.is_repeated
+    with pytest.raises(StaleVersion):
+        purse.save()
+    assert Purse.get("p0").balance == 100
 
 
 def test_an_idempotency_key_of_nothing(cheap: Engine) -> None:

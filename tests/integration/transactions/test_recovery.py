@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from botocore.exceptions import ClientError, ConnectionClosedError
 
 from pynamo_locking import transaction
-from pynamo_locking._io import client
 from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
@@ -20,10 +18,10 @@ from pynamo_locking.exceptions import (
     StaleVersion,
     TransactionAborted,
 )
-from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, from_deed
 from tests.support.parties import in_thread
+from tests.support.transaction_helpers import doing
 from tests.support.transaction_models import (
     STATEMENTS,
     Purse,
@@ -38,30 +36,26 @@ from tests.support.transaction_models import (
     stored,
     survive,
 )
-from tests.support.wire import Answer, Forward, Send, count_requests, intercepted, tapped
+from tests.support.wire import Chosen, Send, count_requests, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
-
-pytestmark = pytest.mark.core
 
 #: Two updates, two deletes, five inserts, of which three are written by the decision, and the last two are marked.
 OLD, GONE, NEW = ["old0", "old1"], ["gone0", "gone1"], [f"new{i}" for i in range(5)]
 MARKED = [*OLD, *GONE, *NEW[3:]]
-#: All that the commit does, in its order, some of it in one request.
-BEFORE_DECISION = ["header", "row", *[f"mark {key}" for key in MARKED]]
-AFTER_DECISION = [*[f"finish {key}" for key in MARKED], "end"]
+#: What each request of the commit does first, in their order.
+BEFORE_DECISION = ["header", "row", *[f"mark {key}" for key in MARKED[::STATEMENTS]]]
+AFTER_DECISION = [*[f"finish {key}" for key in MARKED[::STATEMENTS]], "end"]
 DEEDS = [*BEFORE_DECISION, "decision", *AFTER_DECISION]
+#: Where statements are refused: of each kind one, and once or twice.
+ALONE = [(1, 2, "mark old0"), (1, 1, "mark gone1"), (1, 2, "mark new4"), (1, 1, "finish old0"), (1, 2, "finish gone1")]
 
 
-@pytest.fixture(params=sorted({1, STATEMENTS}), ids=lambda statements: f"batches of {statements}")
-def clock(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
-    """Virtual time, a database, and long transactions of few items, by statements and without."""
-    make_long_from(monkeypatch, statements=request.param)
-    with VirtualClock() as clock:
-        yield clock
+pytestmark = [pytest.mark.core, pytest.mark.usefixtures("few")]
 
 
 def begin(**options: Any) -> Transaction:
@@ -95,27 +89,6 @@ AFTER = {**dict.fromkeys(OLD, (200, 2)), **dict.fromkeys(NEW, (200, 1))}
 # One request is hit
 
 
-def is_decision(_: int, operation: str, kwargs: Any) -> bool:
-    return "decision" in deeds(operation, kwargs)
-
-
-@contextmanager
-def hit_in_http(deed: str, *, is_delivered: bool) -> Iterator[list[str]]:
-    """Lose one attempt of the request that does this; botocore sends it again if it does so at all."""
-    seen, is_hit = list[str](), from_deed(deed, 1)
-
-    def tap(endpoint: object, request: Any, operation: str, forward: Forward) -> Answer:
-        if not is_hit(0, operation, json.loads(request.body)):
-            return forward()
-        seen.append(operation)
-        if is_delivered:
-            forward()
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-
-    with tapped(tap):
-        yield seen
-
-
 @contextmanager
 def hit(which: Callable[[int, str, Any], bool], *, is_delivered: bool) -> Iterator[list[tuple[str, Any]]]:
     """Lose requests, or their answers, with all attempts of botocore; yield those that are hit."""
@@ -135,10 +108,14 @@ def hit(which: Callable[[int, str, Any], bool], *, is_delivered: bool) -> Iterat
 
 
 @pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("deed", DEEDS)
-def test_one_request_is_lost(clock: VirtualClock, deed: str, times: int, *, is_delivered: bool) -> None:
+@pytest.mark.parametrize(
+    ("statements", "times", "deed"), [*((STATEMENTS, times, deed) for times in (1, 2) for deed in DEEDS), *ALONE]
+)
+def test_one_request_is_lost(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, statements: int, deed: str, times: int, *, is_delivered: bool
+) -> None:
     """Whichever request is lost, or its answer, the commit succeeds, is applied once, and nothing is left."""
+    make_long_from(monkeypatch, statements=statements)
     tx = begin()
     with hit(from_deed(deed, times), is_delivered=is_delivered) as lost:
         try:
@@ -155,20 +132,20 @@ def test_one_request_is_lost(clock: VirtualClock, deed: str, times: int, *, is_d
     assert marked_rows(Purse) == []
 
 
-@pytest.mark.parametrize("is_delivered", [True, False], ids=["answer lost", "not sent"])
+@pytest.mark.parametrize("lose", [Chosen.lose_response, Chosen.lose_request])
 @pytest.mark.parametrize("deed", DEEDS)
-def test_one_attempt_is_lost(clock: VirtualClock, deed: str, *, is_delivered: bool) -> None:
+def test_one_attempt_is_lost(clock: VirtualClock, deed: str, lose: Any) -> None:
     """The same where botocore repeats the request by itself: a second copy changes nothing."""
     tx = begin()
-    with hit_in_http(deed, is_delivered=is_delivered) as lost:
+    with lose(doing(deed)) as lost:
         tx.commit()
-    assert len(lost) == 1
+    assert lost.hits == 1
     assert Transactions.outcome(tx.id) == "finished"
     assert found() == AFTER
     assert marked_rows(Purse) == []
 
 
-def test_one_request_is_lost_on_real_engines(real_engine: Engine, few: None) -> None:
+def test_one_request_is_lost_on_real_engines(real_engine: Engine) -> None:
     """The same on the engines that know tokens: the placeholder, the decision and a finish lose their answer."""
     for deed in ("header", "mark old1", "mark new4", "decision", "finish gone0", "end"):
         tx = begin()
@@ -224,7 +201,7 @@ def test_the_decision_is_never_answered(clock: VirtualClock, *, is_delivered: bo
     """The header can be reached: the commit succeeds, or is aborted, and said to be safe to repeat."""
     tx = begin()
     ends = nullcontext() if is_delivered else pytest.raises(Conflict)
-    with hit(is_decision, is_delivered=is_delivered), ends:
+    with hit(lambda _, *request: "decision" in deeds(*request), is_delivered=is_delivered), ends:
         tx.commit()
     assert Transactions.outcome(tx.id) == ("finished" if is_delivered else "aborted")
     assert found() == (AFTER if is_delivered else BEFORE)
@@ -276,21 +253,13 @@ def begin_large() -> Transaction:
     return tx
 
 
-@pytest.mark.parametrize("end", ["committed", "aborted", "recovered"])
-def test_large_changes_are_removed_at_the_end(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    """However the transaction ends: their rows have no time of expiry, and would stay for ever."""
+def test_large_changes_are_removed_after_an_abort(clock: VirtualClock) -> None:
+    """Their rows have no time of expiry, and would stay for ever."""
     tx = begin_large()
-    if end == "committed":
+    Purse.get("p9").touch()
+    with pytest.raises(StaleVersion):
         tx.commit()
-    elif end == "aborted":
-        Purse.get("p9").touch()
-        with pytest.raises(StaleVersion):
-            tx.commit()
-    else:
-        die_at(monkeypatch, "decision", tx.commit)
-        Transactions.recover(tx.id)
-    left = [row["id"]["S"] for row in rows_of(Transactions) if "expires_s" not in row]
-    assert left == [], f"the transaction is {end}, and nothing will ever remove these rows"
+    assert [row["id"]["S"] for row in rows_of(Transactions) if "expires_s" not in row] == []
 
 
 def test_many_spilled_rows_renew_the_lease(memory: Engine, clock: VirtualClock) -> None:
@@ -368,7 +337,9 @@ def test_only_final_headers_expire(clock: VirtualClock, monkeypatch: pytest.Monk
 
 def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """pending, committed, finished, aborted; None for what has no header; LockingError where no answer comes."""
-    assert Transactions.outcome("never was") is None
+    assert Transactions.outcome("never was") is Transactions.recover("never was") is None
+    with pytest.raises(ConfigurationError, match="at least one segment"):
+        Transactions.sweep(segments=0)
     with transaction() as tx:
         tx.save(Purse("a"))
         tx.save(Purse("b"))
@@ -390,13 +361,6 @@ def test_outcome(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
                 call()
         with pytest.raises(LockingError, match="sweep"):
             Transactions.sweep()
-
-
-def test_bad_arguments(clock: VirtualClock) -> None:
-    """A number of segments that is none is refused; what nobody knows of is None."""
-    with pytest.raises(ConfigurationError, match="at least one segment"):
-        Transactions.sweep(segments=0)
-    assert Transactions.recover("never was") is None
 
 
 def test_recover_waits_for_the_living(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,33 +432,6 @@ def test_a_sweep_that_cannot_complete_one(clock: VirtualClock, monkeypatch: pyte
     assert marked_rows(Purse) == []
 
 
-def test_a_sweep_takes_off_what_an_aborted_one_left(clock: VirtualClock) -> None:
-    """A process that dies while it takes its own marks off: the next sweep takes off the rest, and placeholders."""
-    tx = begin()
-    Purse.get(GONE[1]).touch()  # makes it fail, after it has marked others
-
-    def commit() -> None:
-        with suppress(Conflict):
-            survive(tx.commit)
-
-    is_abort = []
-
-    def answer(send: Send, operation: str, kwargs: Any) -> Any:
-        if is_abort:
-            raise ConnectionClosedError(endpoint_url="memory")
-        answered = send()
-        if operation == "UpdateItem" and "aborted" in str(kwargs):
-            is_abort.append(True)
-        return answered
-
-    with intercepted(answer):
-        in_thread(commit)
-    assert Transactions.outcome(tx.id) == "aborted"
-    assert marked_rows(Purse)
-    Transactions.sweep()
-    assert marked_rows(Purse) == []
-
-
 def test_stale_marks_without_a_header_are_dropped(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark whose header is gone, as of a late copy after the TTL, is dropped by the first request that meets it."""
     tx = begin()
@@ -528,59 +465,32 @@ def test_a_late_copy_of_a_request_changes_nothing(clock: VirtualClock, monkeypat
         assert [row for row in marked_rows(Purse) if row["purse_id"]["S"] not in NEW] == []
 
 
-def test_a_stale_item_aborts_and_leaves_nothing(clock: VirtualClock) -> None:
-    """A conflict found by the last mark takes all others off again, and the header says so."""
-    for key in (OLD[0], OLD[1], GONE[1]):
-        tx = begin()
-        Purse.get(key).touch()
-        with pytest.raises(StaleVersion) as caught:
-            tx.commit()
-        assert caught.value.current.version == 2
-        assert marked_rows(Purse) == []
-        assert Transactions.outcome(tx.id) == "aborted"
-        assert {one: value for one, value in found().items() if one != key} == {
-            one: value for one, value in BEFORE.items() if one != key
-        }
-
-
-@contextmanager
-def _silence_after_the_decision():
-    """Apply what carries the idempotency key without an answer; nothing is answered then until the next read."""
-    original, silent = client.dispatch, []
-
-    def dispatch(connection, operation, kwargs):
-        if operation == "GetItem":
-            silent.clear()
-        if silent:
-            raise ReadTimeoutError(endpoint_url="engine")
-        answer = original(connection, operation, kwargs)
-        if operation == "TransactWriteItems" and "key#once" in repr(kwargs):
-            silent.append(True)
-            raise ReadTimeoutError(endpoint_url="engine")
-        return answer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "dispatch", dispatch)
-        yield
-
-
 @pytest.mark.parametrize("others", [1, 9])
-def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(few, others):
+def test_a_commit_that_is_known_by_its_key_alone_teaches_the_instances(clock: VirtualClock, others: int) -> None:
     """No answer said that it was committed, the idempotency key did: what was saved can be saved again."""
-    purse = purses(1)[0]
-    with _silence_after_the_decision(), Transaction(idempotency_key="once", table=Transactions) as tx:
-        purse.balance = 1
-        tx.save(purse)
-        for i in range(others):
-            tx.save(Purse(f"other{i}"))
-        assert tx.plan().path == ("native" if others == 1 else "long")
+    [purse] = purses(1)
+    tx, sent = Transaction(Transactions, idempotency_key="once"), list[str]()
+    purse.balance = 1
+    tx.save(purse)
+    for i in range(others):
+        tx.save(Purse(f"other{i}"))
+    assert tx.plan().path == ("native" if others == 1 else "long")
+
+    def is_unanswered(_: int, operation: str, kwargs: Any) -> bool:
+        """Whether it carries the key, or comes after it and before the next read."""
+        if "key#once" in str(kwargs) or sent:
+            sent.append(operation)
+        return "GetItem" not in sent and bool(sent)
+
+    with hit(is_unanswered, is_delivered=True):
+        tx.commit()
     assert not tx.is_repeated
     purse.balance = 2
     purse.save()
     assert Purse.get("p0", consistent_read=True).balance == 2
 
 
-def test_an_interrupt_after_the_decision_is_told(few: None) -> None:
+def test_an_interrupt_after_the_decision_is_told() -> None:
     """And what has to follow a commit follows it."""
     done: list[str] = []
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
-from pynamodb.connection import Connection
 
 from pynamo_locking import LockSettings, transaction
 from pynamo_locking._io import batch_requests
@@ -28,6 +27,7 @@ from tests.support.statements import (
     throttled_in_part,
     unknown,
 )
+from tests.support.transaction_helpers import costs
 from tests.support.transaction_models import (
     Purse,
     Sheet,
@@ -47,11 +47,6 @@ if TYPE_CHECKING:
 
     from pynamo_locking.testing import VirtualClock
     from tests.engines.engine import Engine
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_refused_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_requests, "_refused", set())
 
 
 @pytest.fixture
@@ -90,32 +85,17 @@ def test_a_thousand_items_in_less_than_a_hundred_requests(dynoxide: Engine, monk
         with transaction() as tx:
             for key in keys[start : start + 100]:
                 tx.save(Purse(key, balance=1))
-    units = consumed(monkeypatch)
-    with count_requests() as counted, transaction(lease=600) as tx:
-        for item in tx.get_all(Purse, keys):
-            assert item is not None
-            item.balance += 1
-            tx.save(item)
-        plan = tx.plan()
-    assert counted.total == 10 + plan.requests == 88
-    assert sum(units) <= 2100
+    tx = Transaction(lease=600)
+    for item in tx.get_all(Purse, keys):
+        assert item is not None
+        item.balance += 1
+        tx.save(item)
+    plan = tx.plan()
+    requests, written, _ = costs(tx.commit)
+    assert requests == plan.requests == 78
+    assert written <= 2100
     assert {row["balance"]["N"] for row in rows_of(Purse)} == {"2"}
     assert marked_rows(Purse) == []
-
-
-def consumed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Note what writes take from now on."""
-    units, original = list[float](), Connection.dispatch
-
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
-        answer: Any = original(connection, operation, kwargs, *args)
-        if "Get" not in operation and operation != "Scan":
-            capacity = answer.get("ConsumedCapacity", [])
-            units.extend(each["CapacityUnits"] for each in (capacity if isinstance(capacity, list) else [capacity]))
-        return answer
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    return units
 
 
 def test_marks_and_finishes_are_sent_together(concurrent_engine: Engine, batched: None) -> None:
@@ -326,19 +306,18 @@ def test_a_process_that_dies_leaves_all_or_nothing(
     """Before and after each request of a commit; a lock in the way, and a reader who finishes what was decided."""
     del clock
     fates = list[tuple[bool, bool]]()
-    for lost in (False, True):
-        for requests in range(12):
-            for row in rows_of(Purse):
-                Purse(row["purse_id"]["S"]).delete(add_version_condition=False)
-            purses(9, note="x")
-            tx = raise_all(9)
-            with dying_after(monkeypatch, requests, is_answer_lost=lost) as process:
-                in_thread(lambda tx=tx: survive(tx.commit))  # type: ignore[misc]
-            is_committed = Transactions.outcome(tx.id) in ("committed", "finished")
-            fates.append((not process.is_dead, is_committed))
-            with transaction(isolation="read_committed") as reader:
-                found = reader.get_all(Purse, [f"p{i}" for i in range(9)])
-            assert [item and item.balance for item in found] == ([101] * 8 + [None] if is_committed else [100] * 9)
+    for requests in range(12):
+        for row in rows_of(Purse):
+            Purse(row["purse_id"]["S"]).delete(add_version_condition=False)
+        purses(9, note="x")
+        tx = raise_all(9)
+        with dying_after(monkeypatch, requests) as process:
+            in_thread(lambda tx=tx: survive(tx.commit))  # type: ignore[misc]
+        is_committed = Transactions.outcome(tx.id) in ("committed", "finished")
+        fates.append((not process.is_dead, is_committed))
+        with transaction(isolation="read_committed") as reader:
+            found = reader.get_all(Purse, [f"p{i}" for i in range(9)])
+        assert [item and item.balance for item in found] == ([101] * 8 + [None] if is_committed else [100] * 9)
     assert fates[-1] == (True, True)  # the last one had requests enough
 
 

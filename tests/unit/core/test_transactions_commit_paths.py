@@ -187,6 +187,11 @@ def test_placeholders(sizes: list[int]) -> None:
     assert all(len(part) == 1 or sum(sizes[i] for i in part) <= MOST_BYTES for part in parts)
 
 
+def test_a_request_for_placeholders_checks_the_record_too() -> None:
+    """So that it has room for one item less than a native transaction."""
+    assert placeholders([300] * MOST_ACTIONS) == [range(MOST_ACTIONS - 1), range(MOST_ACTIONS - 1, MOST_ACTIONS)]
+
+
 @steady
 @given(st.lists(st.integers(1, ROW_BYTES), max_size=60))
 def test_keys_in_rows(sizes: list[int]) -> None:
