@@ -87,12 +87,12 @@ WAYS = ["save", "update", "key", "batch"]
 # An inner edit that fails
 
 
-async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind, entered):
+async def test_an_inner_edit_that_fails_takes_back_its_own_changes_only(kind, way):
     """The outer edit goes on with its own changes, and saves them."""
-    async with entered(kind.edit("a")) as outer:
+    async with way(kind.edit("a")) as outer:
         outer.v = 5
         with pytest.raises(OopsError):
-            async with entered(kind.edit("a")) as inner:
+            async with way(kind.edit("a")) as inner:
                 inner.w = 9
                 raise OopsError
         outer.v += 1
@@ -403,20 +403,20 @@ def test_a_renewal_that_fails_leaves_the_outer_lock_as_it_was(kind):
     assert kind.lock_state("a").entries == ()
 
 
-async def test_an_inner_lock_with_a_heartbeat_is_renewed(kind, entered, monkeypatch):
+async def test_an_inner_lock_with_a_heartbeat_is_renewed(kind, way, monkeypatch):
     """Once, however often it is taken again; from then on the outer one is, too."""
     added: list[Any] = []
     add = heartbeat.heartbeat_thread.add
     monkeypatch.setattr(heartbeat.heartbeat_thread, "add", lambda own: (added.append(own), add(own)))
 
-    async with entered(kind.locked("a", heartbeat=False)) as outer:
-        async with entered(kind.locked("a", heartbeat=False)):
+    async with way(kind.locked("a", heartbeat=False)) as outer:
+        async with way(kind.locked("a", heartbeat=False)):
             assert added == []
-        async with entered(kind.locked("a")), entered(kind.locked("a")):
+        async with way(kind.locked("a")), way(kind.locked("a")):
             assert added == [outer._handle.entry]
-        async with entered(kind.locked("a")):
+        async with way(kind.locked("a")):
             pass
-    async with entered(kind.locked("a")), entered(kind.locked("a")):
+    async with way(kind.locked("a")), way(kind.locked("a")):
         pass
     assert len(added) == 2
 
@@ -464,11 +464,11 @@ def test_a_downgrade_inside_counts_for_all_blocks(kind):
 # Several, of which some are held
 
 
-async def test_ranges_of_which_one_is_held_already(readings, entered):
+async def test_ranges_of_which_one_is_held_already(readings, way):
     """As each of them alone: the one is taken again, the other one anew, and nothing is left behind."""
-    async with entered(Reading.locked_range("d", 0, 10)) as outer:
+    async with way(Reading.locked_range("d", 0, 10)) as outer:
         ranges = Reading.locked_range("d", 20, 30), Reading.locked_range("d", 2, 3)
-        async with entered(locked_all(*ranges)) as (new, again):
+        async with way(locked_all(*ranges)) as (new, again):
             assert again.ticket == outer.ticket
             assert new.ticket != outer.ticket
             assert new.is_held
