@@ -36,14 +36,8 @@ def with_item(engine: Engine, model: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def plain_item(dynoxide: Engine) -> Iterator[Any]:
-    """An item with its lock inside, in a process of its own."""
-    yield from with_item(dynoxide, Plain)
-
-
-@pytest.fixture
-def plain_item_in_memory(memory: Engine) -> Iterator[Any]:
-    """The same in memory."""
+def plain_item(memory: Engine) -> Iterator[Any]:
+    """An item with its lock inside, in memory."""
     yield from with_item(memory, Plain)
 
 
