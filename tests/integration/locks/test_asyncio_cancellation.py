@@ -227,6 +227,7 @@ def test_a_program_ends_with_tasks_at_work(memory):
     until(lambda: state() == [])
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
 def test_ctrl_c(memory):
     """So it is after an interrupt from the keyboard."""

@@ -15,7 +15,7 @@ from tests.support.workers import Plain, Taken, crew, until_next_beat, until_ove
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
-pytestmark = pytest.mark.waits
+pytestmark = [pytest.mark.waits, pytest.mark.processes]
 
 #: Long enough that a busy machine does not make the living look dead: a waiter that was evicted would come back as the
 #: last one, and the test would wait for it while the next one holds the lock.

@@ -10,7 +10,7 @@ from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Plain, Versioned, crew, until_next_beat, until_queued
 
-pytestmark = pytest.mark.waits
+pytestmark = [pytest.mark.waits, pytest.mark.processes]
 
 SETTINGS = LockSettings(lease=1.5, request_timeout=0.25, poll_interval=0.02)
 
@@ -87,9 +87,9 @@ def test_child_takes_locks_of_its_own(real_engine, model):
         child.close()
 
 
-def test_child_cannot_take_the_lock_object_that_its_parent_holds(cheap):
+def test_child_cannot_take_the_lock_object_that_its_parent_holds(memory):
     """It was counted as taken twice then: the second time could not be had any more, and the first was no loss."""
-    bind(cheap, Plain, "a")
+    bind(memory, Plain, "a")
     lock = Plain.locked("a").acquire()
     lock._handle.entry.leave_to_parent()  # type: ignore[union-attr]
     local_queue._forget_after_fork()

@@ -389,6 +389,7 @@ def ended(engine: Engine, program: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.processes
 def test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process(dynoxide):
     """Where no thread could go on with it; the next caller does not wait for the end of the lease."""
     assert ended(dynoxide, MODEL + UNANSWERED) == (0, "", "")
@@ -396,12 +397,14 @@ def test_a_release_without_an_answer_is_made_up_for_at_the_end_of_the_process(dy
     assert left == (), "the process has ended, and left the entry whose removal had no answer"
 
 
+@pytest.mark.processes
 def test_a_heartbeat_after_the_end_of_a_process_is_no_loss(dynoxide):
     """What other callbacks of the end do may take longer than the time to the next renewal."""
     assert ended(dynoxide, LATE + MODEL + BEATING) == (0, "", "")
     assert Locks.lock_state("a").entries == ()
 
 
+@pytest.mark.processes
 def test_the_end_of_a_process_inside_a_lock(dynoxide):
     """What the main thread has taken is given back, broken locks or not; a daemon thread may be at work to the last."""
     assert ended(dynoxide, MODEL + ENDING) == (3, "", "")
@@ -421,6 +424,7 @@ call.__enter__()
 """
 
 
+@pytest.mark.processes
 def test_the_end_of_a_process_inside_a_call(dynoxide):
     """Its work may have been done, so its key is not freed if it must not be made again by itself."""
     assert ended(dynoxide, MODEL + CALLING) == (0, "", "")

@@ -13,7 +13,7 @@ from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_next_beat, until_over, until_queued
 
-pytestmark = pytest.mark.waits
+pytestmark = [pytest.mark.waits, pytest.mark.processes]
 
 LEASE = 1.5
 SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll_interval=0.02)

@@ -168,6 +168,7 @@ def test_exception_while_waiting(plain_item, monkeypatch, error):
         assert [entry.ticket for entry in Plain.lock_state("a").entries] == [lock.ticket]
 
 
+@pytest.mark.processes
 def test_ctrl_c_while_waiting(dynoxide, plain_item):
     """A process that is interrupted (SIGINT) while it waits leaves no entry, and can go on."""
     with crew(dynoxide, 1, Plain) as [worker]:

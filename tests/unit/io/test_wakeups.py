@@ -152,6 +152,7 @@ def test_a_dead_process_is_forgotten(folder: Path, listener: Listener, is_found_
         assert names(folder) == ["me"]
 
 
+@pytest.mark.processes
 def test_the_end_of_a_process(folder: Path) -> None:
     """A forked child leaves the socket to its parent, which removes it when it exits. One that is killed cannot."""
     done = subprocess.run([sys.executable, "-c", LISTENS], capture_output=True, text=True, check=False)
