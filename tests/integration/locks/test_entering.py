@@ -118,14 +118,15 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copies_are_throttled(accou
     assert account.lock_state("a").entries == ()
 
 
-def test_a_save_in_doubt_that_is_throttled_and_then_refused_was_applied(memory, monkeypatch):
-    """All three are attempts of botocore: what the first one has stored refuses the last."""
+def test_a_delete_in_doubt_that_is_throttled_and_then_refused_was_applied(memory, monkeypatch):
+    """All three are attempts of botocore: what the first one has deleted refuses the last."""
     monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))
     memory.bind(Document)
-    document = Document("f", 1, body="new")
-    with on("PutItem").lose_response(), on("PutItem", nth=2).answer("ThrottlingException"):
-        document.save()
-    assert (document.version, Document.get("f", 1).body) == (1, "new")
+    document = Document("f", 1)
+    document.save()
+    with on("DeleteItem").lose_response(), on("DeleteItem", nth=2).answer("ThrottlingException"):
+        document.delete()
+    assert Document.count() == 0
 
 
 def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account):
