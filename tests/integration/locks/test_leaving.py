@@ -37,6 +37,15 @@ def test_who_failed_to_release_does_not_go_on_renewing(clock):
         assert later.ticket > lock.ticket
 
 
+def test_a_release_without_any_answer_is_gone_on_with(clock):
+    """By a thread, so that nobody has to wait for the end of the lease."""
+    lock = Account.locked("a").acquire()
+    with on("UpdateItem", times=4).lose_request() as lost:
+        lock.release()
+        assert lost.hits == 4
+    until(lambda: Account.lock_state("a").entries == (), "the removal of the entry")
+
+
 def test_a_lock_that_cannot_get_a_heartbeat_is_not_taken(clock, monkeypatch):
     """If no thread can be started, the entry is removed again and no thread renews it."""
 

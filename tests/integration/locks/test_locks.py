@@ -17,7 +17,7 @@ from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
-from tests.support.wire import count_requests, on
+from tests.support.wire import ALL, count_requests, on
 from tests.support.workers import until
 
 pytestmark = pytest.mark.core
@@ -210,6 +210,9 @@ def test_without_the_hint_a_whole_lease_is_watched(account, clock):
     with clock.another_process():
         dead = in_thread(account.locked("a", lease=6, heartbeat=False, settings=NO_HINT).acquire)
     clock.sleep(3600)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ItemLocked):
+        patch.setattr(account.Meta, "lock_settings", NO_HINT)
+        account.get("a").save()  # nothing proves to a plain save that the holder is dead
     began = clock.elapsed
     with account.locked("a", wait=1000, lease=30, settings=NO_HINT) as lock:
         assert 6 * 1.05 <= clock.elapsed - began < 7.5
@@ -258,6 +261,29 @@ def test_the_lease_counts_from_before_the_write(account, operation):
                 lock.renew()
             assert slow.hits == 1
             assert lock.remaining <= 995
+
+
+def test_the_lease_of_a_waiter_counts_from_before_its_renewal(account):
+    """Time that the answer to its renewal takes is not its own, when it is granted the lock then."""
+
+    def is_renewal(body):
+        return ":beat" in body["ExpressionAttributeValues"]
+
+    def pass_time():
+        clock.shift += 30
+
+    waiter = account.locked("a", lease=60, wait=1000, settings=APART)
+    slow = on("UpdateItem", where=is_renewal).after(pass_time)
+    lost = on("UpdateItem", where=is_renewal, nth=2, times=ALL).lose_request()
+    with shifted_clock() as clock, slow as renewal, lost, ThreadPoolExecutor(1) as pool:
+        with held_elsewhere(account.locked("a", lease=1000, heartbeat=False, settings=APART)):
+            entering = pool.submit(waiter.acquire)
+            until_waiting(account, "a")
+            clock.shift += 21
+            until(lambda: renewal.hits, "a renewal")
+        entering.result()
+        assert 0 < waiter.remaining <= 30
+        waiter.release()
 
 
 def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
