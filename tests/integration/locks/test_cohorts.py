@@ -8,6 +8,7 @@ import math
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,7 @@ from pynamo_locking.exceptions import ItemNotFound, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import with_item
 from tests.support.wire import Chosen, count_requests, on
-from tests.support.workers import PATIENCE, Beside, Plain, Versioned, in_line, until, until_in_line, until_queued
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until, until_in_line, until_queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,6 +186,21 @@ def test_a_caller_that_was_handed_the_lock_has_its_whole_lease(plain_item):
             first.release()
             for future in futures:
                 future.result()
+
+
+def test_a_row_outlives_the_lease_of_a_caller_that_was_handed_its_lock(memory, clock):
+    """Its TTL is set by the hand-over, too: the lease of the next caller may be longer."""
+    memory.bind(Locks)
+    first, three_days = Locks.locked("job", settings=LAZY).acquire(), 3 * 24 * 3600
+
+    def hold() -> tuple[float, float]:
+        with Locks.locked("job", settings=replace(LAZY, lease=three_days, max_lease=three_days)):
+            return Locks.get("job").expires.timestamp(), Locks.lock_state("job").holders[0].until_ms / 1000
+
+    with lined_up(Locks, "job", hold) as (future,):
+        first.release()
+        expires, until_s = future.result()
+    assert expires >= until_s + 24 * 3600
 
 
 async def test_tasks_are_served_in_order_of_arrival(plain_item):

@@ -19,7 +19,7 @@ from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import lock_record, lock_requests
 from pynamo_locking._locks.acquire import Acquisition
-from pynamo_locking.exceptions import ConfigurationError, LockTimeout
+from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import QUICK, Account, Device, Document, Locks
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
@@ -116,6 +116,21 @@ def test_an_entry_in_doubt_is_removed_though_the_next_copies_are_throttled(accou
         account.locked("a", wait=0).acquire()
     assert len(refused) > 3
     assert account.lock_state("a").entries == ()
+
+
+def test_a_late_copy_of_the_request_to_enter_does_not_bring_a_lost_lock_back(account):
+    """It puts our entry into the queue again, under another ticket, after an operator has broken the lock."""
+    lock = account.locked("a", heartbeat=False)
+    with on("UpdateItem").delay() as late:
+        lock.acquire()
+    assert account.break_lock("a", ticket=lock.ticket)
+    late[0]()
+    (revived,) = account.lock_state("a").entries
+    assert revived.ticket > lock.ticket
+    for method in (lock.renew, lock.release):
+        with pytest.raises(LockLost):
+            method()
+    account.break_lock("a", ticket=revived.ticket)
 
 
 def test_a_delete_in_doubt_that_is_throttled_and_then_refused_was_applied(memory, monkeypatch):
