@@ -458,6 +458,10 @@ def test_what_is_refused(plain):
         assert lock.is_held
         token = lock.detach()
         assert not lock.is_held
+        for method in (lock.detach, lock.renew, lambda: lock.ensure_remaining(1)):
+            with pytest.raises(ConfigurationError, match="was detached"):
+                method()
+        assert not lock.lost.is_set()
         with pytest.raises(ConfigurationError, match="attach it with the model"):
             Versioned.attach(token)
         body = json.loads(base64.urlsafe_b64decode(token.removeprefix("lock1.") + "=="))
@@ -555,17 +559,6 @@ def test_the_settings_of_an_attached_lock_are_those_of_any_other(memory):
         clock.sleep(200)
         with pytest.raises(LockLost, match="progress"):
             working.release()
-
-
-def test_what_a_detached_lock_refuses_in_its_block(plain):
-    """It is not lost, and this process does not hold it any more."""
-    with plain.locked("a") as lock:
-        token = lock.detach()
-        for method in (lock.detach, lock.renew, lambda: lock.ensure_remaining(1)):
-            with pytest.raises(ConfigurationError, match="was detached"):
-                method()
-        assert not lock.lost.is_set()
-    in_thread(lambda: plain.attach(token).acquire().release())
 
 
 def test_once_notes_no_success_without_its_lock(memory):
