@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.parties import held_elsewhere
+from pynamo_locking.exceptions import LockTimeout
+from tests.support.parties import held_elsewhere, in_thread
 from tests.support.workers import Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from tests.engines.engine import Engine
 
@@ -34,27 +36,55 @@ def with_item(engine: Engine, model: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def plain_item(dynoxide: Engine) -> Iterator[Any]:
-    """An item with its lock inside, in a process of its own."""
-    yield from with_item(dynoxide, Plain)
-
-
-@pytest.fixture
-def plain_item_in_memory(memory: Engine) -> Iterator[Any]:
-    """The same in memory."""
+def plain_item(memory: Engine) -> Iterator[Any]:
+    """An item with its lock inside, in memory."""
     yield from with_item(memory, Plain)
 
 
-@pytest.fixture(params=["blocking", "awaited"])
-def entered(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """Enter a block by `with`, or by `async with`, in a task either way."""
+class Way:
+    """How a party uses locks: by calls that block, or by those that a task awaits."""
+
+    def __init__(self, name: str) -> None:
+        self.is_awaited = name == "task"
 
     @asynccontextmanager
-    async def by_with(block: Any) -> AsyncIterator[Any]:
-        with block as value:
-            yield value
+    async def __call__(self, block: Any) -> AsyncIterator[Any]:
+        """Enter a block by `with`, or by `async with`."""
+        if self.is_awaited:
+            async with block as value:
+                yield value
+        else:
+            with block as value:
+                yield value
 
-    return by_with if request.param == "blocking" else lambda block: block
+    async def call(self, lock: Any, method: str, *arguments: Any) -> Any:
+        """Call a method of a lock, or await the other one."""
+        return await getattr(lock, f"a{method}")(*arguments) if self.is_awaited else getattr(lock, method)(*arguments)
+
+    async def apart(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Let another party work: a task of this loop, or a thread."""
+        if self.is_awaited:
+            return await asyncio.create_task(work())
+        return in_thread(lambda: asyncio.run(work()))
+
+    async def is_free(self, lock: Any) -> bool:
+        """Whether another party gets a lock at once."""
+
+        async def attempt() -> bool:
+            try:
+                await self.call(lock, "acquire", 0)
+            except LockTimeout:
+                return False
+            await self.call(lock, "release")
+            return True
+
+        return bool(await self.apart(attempt))
+
+
+@pytest.fixture(params=["thread", "task"])
+def way(request: pytest.FixtureRequest) -> Way:
+    """Each way to use locks."""
+    return Way(request.param)
 
 
 def granted_in_turn(model: Any, key: str, holder: Any, *waiters: tuple[Any, Any]) -> list[Any]:

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings, locked_all
-from pynamo_locking._io import client, concurrency
-from pynamo_locking._locks import held_lock
+from pynamo_locking._io import concurrency
 from pynamo_locking.exceptions import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockTimeout
 from tests.support.parties import in_thread
-from tests.support.wire import count_requests
-from tests.support.workers import PATIENCE, Beside, Locks, Plain, Versioned, in_line, until
+from tests.support.wire import ALL, count_requests, on
+from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.engines.engine import Engine
 
 #: Who waits is woken by a release, never by a look of its own.
 DEAF: Final = LockSettings(
@@ -38,24 +36,15 @@ DEAF: Final = LockSettings(
 )
 
 
-def bind(engine: Engine) -> Engine:
+@pytest.fixture
+def memory(memory):
     """Items "a" and "b" of each model, with lock documents: the first lock ever makes one, for a write more."""
-    engine.bind(Plain, Versioned, Locks, Beside)
-    for model, key in itertools.product((Plain, Versioned, Beside), "ab"):
+    memory.bind(Plain, Locks, Beside)
+    for model, key in itertools.product((Plain, Beside), "ab"):
         model(key).save()
         with model.locked(key):
             pass
-    return engine
-
-
-@pytest.fixture
-def memory(memory):
-    return bind(memory)
-
-
-@pytest.fixture
-def cheap(cheap):
-    return bind(cheap)
+    return memory
 
 
 async def until_waiting(model: Any, key: str, count: int) -> None:
@@ -75,8 +64,8 @@ def crew() -> int:
 # Many tasks
 
 
-@pytest.mark.parametrize("model", [Plain, Versioned, Beside])
-async def test_tasks_take_turns(cheap, model):
+@pytest.mark.parametrize("model", [Plain, Beside])
+async def test_tasks_take_turns(memory, model):
     """40 tasks increment one item: no increment is lost, and they are served in the order of their tickets."""
     served: list[tuple[int, int]] = []
 
@@ -92,49 +81,35 @@ async def test_tasks_take_turns(cheap, model):
     assert model.lock_state("a").entries == ()
 
 
-class Counted(set[object]):
-    """The threads at work, and the most there were at a time. A thread that has left may live on for a moment."""
-
-    most = 0
-
-    def add(self, thread: object) -> None:
-        super().add(thread)
-        self.most = max(self.most, len(self))
-
-
-async def test_two_hundred_tasks_wait_without_threads(cheap, monkeypatch):
-    """200 tasks wait: no thread is at it, the holder saves and gives back through threads, and all are served."""
-    threads = Counted()
+async def test_many_tasks_wait_without_threads(memory):
+    """100 tasks wait: no thread is at it, the holder saves and gives back through few threads, and all are served."""
+    at_work: list[int] = []
 
     async def work() -> None:
         async with Plain.edit("a", settings=DEAF) as item:
             item.value += 1
 
     async with Plain.locked("a", settings=DEAF) as lock:
-        tasks = [asyncio.create_task(work()) for _ in range(200)]
-        await until_waiting(Plain, "a", 200)
+        tasks = [asyncio.create_task(work()) for _ in range(100)]
+        await until_waiting(Plain, "a", 100)
         while crew():  # noqa: ASYNC110 - the last answer is being heard
             await asyncio.sleep(0.001)
-        monkeypatch.setattr(concurrency.blocking_threads, "_threads", threads)
         lock.item.value = 1000
         await asyncio.to_thread(lock.item.save)
-    await asyncio.gather(*tasks)
-    assert Plain.get("a", consistent_read=True).value == 1200
+    with on("UpdateItem", times=ALL).before(lambda: at_work.append(crew())):
+        await asyncio.gather(*tasks)
+    assert Plain.get("a", consistent_read=True).value == 1100
     assert Plain.lock_state("a").entries == ()
-    assert 1 <= threads.most <= concurrency.MAX_THREADS
-    until(lambda: crew() == 0, "the threads to leave")
+    assert 1 <= max(at_work) < 50
 
 
 async def test_who_holds_a_lock_goes_before_those_who_want_it(memory, monkeypatch):
     """All threads are busy with tasks that enter the queue, and more such tasks wait for one: the release is next."""
-    dispatch, sent = client.dispatch, list[str]()
     begun, go_on = threading.Event(), threading.Event()
 
-    def held_up(*args: Any) -> Any:
-        sent.append(args[2]["UpdateExpression"].split()[0])
+    def hold_up() -> None:
         begun.set()
         assert go_on.wait(PATIENCE)
-        return dispatch(*args)
 
     apart = replace(DEAF, max_callers_per_entry=1)
 
@@ -143,40 +118,19 @@ async def test_who_holds_a_lock_goes_before_those_who_want_it(memory, monkeypatc
             pass
 
     monkeypatch.setattr(concurrency, "MAX_THREADS", 1)
-    async with Plain.locked("a", settings=apart):
-        until(lambda: crew() == 0, "the thread to leave")
-        monkeypatch.setattr(client, "dispatch", held_up)
+    holder = await Plain.locked("a", settings=apart).aacquire()
+    until(lambda: crew() == 0, "the thread to leave")
+    with on("UpdateItem").watch() as sent, on("UpdateItem").before(hold_up):
         tasks = [asyncio.create_task(work()) for _ in range(5)]
         while not begun.is_set():  # noqa: ASYNC110 - of another thread
             await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(go_on.set)  # that is, once we wait for the release
-    await asyncio.gather(*tasks)
-    assert sent[:3] == ["SET", "REMOVE", "SET"]
+        await holder.arelease()
+        await asyncio.gather(*tasks)
+    assert [body["UpdateExpression"].split()[0] for body in sent.bodies[:3]] == ["SET", "REMOVE", "SET"]
 
 
-async def test_two_hundred_tasks_on_fifty_locks(cheap):
-    """Four tasks for each of 50 locks, each of which takes two in any order: nothing is lost, none waits for ever."""
-    keys = [f"k{i}" for i in range(50)]
-    for key in keys:
-        Plain(key).save()
-
-    async def work(number: int) -> None:
-        one, other = keys[number % 50], keys[(number * 7 + 1) % 50]
-        settings = LockSettings(poll_interval=0.05, wait=PATIENCE, request_timeout=10)
-        async with locked_all(Plain.locked(one, settings=settings), Plain.locked(other, settings=settings)) as pair:
-            for lock in {one: pair[0], other: pair[1]}.values():
-                item = await lock.aitem()
-                item.value += 1
-                await asyncio.to_thread(item.save)
-
-    await asyncio.gather(*[work(number) for number in range(200)])
-    expected = sum(1 if number % 50 == (number * 7 + 1) % 50 else 2 for number in range(200))
-    assert sum(item.value for item in Plain.scan(consistent_read=True)) == expected
-    assert all(item.lock.entries == () for item in Plain.scan(consistent_read=True))
-    until(lambda: crew() == 0, "the threads to leave")
-
-
-def test_several_loops(cheap):
+def test_several_loops(memory):
     """Loops in four threads, with four tasks each, beside four plain threads: all are in one queue."""
 
     async def work() -> None:
@@ -200,50 +154,7 @@ def test_several_loops(cheap):
 # What is known of a lock, and costs
 
 
-async def test_it_has_the_facts_and_the_cost_of_a_lock(cheap):
-    """Ticket, item, lease and guard are those of the entry; 1 write to enter, 1 to leave, no read."""
-    lock = Plain.locked("a", lease=50, owner="me")
-    assert (lock.is_held, lock.remaining, lock.owner) == (False, 0.0, "me")
-    with count_requests() as requests:
-        async with lock as same:
-            assert same is lock
-            assert lock.is_held
-            assert 0 < lock.remaining <= 50
-            assert not lock.lost.is_set()
-            assert lock.item.name == "a"
-            assert str(lock.ticket) in repr(lock)
-    assert requests.by_operation == {"UpdateItem": 2}
-    assert not lock.is_held
-    async with lock:
-        [holder] = Plain.lock_state("a").holders
-        assert (holder.ticket, holder.owner) == (lock.ticket, "me")
-        Plain("a", value=3).save(lock.held_condition())
-        with count_requests() as requests:
-            await lock.aensure_remaining(1)
-            await lock.arenew()
-        assert requests.by_operation == {"UpdateItem": 1}
-        with pytest.raises(ConfigurationError):
-            await lock.aensure_remaining(50)
-        await lock.adowngrade()
-        assert Plain.lock_state("a").holders[0].mode == "shared"
-    with pytest.raises(ConfigurationError):
-        await lock.arelease()
-
-
-async def test_an_edit_costs_two_writes(cheap):
-    """As `edit`; nothing is saved if the block raises."""
-    with count_requests() as requests:
-        async with Plain.edit("a") as item:
-            item.value = 5
-    assert requests.by_operation == {"UpdateItem": 2}
-    with pytest.raises(RuntimeError, match="no"):
-        async with Plain.edit("a") as item:
-            item.value = 6
-            raise RuntimeError("no")
-    assert Plain.get("a", consistent_read=True).value == 5
-
-
-async def test_an_item_elsewhere_is_read_on_demand(cheap):
+async def test_an_item_elsewhere_is_read_on_demand(memory):
     """With the lock in a row of its own `item` refuses to block; `aitem` reads it, once."""
     async with Beside.locked("a") as lock:
         with pytest.raises(ConfigurationError, match="aitem"):
@@ -262,32 +173,22 @@ async def test_an_item_elsewhere_is_read_on_demand(cheap):
 # Who is who
 
 
-async def test_a_task_takes_again_for_free_and_others_wait(memory):
-    """Also between `with` and `async with`; a task that it began is another party."""
+async def test_a_task_takes_again_by_either_form(memory):
+    """Inside of a block of `with` or `async with` it has the lock; a task that it began is another party."""
 
     async def other() -> None:
         async with Plain.locked("a", wait=0):
             raise AssertionError
 
     async with Plain.locked("a") as lock:
-        with count_requests() as requests:
-            async with Plain.locked("a") as inner:
-                with Plain.locked("a") as innermost:
-                    assert {lock.ticket, inner.ticket, innermost.ticket} == {lock.ticket}
-        assert requests.total == 0
-        assert lock.is_held
-        with pytest.raises(LockTimeout):
-            await asyncio.create_task(other())
-    with Plain.locked("a"), pytest.raises(LockTimeout):
-        await asyncio.create_task(other())
+        with Plain.locked("a") as inner:
+            assert inner.ticket == lock.ticket
     with Plain.locked("a") as outer:
         async with Plain.locked("a") as inner:
             assert inner.ticket == outer.ticket
-        assert not held_lock.holds_nothing()
-    assert held_lock.holds_nothing()
-    async with Plain.locked("a"):
-        assert not held_lock.holds_nothing()
-    assert held_lock.holds_nothing()
+        with pytest.raises(LockTimeout):
+            await asyncio.create_task(other())
+        assert outer.is_held
     assert Plain.lock_state("a").entries == ()
 
 
@@ -308,33 +209,6 @@ async def test_writes_are_guarded_in_the_task_and_in_its_threads(memory):
             with pytest.raises(LockLost):
                 await lock.arelease()
         Plain.get("a").save()
-
-
-async def test_a_loss_is_told(memory):
-    """`on_lost` is called, `lost` is set, and leaving the block says so; an error of the block goes first."""
-    reasons: list[str] = []
-
-    with pytest.raises(LockLost):
-        async with Plain.locked("a", on_lost=reasons.append) as lock:
-            Plain.break_lock("a", ticket=lock.ticket)
-            with pytest.raises(LockLost):
-                await lock.arenew()
-            assert lock.lost.is_set()
-            assert not lock.is_held
-    with pytest.raises(RuntimeError, match="mine"):
-        async with Plain.locked("a") as lock:
-            Plain.break_lock("a", ticket=lock.ticket)
-            raise RuntimeError("mine")
-    until(lambda: reasons == ["evicted"], "on_lost")
-
-
-async def test_the_heartbeat_renews(virtual_clock, memory):
-    """The one heartbeat of the process serves locks of tasks as well."""
-    async with Plain.locked("a", lease=60) as lock:
-        for beat in range(1, 5):
-            virtual_clock.jump(20)
-            until(lambda beat=beat: Plain.lock_state("a").holders[0].heartbeats >= beat)
-        assert lock.is_held
 
 
 # Waking up
@@ -367,63 +241,6 @@ async def test_a_release_wakes_who_waits_in_the_process(memory, holder, waiter):
         await waiting
     assert requests.by_operation == {"UpdateItem": 2}
     assert Plain.get("a").value == 1
-
-
-# Ways to ask
-
-
-async def test_try_first_and_range(memory):
-    """`try_locked`, `locked_first` and `locked_range` do in a task what they do in a thread."""
-
-    async def other(expected: str | None) -> None:
-        async with Plain.try_locked("a") as lock:
-            assert lock is None
-        async with Plain.locked_first(["gone", "a", "b"]) as lock:
-            assert (None if lock is None else lock.item.name) == expected
-
-    async def ranges() -> None:
-        with pytest.raises(LockTimeout):
-            await Locks.locked_range("r", 5, 8, wait=0).aacquire()
-        async with Locks.locked_range("r", 6, 8, wait=0) as part:
-            assert part.is_held
-            with pytest.raises(ConfigurationError):
-                await part.aitem()
-
-    async with Plain.try_locked("a") as lock:
-        assert lock is not None
-        await asyncio.create_task(other("b"))
-        async with Plain.locked("b"):
-            await asyncio.create_task(other(None))
-    async with Locks.locked_range("r", 0, 6) as part:
-        assert part.is_held
-        await asyncio.create_task(ranges())
-    async with Locks.locked("name") as named:
-        assert named.name == "name"
-    assert Plain.lock_state("a").entries == Plain.lock_state("b").entries == ()
-    assert Locks.lock_state("r").entries == Locks.lock_state("name").entries == ()
-
-
-async def test_all_or_none(memory):
-    """Tasks and threads that name them in opposite orders do not wait in a circle; who runs out of time has none."""
-
-    async def one(*keys: str) -> None:
-        async with locked_all(*[Plain.locked(key, settings=DEAF) for key in keys], wait=PATIENCE) as locks:
-            assert [lock.item.name for lock in locks] == list(keys)
-
-    def two(*keys: str) -> None:
-        with locked_all(*[Plain.locked(key, settings=DEAF) for key in keys]):
-            pass
-
-    async def short() -> None:
-        async with locked_all(Plain.locked("a"), Plain.locked("b"), wait=0):
-            raise AssertionError
-
-    work = [one("a", "b"), one("b", "a"), asyncio.to_thread(two, "b", "a"), asyncio.to_thread(two, "a", "b")]
-    await asyncio.gather(*work)
-    async with Plain.locked("b"):
-        with pytest.raises(LockTimeout):
-            await asyncio.create_task(short())
-        assert Plain.lock_state("a").entries == ()
 
 
 async def test_errors_are_the_same(memory):
@@ -603,6 +420,7 @@ print("well")
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("script", [FORK, LATER], ids=["fork", "import"])
 def test_programs(script):
     """A child process has lost what its parent holds, and locks anew; asyncio is imported by those who use it."""

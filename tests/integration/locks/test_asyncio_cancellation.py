@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pynamo_locking import LockSettings, locked_all
-from pynamo_locking._io import client, concurrency, runtime, wakeups
-from pynamo_locking._io.concurrency import TO_THREADS
-from pynamo_locking._locks import acquire, held_lock
-from pynamo_locking._locks.acquire import Acquisition
+from pynamo_locking._io import runtime, wakeups
 from tests.support.cancelling import Cancelled, ended
-from tests.support.wire import tapped
+from tests.support.wire import on
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, in_line, until
 
 if TYPE_CHECKING:
@@ -41,10 +38,9 @@ def _no_complaints(caplog):
     """No exception was left unheard, no mailbox open, no thread at work."""
     yield
     gc.collect()
-    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
+    until(lambda: not has_threads(), "the threads to leave")
     assert complaints(caplog) == []
     assert wakeups._mailboxes == {}
-    assert held_lock.holds_nothing()
 
 
 @pytest.fixture
@@ -64,6 +60,11 @@ def state() -> list[Any]:
 def waiting(model: Any, key: str) -> list[str]:
     """Whose callers wait, in the queue or behind a caller of this process."""
     return [each.owner for each in (*model.lock_state(key).waiters, *(each.new for each in in_line(model, key)))]
+
+
+def has_threads() -> bool:
+    """Whether threads work for tasks."""
+    return any(thread.name == "pynamo-locking-asyncio" for thread in threading.enumerate())
 
 
 def has_sleeper() -> bool:
@@ -177,24 +178,17 @@ def test_cancelled_in_the_middle_of_each_request(memory, work, moment):
     """While a request is on its way to DynamoDB, or its answer on the way back."""
 
     async def run(place: int) -> tuple[bool, int]:
-        loop, count = asyncio.get_running_loop(), itertools.count(1)
+        loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(work())
-        seen = 0
 
-        def cancelling(endpoint: Any, request: Any, operation: str, forward: Callable[[], Any]) -> Any:
-            nonlocal seen
-            seen = next(count)
-            if seen != place:
-                return forward()
-            answer = forward() if moment == "after" else None
+        def cancel() -> None:
             is_cancelled = threading.Event()
             loop.call_soon_threadsafe(task.cancel)
             loop.call_soon_threadsafe(is_cancelled.set)
             assert is_cancelled.wait(PATIENCE)
-            return forward() if moment == "before" else answer
 
-        with tapped(cancelling):
-            return await ended(task), seen
+        with on().watch() as requests, getattr(on(nth=place), moment)(cancel):
+            return await ended(task), requests.hits
 
     assert each_place(run) >= 2
 
@@ -233,6 +227,7 @@ def test_a_program_ends_with_tasks_at_work(memory):
     until(lambda: state() == [])
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
 def test_ctrl_c(memory):
     """So it is after an interrupt from the keyboard."""
@@ -255,17 +250,15 @@ def test_ctrl_c(memory):
 
 
 @pytest.mark.parametrize("when", ["holding", "waiting", "entering"])
-def test_a_loop_that_is_closed_under_its_tasks(memory, caplog, monkeypatch, when):
+def test_a_loop_that_is_closed_under_its_tasks(memory, caplog, when):
     """These tasks never end; when they are collected, threads tidy up behind them."""
-    loop, dispatch, count = asyncio.new_event_loop(), client.dispatch, 1 if when == "holding" else 2
+    loop, count = asyncio.new_event_loop(), 1 if when == "holding" else 2
     is_on_its_way, go_on, held = threading.Event(), threading.Event(), threading.Event()
 
-    def held_up(*args: Any) -> Any:
-        answer = dispatch(*args)
-        if threading.current_thread().name == "pynamo-locking-asyncio" and not go_on.is_set():
+    def hold_up() -> None:
+        if when == "entering":
             is_on_its_way.set()
             assert go_on.wait(PATIENCE)
-        return answer
 
     async def hold() -> None:
         async with Plain.locked("a", settings=DEAF):
@@ -281,9 +274,8 @@ def test_a_loop_that_is_closed_under_its_tasks(memory, caplog, monkeypatch, when
             await asyncio.sleep(0)
         assert not any(task.done() for task in tasks)
 
-    if when == "entering":
-        monkeypatch.setattr(client, "dispatch", held_up)
-    loop.run_until_complete(until_then())
+    with on("UpdateItem").after(hold_up):
+        loop.run_until_complete(until_then())
     loop.close()
     go_on.set()
     until(lambda: gc.collect() >= 0 and len(complaints(caplog)) == count and state() == [], "the tasks to be collected")
@@ -302,7 +294,7 @@ async def test_no_thread_can_be_started(memory, monkeypatch, way):
         waiter = asyncio.ensure_future(way())
         while not has_sleeper():  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
-        until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
+        until(lambda: not has_threads(), "the threads to leave")
         monkeypatch.setattr(runtime.current, "spawn", no_thread)
         item.value = 7
     with pytest.raises(RuntimeError, match="start new thread"):
@@ -310,23 +302,3 @@ async def test_no_thread_can_be_started(memory, monkeypatch, way):
     monkeypatch.undo()
     assert state() == []
     assert Plain.get("a").value == 7
-
-
-async def test_a_child_process_leaves_the_entries_of_its_parent(memory, monkeypatch):
-    """What the child of a fork collects is not taken out of the queue: it belongs to tasks of the parent."""
-
-    async with Plain.locked("a", settings=DEAF):
-        apart = replace(DEAF, max_callers_per_entry=1)
-        waiting = Acquisition(Plain.locked("a")._handle.target.row, Plain.locked("a", settings=apart)._handle.options)
-        taking = acquire.TaskAcquisition(waiting.steps(), lambda own: own)
-        assert taking.advance(None) is TO_THREADS
-        assert taking.advance(None) is not None
-        before = set(concurrency.blocking_threads._threads)  # those of earlier tests end soon
-        monkeypatch.setattr(runtime, "forks", runtime.forks + 1)
-        taking.leave_behind()
-        assert concurrency.blocking_threads._threads <= before
-        taking.abandon()
-        assert len(state()) == 2
-        monkeypatch.undo()
-        waiting._leave()
-    assert state() == []

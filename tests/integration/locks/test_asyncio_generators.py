@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import gc
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pynamo_locking import locked_all
-from pynamo_locking._io import client, concurrency
-from pynamo_locking._locks import held_lock
+from tests.support.wire import ALL, on
 from tests.support.workers import PATIENCE, Beside, Locks, Plain, until
 
 if TYPE_CHECKING:
@@ -30,17 +28,22 @@ def memory(memory):
 
 
 @pytest.fixture
-def slow(memory, monkeypatch):
-    """The same, whose answers to tasks take their time: who does not wait for them has gone on meanwhile."""
-    dispatch = client.dispatch
+def slow(memory):
+    """The same, whose answers come when the loop has gone on: so has who does not wait for them."""
 
-    def late(*args: Any) -> Any:
-        if threading.current_thread().name == "pynamo-locking-asyncio":
-            time.sleep(0.05)  # nothing depends on it, but that the test cannot succeed by chance
-        return dispatch(*args)
+    async def go_on() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
 
-    monkeypatch.setattr(client, "dispatch", late)
-    return memory
+    def wait() -> None:
+        asyncio.run_coroutine_threadsafe(go_on(), loops[-1]).result(PATIENCE)
+
+    with on("UpdateItem", times=ALL).before(wait):
+        yield memory
+
+
+#: Those of the generators that have begun.
+loops: list[asyncio.AbstractEventLoop] = []
 
 
 def is_free() -> bool:
@@ -48,12 +51,14 @@ def is_free() -> bool:
 
 
 async def locked() -> AsyncIterator[int]:
+    loops.append(asyncio.get_running_loop())
     async with Plain.locked("a", lease=600):
         yield 1
         yield 2
 
 
 async def edited() -> AsyncIterator[int]:
+    loops.append(asyncio.get_running_loop())
     async with Plain.edit("a", lease=600) as item:
         item.value = 5
         yield 1
@@ -61,6 +66,7 @@ async def edited() -> AsyncIterator[int]:
 
 
 async def all_locked() -> AsyncIterator[int]:
+    loops.append(asyncio.get_running_loop())
     async with locked_all(Plain.locked("a", lease=600), Beside.locked("a", lease=600)):
         yield 1
         yield 2
@@ -76,7 +82,6 @@ async def test_closed_by_its_task(slow, way):
         async for _ in numbers:
             break
     assert is_free()
-    assert held_lock.holds_nothing()
     async with Plain.try_locked("a") as lock:
         assert lock is not None
     assert Plain.get("a").value == 0
@@ -130,22 +135,16 @@ def test_closed_while_it_gives_the_lock_back(memory):
     async def main() -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(close())
-        with pytest.MonkeyPatch.context() as patch:
-            dispatch, seen = client.dispatch, []
 
-            def cancelling(*args: Any) -> Any:
-                seen.append(1)
-                if len(seen) == 2:
-                    cancelled = threading.Event()
-                    loop.call_soon_threadsafe(task.cancel)
-                    loop.call_soon_threadsafe(cancelled.set)
-                    assert cancelled.wait(PATIENCE)
-                return dispatch(*args)
+        def cancel() -> None:
+            is_cancelled = threading.Event()
+            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(is_cancelled.set)
+            assert is_cancelled.wait(PATIENCE)
 
-            patch.setattr(client, "dispatch", cancelling)
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        with on("UpdateItem", nth=3).before(cancel) as release, pytest.raises(asyncio.CancelledError):
+            await task
+        assert release.hits == 1
         assert is_free()
 
     asyncio.run(main())
-    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +26,11 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import bind
 from tests.support.models import declare
-from tests.support.wire import Chosen, count_requests, intercepted, on, tapped
+from tests.support.parties import in_thread
+from tests.support.wire import Chosen, count_requests, on, tapped
 from tests.support.workers import Beside, Enforced, Locks, Plain, Versioned, Worker, crew, until, until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.wire import Answer, Forward
 
 
@@ -49,23 +47,18 @@ FAST = LockSettings(lease=100, wait=100, poll_interval=0.01, request_timeout=5)
 
 
 @pytest.fixture(params=[Plain, Versioned, Beside, Locks])
-def model(request, dynoxide):
-    bind(dynoxide, request.param, *(() if request.param is Locks else "a"))
+def model(request, concurrent_engine):
+    bind(concurrent_engine, request.param, *(() if request.param is Locks else "a"))
     return request.param
 
 
 @pytest.fixture
-def plain(dynoxide):
-    bind(dynoxide, Plain, "a")
+def plain(memory):
+    bind(memory, Plain, "a")
     return Plain
 
 
-def in_thread(work: Any) -> Any:
-    """Do something outside of the context, and of the locks, of this thread."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
-
-
+@pytest.mark.processes
 def test_a_lock_goes_through_three_processes(real_engine):
     """Acquired in one, passed on through JSON, released in the third; the ticket and the place stay."""
     real_engine.bind(Plain)
@@ -90,6 +83,7 @@ def test_a_lock_goes_through_three_processes(real_engine):
     assert Plain.lock_state("a").entries == ()
 
 
+@pytest.mark.processes
 def test_a_twin_that_goes_on_is_refused(real_engine):
     """A step that runs twice attaches its token twice. The second run fences the first: its writes and its release."""
     real_engine.bind(Plain)
@@ -113,6 +107,7 @@ def test_a_twin_that_goes_on_is_refused(real_engine):
         late.call("leave", "a")
 
 
+@pytest.mark.processes
 @pytest.mark.waits
 @pytest.mark.parametrize("is_sent", [False, True])
 @pytest.mark.parametrize("number", [1, 2, 3], ids=["attach", "add", "detach"])
@@ -166,42 +161,56 @@ def test_what_it_costs(model):
     assert model.lock_state("a").entries == ()
 
 
-@pytest.mark.parametrize("times", [1, ALL])
+@pytest.fixture
+def clock():
+    """Time that moves by itself: pauses between attempts take none."""
+    with VirtualClock() as clock:
+        yield clock
+
+
 @pytest.mark.parametrize("fault", [Chosen.lose_request, Chosen.lose_response])
-def test_no_answer_to_detach(plain, fault, times):
-    """A lost answer is found in the queue. Without any answer the lock is given up, and no entry is left."""
+def test_a_lost_answer(plain, clock, fault):
+    """To a request that detaches or attaches: what it did is found in the queue."""
     lock = plain.locked("a", settings=FAST).acquire()
-    with fault(on("UpdateItem", times=times)):
-        if times == ALL:
-            with pytest.raises(OutcomeUnknown, match="given up"):
-                lock.detach()
-        else:
-            token = lock.detach()
-    lock.release()
-    if times == ALL:
-        until(lambda: not plain.lock_state("a").entries, "the removal of the entry")
-    else:
-        in_thread(lambda: plain.attach(token).acquire().release())
-
-
-@pytest.mark.parametrize("times", [1, ALL])
-@pytest.mark.parametrize("fault", [Chosen.lose_request, Chosen.lose_response])
-def test_no_answer_to_attach(plain, fault, times):
-    """A lost answer is found in the queue; without any answer the same token is attached again."""
-    with plain.locked("a", settings=FAST) as lock:
+    with fault(on("UpdateItem")):
         token = lock.detach()
-    with fault(on("UpdateItem", times=times)):
-        attached = plain.attach(token, settings=FAST)
-        if times == ALL:
-            with pytest.raises(LockTimeout, match="trying again is safe"):
-                attached.acquire(wait=0)
-        else:
-            attached.acquire()
-    if times == ALL:
-        attached.acquire()
+    lock.release()
+    with fault(on("UpdateItem")):
+        attached = plain.attach(token, settings=FAST).acquire()
     attached.item.update([plain.value.add(1)])
     attached.release()
     assert plain.get("a").value == 1
+
+
+@pytest.mark.parametrize("fault", [Chosen.lose_request, Chosen.lose_response])
+def test_no_answer_at_all(plain, clock, fault):
+    """A detach gives the lock up, and no entry is left. The token of an attach is attached again."""
+    lock = plain.locked("a", settings=FAST).acquire()
+    with fault(on("UpdateItem", times=ALL)), pytest.raises(OutcomeUnknown, match="given up"):
+        lock.detach()
+    lock.release()
+    until(lambda: not plain.lock_state("a").entries, "the removal of the entry")
+
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+    attached = plain.attach(token, settings=FAST)
+    with fault(on("UpdateItem", times=ALL)), pytest.raises(LockTimeout, match="trying again is safe"):
+        attached.acquire(wait=0)
+    attached.acquire()
+    attached.item.update([plain.value.add(1)])
+    attached.release()
+    assert plain.get("a").value == 1
+
+
+def test_a_release_in_doubt_that_is_throttled_and_then_refused_is_no_loss(plain, clock):
+    """The first request has removed the entry, whose place another process may take without a trace: it was held."""
+    with plain.locked("a", settings=FAST) as lock:
+        token = lock.detach()
+    attached = plain.attach(token, settings=FAST).acquire()
+    with on("UpdateItem").lose_response(), on("UpdateItem", nth=2).answer("ThrottlingException"):
+        attached.release()
+    assert not attached.lost.is_set()
+    assert plain.lock_state("a").entries == ()
 
 
 def test_a_late_copy_of_a_write_is_refused(plain):
@@ -260,9 +269,9 @@ def test_ttl_spares_a_lock_that_is_detached_for_longer_than_a_day(memory):
         assert Locks.get("job").expires.timestamp() * 1000 > entry.until_ms
 
 
-def test_shared_locks_and_permits(dynoxide, plain):
+def test_shared_locks_and_permits(memory, plain):
     """They are attached in their mode."""
-    dynoxide.bind(Locks)
+    memory.bind(Locks)
     readers = [in_thread(plain.locked("a", shared=True).acquire) for _ in range(2)]
     token = readers[0].detach()
     with plain.attach(token) as attached:
@@ -308,20 +317,12 @@ async def test_a_task_that_is_cancelled(plain):
         assert attached.ticket == lock.ticket
 
 
-@contextmanager
-def cancelling(operation: str) -> Iterator[None]:
-    """Cancel the task that enters this, when the next such request has been applied."""
+def cancelling(operation: str) -> Any:
+    """Cancel the task that calls this, when the next such request has been applied."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-
-    def answer(send: Any, name: str, kwargs: dict[str, Any]) -> Any:
-        done = send()
-        if name == operation:
-            loop.call_soon_threadsafe(task.cancel)
-        return done
-
-    with intercepted(answer):
-        yield
+    cancel = task.cancel
+    return on(operation).after(lambda: loop.call_soon_threadsafe(cancel))
 
 
 def test_what_blocks_save_or_note_is_not_detached(plain):
@@ -395,14 +396,14 @@ def fill(model: Any, lock: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [BinaryAttribute, NumberAttribute, UTCDateTimeAttribute, OneWayAttribute])
-def test_keys(dynoxide, kind):
+def test_keys(memory, kind):
     """A token names each key that reads back; for another kind `detach` says so, and the lock stays held."""
     key = {BinaryAttribute: b"\x00\xff", NumberAttribute: -0.1, OneWayAttribute: "a"}.get(
         kind, datetime(2026, 1, 1, tzinfo=timezone.utc)
     )
     options = {"legacy_encoding": False} if kind is BinaryAttribute else {}
     model: Any = declare("Keyed", key=kind(hash_key=True, **options), lock=True, numbers="value")
-    dynoxide.bind(model)
+    memory.bind(model)
     model(key).save()
     with model.locked(key, settings=FAST) as lock:
         if kind is OneWayAttribute:
@@ -416,10 +417,10 @@ def test_keys(dynoxide, kind):
     assert model.get(key).value == 1
 
 
-def test_an_attach_that_fails_leaves_the_lock(dynoxide):
+def test_an_attach_that_fails_leaves_the_lock(memory):
     """Its item has expired, and the entry stays for whoever attaches the token next."""
     model: Any = declare("Expiring", ExpiringMixin, LockableModel, lock=True, expires=TTLAttribute(null=True))
-    dynoxide.bind(model)
+    memory.bind(model)
     model("a").save()
     with model.locked("a", settings=FAST) as lock:
         lock.item.update([model.expires.set(datetime(2020, 1, 1, tzinfo=timezone.utc))])
@@ -433,20 +434,15 @@ def test_a_renewal_that_a_detach_refuses_proves_no_loss(plain):
     """The heartbeat may send one before the answer to the detach is here."""
     reasons: list[str] = []
     with plain.locked("a", on_lost=reasons.append) as lock:
-        renewed: list[bool] = []
 
-        def answer(send: Any, name: str, _: Any) -> Any:
-            done = send()
-            if name == "UpdateItem" and not renewed:
-                renewed.append(True)
-                with pytest.raises(LockLost):
-                    in_thread(lock.renew)
-            return done
+        def renew() -> None:
+            with pytest.raises(LockLost):
+                in_thread(lock.renew)
 
-        with intercepted(answer):
+        with on("UpdateItem").after(renew) as renewed:
             token = lock.detach()
         assert not lock.lost.is_set()
-    assert (renewed, reasons) == ([True], [])
+    assert (renewed.hits, reasons) == (1, [])
     in_thread(lambda: plain.attach(token).acquire().release())
 
 
@@ -462,6 +458,10 @@ def test_what_is_refused(plain):
         assert lock.is_held
         token = lock.detach()
         assert not lock.is_held
+        for method in (lock.detach, lock.renew, lambda: lock.ensure_remaining(1)):
+            with pytest.raises(ConfigurationError, match="was detached"):
+                method()
+        assert not lock.lost.is_set()
         with pytest.raises(ConfigurationError, match="attach it with the model"):
             Versioned.attach(token)
         body = json.loads(base64.urlsafe_b64decode(token.removeprefix("lock1.") + "=="))
@@ -561,19 +561,8 @@ def test_the_settings_of_an_attached_lock_are_those_of_any_other(memory):
             working.release()
 
 
-def test_what_a_detached_lock_refuses_in_its_block(plain):
-    """It is not lost, and this process does not hold it any more."""
-    with plain.locked("a") as lock:
-        token = lock.detach()
-        for method in (lock.detach, lock.renew, lambda: lock.ensure_remaining(1)):
-            with pytest.raises(ConfigurationError, match="was detached"):
-                method()
-        assert not lock.lost.is_set()
-    in_thread(lambda: plain.attach(token).acquire().release())
-
-
-def test_once_notes_no_success_without_its_lock(dynoxide):
-    dynoxide.bind(Locks)
+def test_once_notes_no_success_without_its_lock(memory):
+    memory.bind(Locks)
     with (
         pytest.raises(ConfigurationError, match="acquired or detached"),
         Locks.once("job", period=timedelta(hours=1)) as run,
@@ -596,8 +585,8 @@ def test_what_is_told(plain):
     assert first.ticket == second.ticket
 
 
-def test_ranges_cannot_be_detached(dynoxide):
-    dynoxide.bind(Locks, Enforced)
+def test_ranges_cannot_be_detached(memory):
+    memory.bind(Locks, Enforced)
     for lock in (Enforced.locked_range("k", 1, 5), Enforced.locked_range("k", None, None)):
         with lock, pytest.raises(ConfigurationError, match="only a lock of one item"):
             lock.detach()

@@ -12,19 +12,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import ConnectionClosedError
 
 from pynamo_locking import LockSettings
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._core.row_keys import LONGEST_OWNER
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import client, lock_record, lock_requests, runtime
+from pynamo_locking._io import lock_record, lock_requests
 from pynamo_locking._locks.acquire import Acquisition
-from pynamo_locking.exceptions import ConfigurationError, LockTimeout
+from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout
 from pynamo_locking.testing import VirtualClock
-from tests.support import wire
-from tests.support.models import QUICK, Account, Device, Locks
-from tests.support.parties import held_elsewhere, in_thread, shifted_clock
+from tests.support.models import QUICK, Account, Device, Document, Locks
+from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
 from tests.support.wire import count_requests, on
 from tests.support.workers import PATIENCE, until_in_line
 
@@ -32,10 +30,10 @@ pytestmark = pytest.mark.core
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses_between_attempts(monkeypatch):
+def _no_pauses_between_attempts():
     """Back-off without the waiting: the order of events stays what it is."""
-    monkeypatch.setattr(runtime.current, "jitter", lambda: 0.0)
-    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))
+    with without_pauses():
+        yield
 
 
 @pytest.fixture
@@ -52,32 +50,24 @@ def account(engine):
 
 @pytest.mark.parametrize("heartbeat", [True, False])
 @pytest.mark.parametrize("way", ["broken", "evicted"])
-def test_an_entry_that_is_gone_when_its_turn_comes(account, monkeypatch, way, heartbeat):
+def test_an_entry_that_is_gone_when_its_turn_comes(account, way, heartbeat):
     """Between the look that shows us first and the renewal before we hold the lock, another one takes our place."""
-    enter, renew = lock_requests.enter, lock_requests.renew
-    others = []
+    other = account.locked("a", heartbeat=False)
 
-    def enter_slowly(*arguments):
-        image = enter(*arguments)
-        if not others:
-            clock.shift += 17  # its lease has ended, and is renewed before it counts
-        return image
+    def let_the_lease_end():
+        clock.shift += 17  # and it is renewed before it counts
 
-    def renew_too_late(row, entry, *arguments, **options):
-        if not others:
-            others.append(account.locked("a", heartbeat=False))
-            if way == "broken":
-                assert account.break_lock("a", ticket=entry.ticket)
-            in_thread(others[0].acquire)
-        return renew(row, entry, *arguments, **options)
+    def come_first():
+        if way == "broken":
+            assert account.break_lock("a", ticket=account.lock_state("a").entries[0].ticket)
+        in_thread(other.acquire)
 
+    late = on("UpdateItem").after(let_the_lease_end)
+    lost = on("UpdateItem", nth=2).before(come_first)
     with shifted_clock() as clock:
-        monkeypatch.setattr(clock, "jitter", lambda: 0.0)
-        monkeypatch.setattr(lock_requests, "enter", enter_slowly)
-        monkeypatch.setattr(lock_requests, "renew", renew_too_late)
-        with pytest.raises(LockTimeout):
+        with late, lost, pytest.raises(LockTimeout):
             account.locked("a", lease=6, wait=0, heartbeat=heartbeat).acquire()
-        assert [entry.ticket for entry in account.lock_state("a").entries] == [others[0].ticket]
+        assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
 
 
 @pytest.mark.parametrize("after", ["a place is free", "a late copy has entered"])
@@ -103,43 +93,66 @@ def test_a_newcomer_looks_before_it_tries_again_to_enter(account, after):
 
 def test_an_entry_in_doubt_is_removed_though_the_next_copy_is_refused(account):
     """The first request to enter is on its way, the next one is refused since the queue is full; then it arrives."""
-    other, kept = account.locked("a", heartbeat=False), []
+    other = account.locked("a", heartbeat=False)
 
-    def tap(endpoint, request, operation, forward):
-        if ":entry" not in wire._body(request).get("ExpressionAttributeValues", {}) or len(kept) > 1:
-            return forward()
-        kept.append(forward)
-        if len(kept) == 1:
-            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-        in_thread(other.acquire)
-        answer = forward()
+    def arrive():
         in_thread(other.release)
-        kept[0]()
-        return answer
+        late[0]()
 
-    with wire.tapped(tap), pytest.raises(LockTimeout, match="1 ahead"):
+    with (
+        on("UpdateItem").delay() as late,
+        on("UpdateItem").before(lambda: in_thread(other.acquire)),
+        on("UpdateItem", nth=2).after(arrive),
+        pytest.raises(LockTimeout, match="1 ahead"),
+    ):
         account.locked("a", wait=0).acquire()
     assert account.lock_state("a").entries == ()
 
 
-def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account, monkeypatch):
+def test_an_entry_in_doubt_is_removed_though_the_next_copies_are_throttled(account):
+    """The answer to the first request to enter got lost: its entry is in the queue, and nobody is to wait for it."""
+    throttled = on("UpdateItem", nth=2).answer(*["ThrottlingException"] * 3)
+    with on("UpdateItem").lose_response(), throttled as refused, pytest.raises(LockTimeout):
+        account.locked("a", wait=0).acquire()
+    assert len(refused) > 3
+    assert account.lock_state("a").entries == ()
+
+
+def test_a_late_copy_of_the_request_to_enter_does_not_bring_a_lost_lock_back(account):
+    """It puts our entry into the queue again, under another ticket, after an operator has broken the lock."""
+    lock = account.locked("a", heartbeat=False)
+    with on("UpdateItem").delay() as late:
+        lock.acquire()
+    assert account.break_lock("a", ticket=lock.ticket)
+    late[0]()
+    (revived,) = account.lock_state("a").entries
+    assert revived.ticket > lock.ticket
+    for method in (lock.renew, lock.release):
+        with pytest.raises(LockLost):
+            method()
+    account.break_lock("a", ticket=revived.ticket)
+
+
+def test_a_delete_in_doubt_that_is_throttled_and_then_refused_was_applied(memory, monkeypatch):
+    """All three are attempts of botocore: what the first one has deleted refuses the last."""
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))
+    memory.bind(Document)
+    document = Document("f", 1)
+    document.save()
+    with on("DeleteItem").lose_response(), on("DeleteItem", nth=2).answer("ThrottlingException"):
+        document.delete()
+    assert Document.count() == 0
+
+
+def test_a_lease_counts_from_the_first_copy_that_may_have_been_applied(account):
     """The answer to the request to enter gets lost, and most of the lease passes before the next copy finds us in."""
-    enter, copies = lock_requests.enter, []
 
-    def enter_slowly(*arguments):
-        copies.append(arguments)
-        try:
-            return enter(*arguments)
-        except client.Unavailable:
-            clock.shift += 5
-            raise
+    def let_most_of_it_pass():
+        clock.shift += 5
 
-    with shifted_clock() as clock:
-        monkeypatch.setattr(clock, "jitter", lambda: 0.0)
-        monkeypatch.setattr(lock_requests, "enter", enter_slowly)
-        with on("UpdateItem").lose_response(), account.locked("a", lease=6) as lock:
-            assert 0 < lock.remaining <= 1
-        assert len(copies) == 2
+    lost = on("UpdateItem").lose_response(let_most_of_it_pass)
+    with shifted_clock() as clock, lost, account.locked("a", lease=6) as lock:
+        assert 0 < lock.remaining <= 1
 
 
 #: Each thread enters the queue for itself.
@@ -251,21 +264,11 @@ def test_what_takes_over_an_entry_can_be_renewed(memory):
     assert [spare for spare, _ in served] == [*spares[-len(served) :]]
 
 
-def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine, monkeypatch):
+def test_room_that_is_made_between_the_refusal_and_the_look_is_used(concurrent_engine):
     """An empty queue alone does not show that the item is too large."""
     _fill(concurrent_engine, entries=1.9)
-    look, holder = lock_requests.read, _locked()
+    holder = _locked()
     in_thread(holder.acquire)
-    ticket = holder.ticket
-
-    def look_late(*arguments, **options):
-        if not released:
-            released.append(True)
-            holder.release()
-        return look(*arguments, **options)
-
-    released = []
-    monkeypatch.setattr(lock_requests, "read", look_late)
-    with _locked() as lock:
-        assert released
-        assert lock.ticket > ticket
+    with on("GetItem").before(holder.release) as looked, _locked() as lock:
+        assert looked.hits == 1
+        assert lock.ticket > holder.ticket

@@ -11,6 +11,8 @@ import pytest
 from tests.support.crew import ROOT
 from tests.support.workers import PATIENCE
 
+pytestmark = pytest.mark.processes
+
 #: Takes a lock in the main greenlet and in another one; prints what it got, or why it did not.
 PROGRAM: Final = """
 import sys

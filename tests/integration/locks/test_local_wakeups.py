@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.processes
+
 #: No caller that waits for a look of its own gets through in time.
 LAZY = LockSettings(
     wait=1e6,

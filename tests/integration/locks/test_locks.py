@@ -1,113 +1,126 @@
-"""Taking, keeping and giving back locks, on every engine."""
+"""Taking, keeping and giving back locks, in threads and in tasks."""
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 
 from pynamo_locking import LockSettings, locked_all
-from pynamo_locking._io import lock_requests, runtime
-from pynamo_locking._writes.send import ItemWork
-from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockLost, LockTimeout
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, ItemNotFound, LockLost, LockTimeout
+from pynamo_locking.testing import VirtualClock
 from tests.integration.locks.conftest import granted_in_turn, until_waiting
 from tests.support.models import APART, QUICK, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
+from tests.support.wire import ALL, count_requests, on
+from tests.support.workers import until
 
 pytestmark = pytest.mark.core
 
+#: Only silence that was watched proves that an entry is dead.
+NO_HINT = LockSettings(max_clock_skew=None, poll_interval=0.5, max_poll_interval=0.5, max_callers_per_entry=1)
 
-@pytest.fixture
-def account(engine):
-    """An account with 100 in it."""
+
+def with_account(engine):
+    """An account with 100 in it, and a lock document."""
     engine.bind(Account)
     Account("a", balance=100).save()
+    with Account.locked("a"):
+        pass
     return Account
 
 
-def test_the_item_is_the_image_that_came_with_the_lock(account):
-    """`lock.item` is the stored item, and the lock shows its holder."""
-    with account.locked("a", owner="me") as lock:
-        assert lock.is_held
-        assert 0 < lock.remaining <= 60
-        assert lock.item.balance == 100
-        assert lock.item is lock.item
-        (holder,) = account.lock_state("a").holders
-        assert (holder.owner, holder.ticket, holder.lease, holder.mode) == ("me", lock.ticket, 60.0, "exclusive")
-        assert lock.item.lock.holders[0].ticket == lock.ticket
+@pytest.fixture
+def account(memory):
+    return with_account(memory)
+
+
+@pytest.fixture
+def account_anywhere(engine):
+    return with_account(engine)
+
+
+@pytest.fixture
+def clock():
+    with VirtualClock() as clock:
+        yield clock
+
+
+async def test_the_facts_and_the_cost_of_a_lock(account_anywhere, way):
+    """The item comes with the lock, which shows its holder; 1 write to enter, 1 to leave, no read."""
+    lock = account_anywhere.locked("a", lease=50, owner="me")
+    assert (lock.is_held, lock.remaining, lock.owner) == (False, 0.0, "me")
+    with count_requests() as counted:
+        async with way(lock) as same:
+            assert same is lock
+            assert lock.is_held
+            assert 0 < lock.remaining <= 50
+            assert lock.item.balance == 100
+            assert lock.item is lock.item
+            assert str(lock.ticket) in repr(lock)
+            assert lock.item.lock.holders[0].ticket == lock.ticket
+    assert counted.by_operation == {"UpdateItem": 2}
     assert not lock.is_held
-    assert account.lock_state("a").entries == ()
+    async with way(lock):
+        (holder,) = account_anywhere.lock_state("a").holders
+        assert (holder.owner, holder.ticket, holder.lease, holder.mode) == ("me", lock.ticket, 50.0, "exclusive")
+    assert account_anywhere.lock_state("a").entries == ()
 
 
-def test_tickets_only_grow(account):
+def test_tickets_only_grow(account_anywhere):
     """Every holder has a larger ticket than every earlier one, also after the item was made anew."""
     tickets = []
     for _ in range(3):
-        with account.locked("a") as lock:
+        with account_anywhere.locked("a") as lock:
             tickets.append(lock.ticket)
-    account.get("a").delete()
-    account("a").save()
-    with account.locked("a") as lock:
+    account_anywhere.get("a").delete()
+    account_anywhere("a").save()
+    with account_anywhere.locked("a") as lock:
         tickets.append(lock.ticket)
     assert tickets == sorted(set(tickets))
 
 
-class Slow(runtime.Runtime):
-    """The real world, but for a wall clock that goes on when it is told to."""
-
-    us = 1_795_000_000_000_000
-
-    def time_us(self):
-        return self.us
-
-
-def test_tickets_of_an_item_that_is_made_anew_begin_at_its_microsecond(account, monkeypatch):
+def test_tickets_of_an_item_that_is_made_anew_begin_at_its_microsecond(account):
     """Three tickets, a deletion and a new document within a ms: no ticket is given twice."""
-    monkeypatch.setattr(runtime, "current", Slow())
     account("b").save()
     tickets = []
-    for _ in range(2):
-        for _ in range(3):
-            with account.locked("b", wait=0) as lock:
-                tickets.append(lock.ticket)
-        runtime.current.us += 3
-        account.get("b").delete()
-        account("b").save()
-    assert tickets == [1_795_000_000_000_000 + n for n in range(6)]
+    with VirtualClock(auto_jump=False) as clock:
+        for _ in range(2):
+            for _ in range(3):
+                with account.locked("b", wait=0, heartbeat=False) as lock:
+                    tickets.append(lock.ticket)
+            clock.jump(0.001)
+            account.get("b").delete()
+            account("b").save()
+    assert tickets[:3] == [tickets[0] + n for n in range(3)]
+    assert tickets[3] >= tickets[0] + 1000
     assert float(tickets[-1]) == tickets[-1] < 2**53  # also for those who know no integers
 
 
-def test_waiters_are_served_in_the_order_of_their_entries(account):
+def test_waiters_are_served_in_the_order_of_their_entries(account_anywhere):
     """First come, first served, whichever waiter looks first after a release."""
-    locks = [account.locked("a", settings=APART) for _ in range(5)]
-    holder = account.locked("a", settings=APART)
-    assert granted_in_turn(account, "a", holder, *enumerate(locks)) == [0, 1, 2, 3, 4]
+    locks = [account_anywhere.locked("a", settings=APART) for _ in range(5)]
+    holder = account_anywhere.locked("a", settings=APART)
+    assert granted_in_turn(account_anywhere, "a", holder, *enumerate(locks)) == [0, 1, 2, 3, 4]
     tickets = [lock.ticket for lock in locks]
     assert tickets == sorted(tickets)
-    assert account.lock_state("a").entries == ()
+    assert account_anywhere.lock_state("a").entries == ()
 
 
-def test_no_wait_fails_at_once_and_leaves_nothing(account):
-    """`wait=0` names who holds the lock, and enters no queue."""
-    with held_elsewhere(account.locked("a", owner="somebody")) as other:
+@pytest.mark.parametrize("wait", [0, timedelta(milliseconds=60)])
+async def test_a_wait_ends_and_leaves_nothing(account_anywhere, way, wait):
+    """The error names who holds the lock, and no entry is left in the queue; with `wait=0` none was there."""
+    with held_elsewhere(account_anywhere.locked("a", owner="somebody")) as other:
         with pytest.raises(LockTimeout, match="1 ahead; held by somebody") as caught:
-            account.locked("a", wait=0).acquire()
-        assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
+            await way.call(account_anywhere.locked("a", wait=wait), "acquire")
+        assert [entry.ticket for entry in account_anywhere.lock_state("a").entries] == [other.ticket]
         assert caught.value.queue.holders[0].owner == "somebody"
         assert isinstance(caught.value, TimeoutError)
-
-
-def test_a_bounded_wait_ends_and_leaves_nothing(account):
-    """After `wait` seconds the entry is gone again."""
-    with held_elsewhere(account.locked("a")) as other:
-        with pytest.raises(LockTimeout, match="1 ahead"):
-            account.locked("a", wait=timedelta(milliseconds=60)).acquire()
-        assert [entry.ticket for entry in account.lock_state("a").entries] == [other.ticket]
 
 
 def test_an_infinite_wait_ends_with_the_turn(account):
@@ -116,195 +129,184 @@ def test_an_infinite_wait_ends_with_the_turn(account):
     assert granted_in_turn(account, "a", account.locked("a", settings=APART), ("waiter", waiter)) == ["waiter"]
 
 
-def test_an_exception_in_the_block_gives_the_lock_back(account):
+async def test_an_exception_in_the_block_gives_the_lock_back(account, way):
     """Leaving by an exception removes the entry and lets the exception through."""
-    with pytest.raises(ZeroDivisionError), account.locked("a"):
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        async with way(account.locked("a")):
+            _ = 1 / 0
     assert account.lock_state("a").entries == ()
 
 
-def test_the_same_context_enters_again_with_the_same_ticket(account):
-    """Re-entry counts; the last release removes the entry."""
-    with account.locked("a") as outer:
-        with account.locked("a", wait=0) as inner:
-            assert inner.ticket == outer.ticket
-            assert inner.item is outer.item
+async def test_the_same_party_enters_again_with_the_same_ticket(account, way):
+    """Re-entry counts, and costs nothing; the last release removes the entry. Another party waits, and writes not."""
+
+    async def other():
+        assert not await way.is_free(account.locked("a"))
+        with pytest.raises(ItemLocked):
+            account.get("a").save()
+
+    async with way(account.locked("a")) as outer:
+        with count_requests() as counted:
+            async with way(account.locked("a", wait=0)) as inner:
+                assert inner.ticket == outer.ticket
+                assert inner.item is outer.item
+        assert counted.total == 0
         assert outer.is_held
         assert not inner.is_held
         assert len(account.lock_state("a").entries) == 1
+        in_thread(lambda: asyncio.run(other()))
     assert account.lock_state("a").entries == ()
 
 
-def test_one_lock_object_counts_its_takes(account):
+async def test_one_lock_object_counts_its_takes(account, way):
     """acquire() twice needs release() twice, and the object can be used again."""
     lock = account.locked("a")
-    lock.acquire().acquire()
-    lock.release()
+    for _ in range(2):
+        assert await way.call(lock, "acquire") is lock
+    await way.call(lock, "release")
     assert lock.is_held
-    lock.release()
+    await way.call(lock, "release")
     assert not lock.is_held
     first = lock.ticket
-    with lock:
+    async with way(lock):
         assert lock.ticket > first
     with pytest.raises(ConfigurationError, match="not held"):
-        lock.release()
+        await way.call(lock, "release")
 
 
-def test_another_context_does_not_hold_the_lock(account):
-    """A thread of the same process waits like everybody else; a copied context is the same holder."""
+def test_a_copied_context_is_the_same_holder(account):
+    """It enters again, and gives back what it took."""
     with account.locked("a") as lock:
-        with pytest.raises(LockTimeout):
-            in_thread(lambda: account.locked("a", wait=0).acquire())
         context = contextvars.copy_context()
         again = context.run(lambda: account.locked("a", wait=0).acquire())
         assert again.ticket == lock.ticket
         context.run(again.release)
 
 
-def test_a_lock_object_is_for_one_context(account):
-    """Using one Lock object from two threads is refused with a reason."""
-    with account.locked("a") as lock, pytest.raises(ConfigurationError, match="another thread"):
-        in_thread(lock.acquire)
+async def test_a_lock_object_is_for_one_party(account, way):
+    """Using one Lock object from two threads or tasks is refused with a reason."""
+    async with way(account.locked("a")) as lock:
+        with pytest.raises(ConfigurationError, match=r"in use|another thread"):
+            await way.apart(lambda: way.call(lock, "acquire"))
 
 
-def test_a_dead_entry_is_skipped_at_once_by_its_hint(account):
-    """No caller waits for a process that died long ago, not even with `wait=0`."""
+def test_a_dead_entry_is_skipped_at_once_by_its_hint(account_anywhere):
+    """No caller waits for a process that died long ago, not even with `wait=0`; one that may live is not evicted."""
     with shifted_clock() as clock:
-        dead = abandoned(account.locked("a", lease=6))
-        clock.shift += 6 + 10.1
-        with account.locked("a", wait=0) as lock:
+        dead = abandoned(account_anywhere.locked("a", lease=6))
+        clock.shift += 6 + 9.5  # less than the clock skew ago
+        with pytest.raises(LockTimeout):
+            account_anywhere.locked("a", wait=0).acquire()
+        clock.shift += 0.6
+        with account_anywhere.locked("a", wait=0) as lock:
             assert lock.ticket > dead.ticket
-        state = account.lock_state("a")
+        state = account_anywhere.lock_state("a")
         assert state.was_evicted(dead.ticket) is True
         assert state.was_evicted(lock.ticket) is False
 
 
-def test_a_hint_within_the_clock_skew_proves_nothing(account):
-    """An entry whose end lies less than the clock skew back is not evicted by its hint."""
-    with shifted_clock() as clock:
-        abandoned(account.locked("a", lease=6))
-        clock.shift += 6 + 9.5
-        with pytest.raises(LockTimeout):
-            account.locked("a", wait=0).acquire()
-
-
-@pytest.mark.waits
-def test_without_the_hint_a_whole_lease_is_watched(account):
+def test_without_the_hint_a_whole_lease_is_watched(account, clock):
     """With `max_clock_skew=None` only an unchanged beat counts, from our own first look."""
-    settings = LockSettings(max_clock_skew=None, poll_interval=0.01, max_poll_interval=0.01, request_timeout=1)
-    with shifted_clock() as clock:
-        dead = abandoned(account.locked("a", lease=6, settings=settings))
-        clock.shift += 3600
-        waiter = account.locked("a", wait=1000, lease=30, settings=settings)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(waiter.acquire)
-            until_waiting(account, "a")
-            clock.shift += 6 * 1.05
-        assert waiter.ticket > dead.ticket
-        assert account.lock_state("a").holders[0].ticket == waiter.ticket
-        waiter.release()
+    with clock.another_process():
+        dead = in_thread(account.locked("a", lease=6, heartbeat=False, settings=NO_HINT).acquire)
+    clock.sleep(3600)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ItemLocked):
+        patch.setattr(account.Meta, "lock_settings", NO_HINT)
+        account.get("a").save()  # nothing proves to a plain save that the holder is dead
+    began = clock.elapsed
+    with account.locked("a", wait=1000, lease=30, settings=NO_HINT) as lock:
+        assert 6 * 1.05 <= clock.elapsed - began < 7.5
+        assert lock.ticket > dead.ticket
 
 
-def test_a_renewed_entry_is_not_evicted(account):
+def test_a_renewed_entry_is_not_evicted(account, clock):
     """Each beat that a waiter sees starts the lease anew for it."""
-    settings = LockSettings(
-        max_clock_skew=None, poll_interval=0.01, max_poll_interval=0.01, request_timeout=1, max_callers_per_entry=1
-    )
-    looks = threading.Semaphore(0)
-    with shifted_clock() as clock:
-        holder = account.locked("a", lease=6, heartbeat=False, settings=settings)
-        holder.acquire()
-        waiter = account.locked("a", wait=1000, lease=6000, settings=settings)
-        with ThreadPoolExecutor(1) as pool, _counted_looks(looks):
-            pool.submit(waiter.acquire)
-            for _ in range(4):
-                for _ in range(2):
-                    looks.acquire()  # the second look began after the beat was stored
-                clock.shift += 4
-                holder.renew()
-            assert account.lock_state("a").holders[0].ticket == holder.ticket
-            holder.release()
-    assert waiter.ticket > holder.ticket
-    waiter.release()
+    with held_elsewhere(account.locked("a", lease=6, settings=NO_HINT)) as holder:
+        with pytest.raises(LockTimeout):
+            account.locked("a", wait=60, lease=30, settings=NO_HINT).acquire()
+        assert clock.elapsed >= 60
+        assert [entry.ticket for entry in account.lock_state("a").entries] == [holder.ticket]
 
 
-@contextmanager
-def _counted_looks(looks):
-    original = lock_requests.read
-
-    def look(*arguments, **options):
-        image = original(*arguments, **options)
-        looks.release()
-        return image
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lock_requests, "read", look)
-        yield
-
-
-def test_renew_and_ensure_prolong_the_lease(account):
+async def test_renew_and_ensure_prolong_the_lease(account, way):
     """Without a heartbeat, the caller renews; `ensure_remaining` renews only when too little is left."""
-    with shifted_clock() as clock, account.locked("a", lease=12, heartbeat=False) as lock:
-        clock.shift += 8
-        assert 3 < lock.remaining <= 4
-        lock.ensure_remaining(2)
-        assert lock.remaining <= 4
-        lock.ensure_remaining(5)
-        assert lock.remaining > 11
-        clock.shift += 8
-        lock.renew()
-        assert lock.remaining > 11
-        with pytest.raises(ConfigurationError, match="can never hold"):
-            lock.ensure_remaining(12)
+    with shifted_clock() as clock:
+        async with way(account.locked("a", lease=12, heartbeat=False)) as lock:
+            clock.shift += 8
+            assert 3 < lock.remaining <= 4
+            await way.call(lock, "ensure_remaining", 2)
+            assert lock.remaining <= 4
+            await way.call(lock, "ensure_remaining", 5)
+            assert lock.remaining > 11
+            clock.shift += 8
+            with count_requests() as counted:
+                await way.call(lock, "renew")
+            assert counted.by_operation == {"UpdateItem": 1}
+            assert lock.remaining > 11
+            with pytest.raises(ConfigurationError, match="can never hold"):
+                await way.call(lock, "ensure_remaining", 12)
 
 
 @pytest.mark.parametrize("operation", ["enter", "renew"])
 def test_the_lease_counts_from_before_the_write(account, operation):
     """Time that a request takes is not ours: the answer says nothing about when it was applied."""
-    original = getattr(lock_requests, operation)
-    with account.locked("a"):  # so that there is a document to enter
-        pass
-    with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
+    with shifted_clock() as clock:
 
-        def slow(*arguments, **options):
-            result = original(*arguments, **options)
+        def pass_time():
             clock.shift += 5
-            return result
 
-        patch.setattr(lock_requests, operation, slow)
-        with account.locked("a", lease=1000, heartbeat=False) as lock:
+        lock = account.locked("a", lease=1000, heartbeat=False)
+        with on("UpdateItem", nth=1 if operation == "enter" else 2).after(pass_time) as slow, lock:
             if operation == "renew":
                 lock.renew()
+            assert slow.hits == 1
             assert lock.remaining <= 995
+
+
+def test_the_lease_of_a_waiter_counts_from_before_its_renewal(account):
+    """Time that the answer to its renewal takes is not its own, when it is granted the lock then."""
+
+    def is_renewal(body):
+        return ":beat" in body["ExpressionAttributeValues"]
+
+    def pass_time():
+        clock.shift += 30
+
+    waiter = account.locked("a", lease=60, wait=1000, settings=APART)
+    slow = on("UpdateItem", where=is_renewal).after(pass_time)
+    lost = on("UpdateItem", where=is_renewal, nth=2, times=ALL).lose_request()
+    with shifted_clock() as clock, slow as renewal, lost, ThreadPoolExecutor(1) as pool:
+        with held_elsewhere(account.locked("a", lease=1000, heartbeat=False, settings=APART)):
+            entering = pool.submit(waiter.acquire)
+            until_waiting(account, "a")
+            clock.shift += 21
+            until(lambda: renewal.hits, "a renewal")
+        entering.result()
+        assert 0 < waiter.remaining <= 30
+        waiter.release()
 
 
 def test_the_lease_of_a_newcomer_counts_from_when_it_got_in(account):
     """Time spent outside of a full queue is not taken off the lease."""
-    settings = LockSettings(max_waiters=1, max_clock_skew=None, max_callers_per_entry=1)
-    original, refused = lock_requests.enter, threading.Event()
-    with shifted_clock() as clock, pytest.MonkeyPatch.context() as patch:
-        holder = abandoned(account.locked("a", lease=9000, settings=settings))
-        waiter = original(holder._handle.target.row, lock_requests.NewEntry("waiter", "waiter", 9000.0), 2)
-        late = account.locked("a", settings=settings, wait=9000, lease=10_000, heartbeat=False)
-
-        def enter(*arguments):
-            try:
-                return original(*arguments)
-            finally:
-                refused.set()
-
-        patch.setattr(lock_requests, "enter", enter)
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(late.acquire)
-            refused.wait()
+    full = LockSettings(max_waiters=1, max_clock_skew=None, max_callers_per_entry=1, poll_interval=0.01)
+    waiter = account.locked("a", settings=full, lease=9000, wait=60)
+    late = account.locked("a", settings=full, lease=10_000, wait=9000, heartbeat=False)
+    with shifted_clock() as clock, ThreadPoolExecutor(2) as pool:
+        with held_elsewhere(account.locked("a", settings=full, lease=9000)):
+            waiting = pool.submit(waiter.acquire)
+            (before,) = until_waiting(account, "a")
+            with on("UpdateItem").watch() as refused:
+                entering = pool.submit(late.acquire)
+                until(lambda: refused.hits, "a request that is refused")
             clock.shift += 300
-            for entry in holder._handle.target.row.state(waiter).entries:
-                account.break_lock("a", ticket=entry.ticket)
+            assert isinstance(waiting.exception(60), LockTimeout)
+            until(lambda: until_waiting(account, "a")[0].ticket > before.ticket, "the newcomer")
+        entering.result()
         assert late.remaining > 9_800
         late.release()
 
 
-def test_loss_is_proven_by_the_next_renewal(account):
+async def test_loss_is_proven_by_the_next_renewal(account_anywhere, way):
     """A broken lock sets `lost`, calls back with the reason, and ends the block with `LockLost`."""
     reasons, called = [], threading.Event()
 
@@ -312,96 +314,82 @@ def test_loss_is_proven_by_the_next_renewal(account):
         reasons.append(reason)
         called.set()
 
-    with pytest.raises(LockLost) as caught, account.locked("a", heartbeat=False, on_lost=on_lost) as lock:
-        assert account.break_lock("a", ticket=lock.ticket)
-        assert not account.break_lock("a", ticket=lock.ticket)
-        assert not lock.lost.is_set()
-        with pytest.raises(LockLost):
-            lock.renew()
-        assert lock.lost.is_set()
-        assert not lock.is_held
-        called.wait()
+    with pytest.raises(LockLost) as caught:
+        async with way(account_anywhere.locked("a", heartbeat=False, on_lost=on_lost)) as lock:
+            assert account_anywhere.break_lock("a", ticket=lock.ticket)
+            assert not account_anywhere.break_lock("a", ticket=lock.ticket)
+            assert not lock.lost.is_set()
+            with pytest.raises(LockLost):
+                await way.call(lock, "renew")
+            assert lock.lost.is_set()
+            assert not lock.is_held
+            called.wait()
     assert reasons == ["evicted"]
     assert (caught.value.reason, caught.value.ticket) == ("evicted", lock.ticket)
 
 
-def test_a_loss_never_hides_the_exception_of_the_block(account):
+async def test_a_loss_never_hides_the_exception_of_the_block(account, way):
     """If the block raises as well, its exception is the one that is seen."""
-    with pytest.raises(ZeroDivisionError), account.locked("a", heartbeat=False) as lock:
-        account.break_lock("a", ticket=lock.ticket)
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        async with way(account.locked("a", heartbeat=False)) as lock:
+            account.break_lock("a", ticket=lock.ticket)
+            _ = 1 / 0
 
 
-def test_the_heartbeat_finds_the_loss(account):
+def test_the_heartbeat_finds_the_loss(account, clock):
     """With a heartbeat the holder does not have to ask: the event is set by the next beat."""
-    settings = LockSettings(request_timeout=0.2, poll_interval=0.01)
-    with pytest.raises(LockLost), account.locked("a", lease=1.2, settings=settings) as lock:
+    with pytest.raises(LockLost), account.locked("a", lease=12) as lock:
         account.break_lock("a", ticket=lock.ticket)
-        assert lock.lost.wait(60)
+        clock.sleep(4.1)
+        assert lock.lost.is_set()
 
 
-def test_the_heartbeat_ends_with_the_table(account):
+def test_the_heartbeat_ends_with_the_table(account, clock):
     """A table that is deleted takes its locks along; no heartbeat renews them for ever."""
-    settings = LockSettings(request_timeout=0.2)
-    lock = account.locked("a", lease=1.2, settings=settings).acquire()
+    lock = account.locked("a", lease=12).acquire()
     account.delete_table()
-    assert lock.lost.wait(60)
+    clock.sleep(4.1)
+    assert lock.lost.is_set()
     with pytest.raises(LockLost) as caught:
         lock.release()
     assert caught.value.reason == "deleted"
 
 
-@pytest.mark.waits
-def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account):
-    """Renewals go on until the block ends."""
-    settings = LockSettings(request_timeout=0.2, poll_interval=0.01)
-    with account.locked("a", lease=1.2, settings=settings) as lock:
-        while account.lock_state("a").holders[0].heartbeats < 4:
-            assert not lock.lost.is_set()
+async def test_the_heartbeat_keeps_a_lock_beyond_its_lease(account, clock, way):
+    """Renewals go on until the block ends: one after each third of the lease."""
+    async with way(account.locked("a", lease=12)) as lock:
+        clock.sleep(41)
+        assert account.lock_state("a").holders[0].heartbeats == 10
         assert lock.is_held
 
 
-@pytest.mark.parametrize("way", ["release", "edit", "delete"])
-def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, way):
+@pytest.mark.parametrize("end", ["release", "edit", "delete"])
+def test_a_heartbeat_that_comes_while_we_leave_proves_no_loss(account, clock, end):
     """A renewal that finds our entry gone by our own doing neither sets `lost` nor calls back."""
     reasons = []
-    edit = account.edit("a", on_lost=reasons.append)
-    lock = edit.lock
-
-    def beat_afterwards(original):
-        def call(*arguments, **options):
-            result = original(*arguments, **options)
-            with pytest.raises(LockLost):
-                lock._handle.entry.renew()
-            return result
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        if way == "release":
-            with lock:
-                patch.setattr(lock_requests, "release", beat_afterwards(lock_requests.release))
-        else:
-            with edit as item:
-                patch.setattr(ItemWork, "dispatch", beat_afterwards(ItemWork.dispatch))
-                if way == "delete":
-                    item.delete()
-    assert not lock.lost.is_set()
+    edit = account.edit("a", on_lost=reasons.append, lease=60)
+    leaving = on("UpdateItem", "DeleteItem", nth=2).after(lambda: clock.sleep(25))
+    renewed = on("UpdateItem", nth=2 if end == "delete" else 3).watch()
+    with leaving as left, renewed as renewals, edit.lock if end == "release" else edit as item:
+        if end == "delete":
+            item.delete()
+    assert (left.hits, renewals.hits) == (1, 1)
+    assert not edit.lock.lost.is_set()
     assert reasons == []
 
 
-@pytest.mark.waits
-def test_a_waiter_renews_its_entry(account):
+def test_a_waiter_renews_its_entry(account, clock):
     """Waiting longer than the lease keeps the place in the queue, however rare the looks are."""
-    settings = LockSettings(
-        request_timeout=0.2, min_poll_interval=60, poll_interval=60, max_poll_interval=60, max_clock_skew=0
-    )
-    waiter = account.locked("a", lease=1.2, settings=settings)
+    rare = LockSettings(min_poll_interval=60, poll_interval=60, max_poll_interval=60, max_clock_skew=0)
+    waiter = account.locked("a", lease=12, wait=1000, settings=rare)
     with ThreadPoolExecutor(1) as pool, held_elsewhere(account.locked("a", settings=APART)):
         pool.submit(waiter.acquire)
-        while (waiting := until_waiting(account, "a")[0]).heartbeats < 4:
-            pass
-    assert waiter.ticket == waiting.ticket
+        before = until_waiting(account, "a")[0]
+        clock.sleep(50)
+        (after,) = account.lock_state("a").waiters
+        assert after.ticket == before.ticket
+        assert after.heartbeats >= 4
+    assert waiter.ticket == before.ticket
     waiter.release()
 
 
@@ -412,57 +400,54 @@ def test_a_waiter_that_was_evicted_enters_again(account):
         pool.submit(waiter.acquire)
         before = until_waiting(account, "a")[0].ticket
         assert account.break_lock("a", ticket=before)
-        while until_waiting(account, "a")[0].ticket == before:
-            pass
+        until(lambda: until_waiting(account, "a")[0].ticket > before, "a new entry")
     assert waiter.ticket > before
     waiter.release()
 
 
-def test_a_waiter_learns_that_the_item_was_deleted(account):
+def test_a_waiter_learns_that_the_item_was_deleted(account_anywhere):
     """Deleting an item under its lock sends its waiters away with `DoesNotExist`."""
     with ThreadPoolExecutor(1) as pool:
-        with account.locked("a", settings=APART) as lock:
-            waiter = pool.submit(account.locked("a").acquire)
-            until_waiting(account, "a")
+        with account_anywhere.locked("a", settings=APART) as lock:
+            waiter = pool.submit(account_anywhere.locked("a").acquire)
+            until_waiting(account_anywhere, "a")
             lock.item.delete()
-        with pytest.raises(account.DoesNotExist) as caught:
+        with pytest.raises(account_anywhere.DoesNotExist) as caught:
             waiter.result()
     assert isinstance(caught.value, ItemNotFound)
 
 
-def test_a_full_queue_keeps_newcomers_outside(account):
+def test_a_full_queue_keeps_newcomers_outside(account_anywhere):
     """Beyond `max_waiters` no caller enters; one that cannot wait is told, and the queue stays as it was."""
     settings = LockSettings(max_waiters=2, poll_interval=0.01, max_callers_per_entry=1)
 
     def take_and_release():
-        with account.locked("a", settings=settings):
+        with account_anywhere.locked("a", settings=settings):
             pass
 
     with ThreadPoolExecutor(3) as pool:
-        with held_elsewhere(account.locked("a", settings=settings)):
+        with held_elsewhere(account_anywhere.locked("a", settings=settings)):
             waiters = [pool.submit(take_and_release) for _ in range(2)]
-            until_waiting(account, "a", 2)
+            until_waiting(account_anywhere, "a", 2)
             with pytest.raises(LockTimeout, match="3 ahead"):
-                account.locked("a", wait=0.05, settings=settings).acquire()
-            assert len(account.lock_state("a").entries) == 3
+                account_anywhere.locked("a", wait=0.05, settings=settings).acquire()
+            assert len(account_anywhere.lock_state("a").entries) == 3
             waiters.append(pool.submit(take_and_release))
         for waiter in waiters:
             waiter.result()
-    assert account.lock_state("a").entries == ()
+    assert account_anywhere.lock_state("a").entries == ()
 
 
-def test_named_locks_need_no_item(engine):
+async def test_named_locks_need_no_item(engine, way):
     """A name is enough; its row is made by the first lock and keeps its tickets."""
     engine.bind(Locks)
-    with Locks.locked("nightly", wait=0) as lock:
+    async with way(Locks.locked("nightly", wait=0)) as lock:
         assert lock.name == "nightly"
-        assert lock.item.name == "nightly"
+        assert lock.item.name == "nightly" if not way.is_awaited else (await lock.aitem()).name == "nightly"
         first = lock.ticket
-        with pytest.raises(LockTimeout):
-            in_thread(lambda: Locks.locked("nightly", wait=0).acquire())
-        with Locks.locked("other", wait=0):
-            pass
-    with Locks.locked("nightly") as lock:
+        assert not await way.is_free(Locks.locked("nightly"))
+        assert await way.is_free(Locks.locked("other"))
+    async with way(Locks.locked("nightly")) as lock:
         assert lock.ticket == first + 1
 
 
@@ -494,26 +479,27 @@ def test_a_lock_in_a_row_of_its_own(engine):
         _ = lock.item
 
 
-def test_edit_saves_when_the_block_ends_well(engine):
-    """`edit` reads, saves and releases; an exception saves nothing."""
+async def test_edit_saves_when_the_block_ends_well(engine, way):
+    """`edit` reads, saves and releases, for two writes with the lock in the item; an exception saves nothing."""
     engine.bind(Locks, Account, Device, Document)
-    Account("a", balance=1).save()
+    with_account(engine)
     Device("d").save()
     Document("f", 1).save()
-    with Account.edit("a") as account:
-        account.balance += 1
-    with Device.edit("d") as device:
+    with count_requests() as counted:
+        async with way(Account.edit("a")) as account:
+            account.balance += 1
+    assert counted.by_operation == {"UpdateItem": 2}
+    async with way(Device.edit("d")) as device:
         device.total += 5
-    with Document.edit("f", 1) as document:
+    async with way(Document.edit("f", 1)) as document:
         document.body = "text"
-    with pytest.raises(ZeroDivisionError), Account.edit("a") as account:
-        account.balance = 1 / 0
-    assert Account.get("a").balance == 2
-    assert Device.get("d").total == 5
+    with pytest.raises(ZeroDivisionError):
+        async with way(Account.edit("a")) as account:
+            account.balance = 1 / 0
+    assert (Account.get("a").balance, Device.get("d").total) == (101, 5)
     assert (Document.get("f", 1).body, Document.get("f", 1).version) == ("text", 2)
-    assert not any(
-        state.entries for state in (Account.lock_state("a"), Device.lock_state("d"), Document.lock_state("f", 1))
-    )
+    for state in (Account.lock_state("a"), Device.lock_state("d"), Document.lock_state("f", 1)):
+        assert state.entries == ()
 
 
 def test_edit_gives_the_lock_back_when_the_save_is_refused(engine):
@@ -532,40 +518,43 @@ def test_edit_gives_the_lock_back_when_the_save_is_refused(engine):
     assert Document.lock_state("f", 1).entries == ()
 
 
-def test_several_locks_are_all_or_none(engine):
+async def test_several_locks_are_all_or_none(engine, way):
     """`locked_all` holds all of them, in any order of arguments, or none after its one deadline."""
     engine.bind(Locks, Account, Device)
     Account("a").save()
     Account("b").save()
-    with locked_all(
-        Account.locked("b"), Locks.locked("x"), Device.locked("d"), Account.locked("a"), Account.locked("a")
-    ) as all_:
-        assert [lock.is_held for lock in all_] == [True] * 5
-        assert all_[0].item.account_id == "b"
-    assert not any(lock.is_held for lock in all_)
+    several = Account.locked("b"), Locks.locked("x"), Device.locked("d"), Account.locked("a"), Account.locked("a")
+    async with way(locked_all(*several)) as held:
+        assert [lock.is_held for lock in held] == [True] * 5
+        assert held[0].item.account_id == "b"
+    assert not any(lock.is_held for lock in held)
     with held_elsewhere(Account.locked("b")):
-        with pytest.raises(LockTimeout), locked_all(Account.locked("a"), Account.locked("b"), wait=0.05):
-            pass
+        with pytest.raises(LockTimeout):
+            async with way(locked_all(Account.locked("a"), Account.locked("b"), wait=0.05)):
+                pass
         assert Account.lock_state("a").entries == ()
         assert len(Account.lock_state("b").entries) == 1
 
 
-def test_opposite_orders_do_not_deadlock(engine):
+async def test_opposite_orders_do_not_deadlock(memory, way):
     """Two parties that name the same locks in opposite orders both finish."""
-    engine.bind(Account)
+    memory.bind(Account)
     Account("a").save()
     Account("b").save()
 
-    def work(names):
+    async def work(names):
         for _ in range(5):
-            with locked_all(*(Account.locked(name) for name in names), wait=60) as locks:
+            async with way(locked_all(*(Account.locked(name) for name in names), wait=60)) as locks:
                 for lock in locks:
                     lock.item.balance += 1
-                    lock.item.save()
-                    lock.item.refresh()
+                    await asyncio.to_thread(lock.item.save)
+                    await asyncio.to_thread(lock.item.refresh)
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, ["ab", "ba"]))
+    if way.is_awaited:
+        await asyncio.gather(work("ab"), work("ba"))
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda names: asyncio.run(work(names)), ["ab", "ba"]))
     assert [Account.get(name).balance for name in "ab"] == [10, 10]
 
 

@@ -268,22 +268,26 @@ def test_a_sign_while_no_renewal_is_answered(clock):
         assert lock.is_held
 
 
-def test_the_lease_is_new_when_the_lock_is_granted(clock):
-    """Work that waited for long has its two thirds from the grant on, although its entry was renewed before."""
-    found, is_over = list[float](), runtime.current.event()
+@pytest.mark.parametrize("terms", [{"heartbeat": "progress"}, {"max_hold": LEASE}], ids=["progress", "max_hold"])
+def test_terms_count_from_the_grant(clock, terms):
+    """Work that waited for long has its whole time from then on, although its entry was renewed before."""
+    found, is_over = list[Any](), runtime.current.event()
 
     def wait() -> None:
-        with Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART) as lock:
+        with Locks.locked("job", lease=LEASE, **terms, settings=APART) as lock:
             found.append(lock.remaining)
             clock.sleep(LEASE * 0.6)
             lock.progress()
+            clock.sleep(LEASE * 0.36)
+            found.append(lock.is_held)
         is_over.set()
 
     with Locks.locked("job", settings=APART):
         runtime.current.spawn(wait, "waiter")
         clock.sleep(LEASE * 1.25)  # renewals are due after each third
     assert is_over.wait(60)
-    assert found == [pytest.approx(LEASE, rel=0.05)]
+    assert found[1:] == [True]
+    assert terms != {"heartbeat": "progress"} or found[0] == pytest.approx(LEASE, rel=0.05)
 
 
 def test_several_ranges_together(clock):
@@ -335,15 +339,6 @@ async def test_a_task_whose_first_lock_is_lost_while_it_waits_for_the_second(mem
     with pytest.raises(LockLost):
         await entering
     assert not Locks.lock_state("a").entries
-
-
-async def test_tasks(memory):
-    """A task calls it in its loop; a blocked loop is a silent one."""
-    memory.bind(Locks)
-
-    async with Locks.locked("job", heartbeat="progress", max_hold=60) as lock:
-        lock.progress()
-        assert lock.is_held
 
 
 # Options

@@ -9,7 +9,6 @@ import pytest
 from pynamodb.exceptions import TransactWriteError
 
 from pynamo_locking import TransactWrite
-from pynamo_locking._io import lock_requests
 from pynamo_locking._locks.release import evict_dead
 from pynamo_locking.exceptions import ConfigurationError, LockLost
 from tests.support.models import APART, Locks
@@ -22,27 +21,19 @@ pytestmark = pytest.mark.core
 def test_an_eviction_seen_from_an_old_image_leaves_its_trace(account):
     """A holder that was evicted as one of several entries learns it: its edit is not reported as saved."""
     ahead = account.locked("a", heartbeat=False, settings=APART).acquire()
-    edit = account.edit("a", wait=60, heartbeat=False)
-    thread_lock = edit.lock
-    old_images = []
+    edit, old = account.edit("a", wait=60, heartbeat=False), []
 
     def edit_it():
         with edit as item:
             item.balance = 0
-            evict_dead(thread_lock._handle.target.row, old_images[0].waiters, old_images[0])
+            evict_dead(edit.lock._handle.target.row, old[0].waiters, old[0])
 
-    with pytest.MonkeyPatch.context() as patch:
-        original = lock_requests.enter
+    def let_it_in():
+        old.append(account.lock_state("a"))
+        ahead.release()
 
-        def enter(row, entry, capacity):
-            image = original(row, entry, capacity)
-            old_images.append(row.state(image))
-            ahead.release()
-            return image
-
-        patch.setattr(lock_requests, "enter", enter)
-        with pytest.raises(LockLost), on("UpdateItem", where=is_save).lose_request():
-            in_thread(edit_it)
+    with on("UpdateItem").after(let_it_in), on("UpdateItem", where=is_save).lose_request(), pytest.raises(LockLost):
+        in_thread(edit_it)
     assert account.get("a").balance == 100
 
 
@@ -80,26 +71,28 @@ def test_breaking_tells_what_it_did(account):
         lock.release()
 
 
-def test_every_listener_hears_of_the_loss(account):
-    """Also one that was given when the lock was taken again."""
-    heard, both = [], threading.Barrier(3)
+def test_every_listener_hears_of_the_loss_once(account):
+    """Also one that was given when the lock was taken again, however often."""
+    heard, all_heard = [], threading.Barrier(3)
 
     def listener(name):
         def on_lost(reason):
             heard.append((name, reason))
-            both.wait()
+            all_heard.wait()
 
         return on_lost
 
+    outer, inner = listener("outer"), listener("inner")
     with (
         pytest.raises(LockLost),
-        account.locked("a", heartbeat=False, on_lost=listener("outer")) as lock,
-        account.locked("a", on_lost=listener("inner")),
+        account.locked("a", heartbeat=False, on_lost=outer) as lock,
+        account.locked("a", on_lost=inner),
+        account.locked("a", on_lost=outer),
     ):
         account.break_lock("a", ticket=lock.ticket)
         with pytest.raises(LockLost):
             lock.renew()
-        both.wait()
+        all_heard.wait()
     assert sorted(heard) == [("inner", "evicted"), ("outer", "evicted")]
 
 

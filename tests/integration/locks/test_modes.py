@@ -112,19 +112,20 @@ def is_free(lock):
 # Shared
 
 
-def test_readers_hold_together_and_writers_alone(account_anywhere):
+async def test_readers_hold_together_and_writers_alone(account_anywhere, way):
     """Any number of readers, none beside a writer, and the item as it was when each came."""
-    with (
-        held_elsewhere(account_anywhere.locked("a", shared=True)),
-        account_anywhere.locked("a", shared=True, wait=0) as lock,
-    ):
-        assert lock.item.balance == 100
-        assert [holder.mode for holder in account_anywhere.lock_state("a").holders] == ["shared", "shared"]
-        assert not is_free(account_anywhere.locked("a"))
-        assert is_free(account_anywhere.locked("a", shared=True))
-    with held_elsewhere(account_anywhere.locked("a")):
-        assert not is_free(account_anywhere.locked("a", shared=True))
-    assert account_anywhere.lock_state("a").entries == ()
+    account = account_anywhere
+    with held_elsewhere(account.locked("a", shared=True)):
+        async with way(account.locked("a", shared=True, wait=0)) as lock:
+            assert lock.item.balance == 100
+            assert [holder.mode for holder in account.lock_state("a").holders] == ["shared", "shared"]
+            assert not await way.is_free(account.locked("a"))
+            assert await way.is_free(account.locked("a", shared=True))
+        with pytest.raises(ItemLocked):  # a reader is protected like a holder
+            account.get("a").update([Account.balance.add(1)])
+    async with way(account.locked("a")):
+        assert not await way.is_free(account.locked("a", shared=True))
+    assert account.lock_state("a").entries == ()
 
 
 def test_no_writes_under_a_shared_lock(account):
@@ -142,12 +143,6 @@ def test_no_writes_under_a_shared_lock(account):
             lock.add_check_to(together)
             together.save(account("b", balance=1))
     assert (account.get("a").balance, account.get("b").balance) == (100, 1)
-
-
-def test_no_writes_from_outside_while_readers_hold_the_lock(account):
-    """A reader is protected like a holder."""
-    with held_elsewhere(account.locked("a", shared=True)), pytest.raises(ItemLocked):
-        account.get("a").update([Account.balance.add(1)])
 
 
 def test_a_transaction_inside_a_shared_lock(memory):
@@ -184,37 +179,31 @@ def test_who_has_it_alone_may_read(account):
         lock.item.save()
 
 
-def test_downgrade(account_anywhere):
+async def test_downgrade(account_anywhere, way):
     """Readers who wait get in, writers do not, and the one who wrote cannot write any more."""
-    entered, done = threading.Event(), threading.Event()
+    account, entered, done = account_anywhere, threading.Event(), threading.Event()
 
     def read():
-        with account_anywhere.locked("a", shared=True):
+        with account.locked("a", shared=True):
             entered.set()
             done.wait()
 
-    with ThreadPoolExecutor(1) as pool, account_anywhere.locked("a") as lock:
-        pool.submit(read)
-        until_waiting(account_anywhere, "a")
-        lock.item.update([Account.balance.add(1)])
-        lock.downgrade()
-        lock.downgrade()
-        assert entered.wait(60)
-        assert lock.is_held
-        assert not is_free(account_anywhere.locked("a"))
-        with pytest.raises(ConfigurationError, match="acquire it exclusively"):
-            lock.item.save()
-        done.set()
-    assert account_anywhere.get("a").balance == 101
-
-
-def test_a_downgrade_of_what_is_shared_already_sends_nothing(account):
-    """Also after one that was answered late."""
-    with account.locked("a") as lock, on("UpdateItem").lose_response():
-        lock.downgrade()
-        with count_requests() as counted:
-            lock.downgrade()
-        assert counted.total == 0
+    with ThreadPoolExecutor(1) as pool:
+        async with way(account.locked("a")) as lock:
+            pool.submit(read)
+            until_waiting(account, "a")
+            lock.item.update([Account.balance.add(1)])
+            await way.call(lock, "downgrade")
+            with count_requests() as counted:
+                await way.call(lock, "downgrade")
+            assert counted.total == 0
+            assert entered.wait(60)
+            assert lock.is_held
+            assert not await way.is_free(account.locked("a"))
+            with pytest.raises(ConfigurationError, match="acquire it exclusively"):
+                lock.item.save()
+            done.set()
+    assert account.get("a").balance == 101
 
 
 def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
@@ -233,7 +222,7 @@ def test_a_transaction_that_was_prepared_before_a_downgrade(memory):
 
 
 def test_a_downgrade_that_is_not_answered(account):
-    """It may have arrived: nothing is written any more, and doing it again is safe."""
+    """It may have arrived: nothing is written any more, and doing it again is safe; once it is answered it is done."""
     with account.locked("a") as lock:
         with on("UpdateItem", times=4).lose_response(), pytest.raises(OutcomeUnknown):
             lock.downgrade()
@@ -241,6 +230,9 @@ def test_a_downgrade_that_is_not_answered(account):
             lock.item.save()
         with on("UpdateItem", times=1).lose_response():
             lock.downgrade()
+        with count_requests() as counted:
+            lock.downgrade()
+        assert counted.total == 0
         assert account.lock_state("a").holders[0].mode == "shared"
     assert account.lock_state("a").entries == ()
 
@@ -308,16 +300,18 @@ def test_an_eviction_seen_from_an_old_image_does_not_lower_a_trace(account):
 # Semaphores
 
 
-def test_a_semaphore_has_so_many_holders(locks_anywhere):
+async def test_a_semaphore_has_so_many_holders(locks_anywhere, way):
     """And the next one waits for any of them."""
-    with held_elsewhere(locks_anywhere.locked("s", permits=2)), locks_anywhere.locked("s", permits=2) as mine:
-        assert len(locks_anywhere.lock_state("s").holders) == 2
-        assert not is_free(locks_anywhere.locked("s", permits=2))
-        with pytest.raises(ConfigurationError, match="acquire it exclusively"):
-            mine.item.save()
-        with pytest.raises(ConfigurationError, match="semaphore"):
-            mine.downgrade()
-    assert is_free(locks_anywhere.locked("s", permits=2))
+    with held_elsewhere(locks_anywhere.locked("s", permits=2)):
+        async with way(locks_anywhere.locked("s", permits=2)) as mine:
+            assert len(locks_anywhere.lock_state("s").holders) == 2
+            assert not await way.is_free(locks_anywhere.locked("s", permits=2))
+            item = await mine.aitem()
+            with pytest.raises(ConfigurationError, match="acquire it exclusively"):
+                item.save()
+            with pytest.raises(ConfigurationError, match="semaphore"):
+                await way.call(mine, "downgrade")
+        assert await way.is_free(locks_anywhere.locked("s", permits=2))
 
 
 def test_contenders_must_agree_on_the_permits(locks):
@@ -430,46 +424,25 @@ def test_a_large_range_is_not_starved(locks):
     assert granted_in_turn(locks, "x", holder, ("large", large), ("small", small)) == ["large", "small"]
 
 
-def test_writes_in_a_locked_range_are_guarded(reading_anywhere):
+@pytest.mark.parametrize("ends", [(0, 2), (None, None)], ids=["a part", "all"])
+def test_writes_in_a_locked_range_are_guarded(reading_anywhere, ends):
     """Refused once the range is lost; beside it nothing is guarded; under a shared range nothing is written."""
-    lock = reading_anywhere.locked_range("d", 0, 2, heartbeat=False).acquire()
-    inside, outside = reading_anywhere.get("d", 1), reading_anywhere.get("d", 2)
-    inside.update([Reading.value.add(1)])
-    reading_anywhere("d", 1.5, value=7).save()
-    assert reading_anywhere.break_lock("d", ticket=lock.ticket)
-    with pytest.raises(LockLost):
-        inside.update([Reading.value.add(1)])
-    outside.update([Reading.value.add(1)])
-    with pytest.raises(LockLost):
-        lock.release()
-    assert [(row.number, row.value) for row in reading_anywhere.query("d")] == [(0, 0), (1, 1), (1.5, 7), (2, 1)]
-
-    with (
-        reading_anywhere.locked_range("d", 0, 2, shared=True),
-        pytest.raises(ConfigurationError, match="acquire it exclusively"),
-    ):
-        reading_anywhere.get("d", 1).save()
-
-
-def test_writes_in_a_range_without_ends_are_guarded(reading_anywhere):
-    """All items of a hash key: refused once the lock is lost, and under a shared one; there is no one item of it."""
-    lock = reading_anywhere.locked_range("d", None, None, heartbeat=False).acquire()
-    inside, beside = reading_anywhere.get("d", 1), reading_anywhere("e", 1)
+    reading = reading_anywhere
+    lock = reading.locked_range("d", *ends, heartbeat=False).acquire()
     with pytest.raises(ConfigurationError, match="has no item"):
         _ = lock.item
+    inside, outside = reading.get("d", 1), reading.get("d", 2) if ends == (0, 2) else reading("e", 1)
     inside.update([Reading.value.add(1)])
-    assert reading_anywhere.break_lock("d", ticket=lock.ticket)
-    beside.save()
-    for write in (inside.save, inside.delete, reading_anywhere("d", 7).save, lock.release):
+    reading("d", 1.5, value=7).save()
+    assert reading.break_lock("d", ticket=lock.ticket)
+    outside.save()
+    for write in (inside.save, inside.delete, reading("d", 1.7).save, lock.release):
         with pytest.raises(LockLost):
             write()
-    assert [(row.number, row.value) for row in reading_anywhere.query("d")] == [(0, 0), (1, 1), (2, 0)]
-
-    with (
-        reading_anywhere.locked_range("d", None, None, shared=True),
-        pytest.raises(ConfigurationError, match="acquire it exclusively"),
-    ):
-        reading_anywhere.get("d", 1).save()
+    assert [(row.number, row.value) for row in reading.query("d")] == [(0, 0), (1, 1), (1.5, 7), (2, 0)]
+    shared = reading.locked_range("d", *ends, shared=True)
+    with shared, pytest.raises(ConfigurationError, match="acquire it exclusively"):
+        reading.get("d", 1).save()
 
 
 def test_items_that_have_no_ranges_beside_other_locks(memory):
@@ -533,16 +506,18 @@ def test_two_ranges_in_one_transaction(memory):
     assert [row.number for row in Reading.query("d")] == [1, 11]
 
 
-def test_ranges_held_by_one_party(locks):
+async def test_ranges_held_by_one_party(locks, way):
     """Apart or inside each other: fine. Partly overlapping: it would wait for itself, so it is told."""
-    with locks.locked_range("x", 0, 10) as wide, locks.locked_range("x", 20, 30) as other:
+    async with way(locks.locked_range("x", 0, 10)) as wide, way(locks.locked_range("x", 20, 30)) as other:
         assert other.ticket > wide.ticket
-        with locks.locked_range("x", 2, 5, shared=True) as inner:
+        async with way(locks.locked_range("x", 2, 5, shared=True)) as inner:
             assert inner.ticket == wide.ticket
         with pytest.raises(ConfigurationError, match="Acquire the whole lock"):
-            locks.locked_range("x", 5, 15).acquire()
-        assert wide.is_held
-        assert other.is_held
+            await way.call(locks.locked_range("x", 5, 15), "acquire")
+        assert not await way.is_free(locks.locked_range("x", 9, 12))
+        assert await way.is_free(locks.locked_range("x", 10, 20))
+        with pytest.raises(ConfigurationError, match="has no item"):
+            await wide.aitem()
     assert locks.lock_state("x").entries == ()
 
 
@@ -625,31 +600,36 @@ def test_ranges_that_cannot_be(make, says):
 # Taking what is free
 
 
-def test_try_locked(account):
+async def test_try_locked(account, way):
     """The lock, held, or None; other errors stay errors, and those of the block come through."""
-    with account.try_locked("a") as lock:
+    async with way(account.try_locked("a")) as lock:
         assert lock.item.balance == 100
-    with held_elsewhere(account.locked("a")), account.try_locked("a") as lock:
-        assert lock is None
-    with pytest.raises(account.DoesNotExist), account.try_locked("nobody"):
-        pass
-    with pytest.raises(KeyError), account.try_locked("a"):
-        raise KeyError
+    with held_elsewhere(account.locked("a")):
+        async with way(account.try_locked("a")) as lock:
+            assert lock is None
+    with pytest.raises(account.DoesNotExist):
+        async with way(account.try_locked("nobody")):
+            pytest.fail("there is none")
+    with pytest.raises(KeyError):
+        async with way(account.try_locked("a")):
+            raise KeyError
     assert account.lock_state("a").entries == ()
 
 
-def test_locked_first(account):
+async def test_locked_first(account, way):
     """Those that are held, or gone, are skipped."""
     account("b").save()
-    keys = ["gone", "a", "b"]
-    with account.locked_first(keys) as lock:
-        assert lock.item.account_id == "a"
-        with account.locked_first(["gone"]) as none:
-            assert none is None
-    with held_elsewhere(account.locked("a")), account.locked_first(keys) as lock:
-        assert lock.item.account_id == "b"
-    with held_elsewhere(account.locked("a")), held_elsewhere(account.locked("b")), account.locked_first(keys) as lock:
-        assert lock is None
+
+    async def first(*keys):
+        async with way(account.locked_first(keys)) as lock:
+            return lock and lock.item.account_id
+
+    assert await first("gone", "a", "b") == "a"
+    assert await first("gone") is None
+    with held_elsewhere(account.locked("a")):
+        assert await first("gone", "a", "b") == "b"
+        with held_elsewhere(account.locked("b")):
+            assert await first("gone", "a", "b") is None
 
 
 def test_locked_first_of_pairs(reading):

@@ -13,7 +13,7 @@ from pynamo_locking.exceptions import LockLost
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Plain, Versioned, crew, until, until_next_beat, until_over, until_queued
 
-pytestmark = pytest.mark.waits
+pytestmark = [pytest.mark.waits, pytest.mark.processes]
 
 LEASE = 1.5
 SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll_interval=0.02)
@@ -58,22 +58,6 @@ def test_write_of_a_holder_that_was_succeeded(real_engine, model, heartbeat):
         assert not successor.call("facts", "a").lost
         successor.call("leave", "a")
     assert model.get("a", consistent_read=True).value == 21
-    assert model.lock_state("a").entries == ()
-
-
-@pytest.mark.parametrize("model", [Plain, Beside])
-def test_heartbeat_finds_out(real_engine, model):
-    """The heartbeat of a holder that woke up sets `lost` and calls back, without any write."""
-    with crew(real_engine, 2, *bind(real_engine, model, "a")) as [paused, successor]:
-        paused.call("enter", model, "a", settings=SETTINGS)
-        paused.pause()
-        successor.call("enter", model, "a", settings=SETTINGS)
-        paused.resume()
-        facts = paused.call("wait_for_loss", "a")
-        assert facts.reasons == ["evicted"]
-        with pytest.raises(LockLost):
-            paused.call("leave", "a")
-        successor.call("leave", "a")
     assert model.lock_state("a").entries == ()
 
 
@@ -124,25 +108,6 @@ def test_waiter_that_was_passed(real_engine, model):
         assert not paused.call("facts", "a").lost
         paused.call("leave", "a")
     assert model.lock_state("a").entries == ()
-
-
-def test_holder_that_wakes_up_before_its_lease_is_over(real_engine):
-    """A pause that is shorter than the lease does not cost the holder the lock."""
-    settings = LockSettings(lease=30, poll_interval=0.02)
-    with crew(real_engine, 2, *bind(real_engine, Plain, "a")) as [paused, waiter]:
-        taken = paused.call("enter", Plain, "a", settings=settings)
-        paused.pause()
-        waiter.start("enter", Plain, "a", settings=settings)
-        tickets = until_queued(Plain, "a", 2)
-        assert tickets[0] == taken.ticket
-        paused.resume()
-        assert paused.call("add", "a", 1) == 1
-        assert waiter.is_waiting()
-        paused.call("leave", "a")
-        assert waiter.result().ticket == tickets[1]
-        assert waiter.call("add", "a", 1) == 2
-        waiter.call("leave", "a")
-    until(lambda: Plain.lock_state("a").entries == ())
 
 
 def until_in_the_middle(model: Any, key: str) -> int:

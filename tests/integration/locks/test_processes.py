@@ -11,7 +11,7 @@ import pytest
 from tests.integration.locks.conftest import bind
 from tests.support.workers import Beside, Increment, Plain, Versioned, Worker, crew
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
 PROCESSES = 8
 #: Increments of each process.

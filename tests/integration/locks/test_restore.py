@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.processes
+
 CLONES = 2
 ROUNDS = 5
 

@@ -8,7 +8,6 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import NamedLock, TransactWrite, transaction
-from pynamo_locking._locks.held_lock import HeldEntry
 from pynamo_locking.exceptions import ConfigurationError, LockLost, OutcomeUnknown, StaleVersion
 from tests.support.models import Account, Document, declare
 from tests.support.wire import count_requests, on
@@ -238,33 +237,3 @@ def test_ranges_of_a_model_with_the_lock_in_the_item(memory):
     memory.bind(Document)
     with pytest.raises(ConfigurationError, match=r"no place for locks of ranges: name a subclass of NamedLock"):
         Document.locked_range("f", None, None)
-
-
-@pytest.mark.parametrize("step", [1, -1], ids=["in order", "newest first"])
-def test_a_lock_costs_the_same_however_many_are_held(memory, step):
-    """To take or release one of 300, a thread looks at a few of the others: some of a 256th of them, by their names."""
-    memory.bind(Names)
-    locks = [Names.locked(f"one of many {i}", heartbeat=False) for i in range(300)]
-    taking = [looked_at_by(lock.acquire) for lock in locks]
-    releasing = [looked_at_by(lock.release) for lock in locks[::step]]
-
-    assert max(taking) < FEW, f"to take one lock of {len(locks)} looked at {max(taking)}"
-    assert max(releasing) < FEW, f"to release one lock of {len(locks)} looked at {max(releasing)}"
-
-
-#: Locks whose names fall into two of 256 parts: of 300 there are 2 on average, and 30 in no run.
-FEW = 30
-
-
-def looked_at_by(function):
-    """Call it, and return how many of the locks it has looked at; finalizers of earlier tests look at theirs."""
-    seen = {}
-
-    def look(entry, name):
-        seen[id(entry)] = entry
-        return object.__getattribute__(entry, name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HeldEntry, "__getattribute__", look, raising=False)
-        function()
-    return sum(entry.row.label.startswith("one of many") for entry in seen.values())

@@ -12,7 +12,7 @@ from pynamo_locking._locks import heartbeat
 from pynamo_locking.exceptions import LockLost
 from tests.support.models import APART, Account, Locks
 from tests.support.parties import in_thread, shifted_clock
-from tests.support.wire import count_requests
+from tests.support.wire import count_requests, on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,58 +46,34 @@ def succeed(model: Any, key: str) -> None:
     in_thread(model.locked(key, wait=0, heartbeat=False, settings=APART).acquire)
 
 
-async def _aprogress(lock: Lock[Any]) -> None:
-    lock.progress()
-
-
-async def _achunks(lock: Lock[Any]) -> None:
-    async for _ in lock.achunks([1, 2], every=1, remaining=0):
-        raise AssertionError
-
-
-def _chunks(lock: Lock[Any]) -> None:
-    for _ in lock.chunks([1, 2], every=1, remaining=0):
-        raise AssertionError
-
-
 #: What tells of a hold, or extends it.
-WAYS: dict[str, Any] = {
-    "progress": lambda lock: lock.progress(),
-    "ensure": lambda lock: lock.ensure_remaining(0),
-    "chunks": _chunks,
-    "renew": lambda lock: lock.renew(),
-    "acquire": lambda lock: lock.acquire(),
-}
-AWAITED: dict[str, Any] = {
-    "progress": _aprogress,
-    "ensure": lambda lock: lock.aensure_remaining(0),
-    "chunks": _achunks,
-    "renew": lambda lock: lock.arenew(),
-    "acquire": lambda lock: lock.aacquire(),
-}
+METHODS = ["progress", "ensure_remaining", "chunks", "renew", "acquire"]
+
+
+async def use(way: Any, lock: Lock[Any], method: str) -> None:
+    if method == "progress":
+        lock.progress()
+    elif method != "chunks":
+        await way.call(lock, method, *([0] if method == "ensure_remaining" else []))
+    elif way.is_awaited:
+        async for _ in lock.achunks([1, 2], every=1, remaining=0):
+            raise AssertionError
+    else:
+        for _ in lock.chunks([1, 2], every=1, remaining=0):
+            raise AssertionError
 
 
 @each_heartbeat
-@pytest.mark.parametrize("way", WAYS)
-def test_a_holder_that_was_succeeded(world, heartbeat, way):
-    with pytest.raises(LockLost), Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock:
-        stand_still(world)
-        succeed(Locks, "job")
-        assert not lock.is_held
-        with pytest.raises(LockLost):
-            WAYS[way](lock)
-
-
-@each_heartbeat
-@pytest.mark.parametrize("way", AWAITED)
-async def test_a_task_that_was_succeeded(world, heartbeat, way):
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_holder_that_was_succeeded(world, heartbeat, method, way):
+    """Whatever it asks for first, it hears that the lock is lost."""
     with pytest.raises(LockLost):
-        async with Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART) as lock:
+        async with way(Locks.locked("job", lease=LEASE, heartbeat=heartbeat, settings=APART)) as lock:
             stand_still(world)
             succeed(Locks, "job")
             assert not lock.is_held
             with pytest.raises(LockLost):
-                await AWAITED[way](lock)
+                await use(way, lock, method)
 
 
 @pytest.mark.parametrize("heartbeat", [True, False])
@@ -124,49 +100,31 @@ def test_a_holder_that_nobody_has_succeeded(world, heartbeat):
 
 
 @pytest.mark.parametrize("silent", [0.7, 2.5])
-def test_silent_work_has_lost_the_lock(world, silent):
+@pytest.mark.parametrize("method", METHODS)
+async def test_silent_work_has_lost_the_lock(world, silent, method, way):
     """Two thirds of a lease after its last sign, whether or not the heartbeat's thread has seen that."""
-    for way in WAYS.values():
-        with (
-            pytest.raises(LockLost, match="progress"),
-            Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART) as lock,
-        ):
+    with pytest.raises(LockLost, match="progress"):
+        async with way(Locks.locked("job", lease=LEASE, heartbeat="progress", settings=APART)) as lock:
             world.shift += silent * LEASE
             assert not lock.is_held
             with count_requests() as counted, pytest.raises(LockLost) as lost:
-                way(lock)
+                await use(way, lock, method)
             assert (lost.value.reason, counted.total) == ("stalled", 0)
             assert lock.lost.is_set()
-        assert not Locks.lock_state("job").entries
+    assert not Locks.lock_state("job").entries
 
 
-@each_heartbeat
-def test_an_edit_saves_nothing_after_another_party_came(world, heartbeat):
-    with pytest.raises(LockLost), Account.edit("a", lease=LEASE, heartbeat=heartbeat, settings=APART) as account:
-        account.balance = 7
-        stand_still(world)
-        succeed(Account, "a")
-    assert Account.get("a").balance == 1
-
-
-def test_an_edit_by_silent_work_saves_nothing(world):
-    with (
-        pytest.raises(LockLost, match="progress"),
-        Account.edit("a", lease=LEASE, heartbeat="progress", settings=APART) as account,
-    ):
-        account.balance = 7
-        stand_still(world)
-    assert Account.get("a").balance == 1
-    assert not Account.lock_state("a").entries
-
-
-async def test_an_edit_by_a_silent_task_saves_nothing(world):
-    with pytest.raises(LockLost, match="progress"):
-        async with Account.edit("a", lease=LEASE, heartbeat="progress", settings=APART) as account:
+@pytest.mark.parametrize(("heartbeat", "is_succeeded"), [(True, True), (False, True), ("progress", False)])
+async def test_an_edit_that_stood_still_saves_nothing(world, heartbeat, is_succeeded, way):
+    """After another party came, or if the work alone was silent."""
+    with pytest.raises(LockLost):
+        async with way(Account.edit("a", lease=LEASE, heartbeat=heartbeat, settings=APART)) as account:
             account.balance = 7
             stand_still(world)
+            if is_succeeded:
+                succeed(Account, "a")
     assert Account.get("a").balance == 1
-    assert not Account.lock_state("a").entries
+    assert len(Account.lock_state("a").entries) == is_succeeded
 
 
 @each_heartbeat
@@ -186,34 +144,19 @@ def test_a_job_that_stood_still_has_not_succeeded(world, heartbeat):
 
 
 @pytest.mark.parametrize("is_succeeded", [False, True])
-def test_the_first_of_several_locks_expires_while_the_second_is_waited_for(world, monkeypatch, is_succeeded):
+async def test_the_first_of_several_locks_expires_while_the_second_is_waited_for(world, is_succeeded, way):
     """It is renewed before the block begins, or the block is not entered."""
     first, second = (Locks.locked(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
 
-    def enter(options: Any) -> Any:
+    def come_late() -> None:
         stand_still(world)
         if is_succeeded:
             succeed(Locks, "a")
-        return take(options)
 
-    take = second._handle._take
-    monkeypatch.setattr(second._handle, "_take", enter)
-    with pytest.raises(LockLost) if is_succeeded else nullcontext(), locked_all(first, second):
-        assert not is_succeeded
-        assert first.is_held
-        assert second.is_held
+    of_second = on("UpdateItem", where=lambda body: body["Key"] == {"name": {"S": "b"}})
+    with of_second.before(come_late), pytest.raises(LockLost) if is_succeeded else nullcontext():
+        async with way(locked_all(first, second)):
+            assert not is_succeeded
+            assert first.is_held
+            assert second.is_held
     assert not Locks.lock_state("b").entries
-
-
-async def test_the_first_of_several_locks_of_a_task_expires(world, monkeypatch):
-    first, second = (Locks.locked(name, lease=LEASE, heartbeat=False, settings=APART) for name in "ab")
-
-    async def enter(options: Any) -> Any:
-        stand_still(world)
-        return await take(options)
-
-    take = second._handle._atake
-    monkeypatch.setattr(second._handle, "_atake", enter)
-    async with locked_all(first, second):
-        assert first.is_held
-        assert second.is_held

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -53,18 +52,20 @@ def test_seed_000_created_at_of_a_queued_lock_row(engine):
 
 @contextlib.contextmanager
 def waiting(clock: VirtualClock, settings: LockSettings | None = None) -> Iterator[None]:
-    """Let another thread wait for the lock, and hold it for 90 s."""
+    """Let another thread wait for the lock, and hold it for 90 s.
+
+    It is one of the runtime: virtual time does not go on without it, however busy the machine is.
+    """
+    is_over = runtime.current.event()
 
     def wait() -> None:
         with Account.locked("a", owner="second", wait=10_000, settings=settings):
             clock.sleep(90)
+        is_over.set()
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+    runtime.current.spawn(wait, "waiter")
+    yield
+    assert is_over.wait(600)
 
 
 def test_a_waiter_becomes_the_holder(clock):

@@ -88,29 +88,19 @@ def test_no_thread_at_all(few: FewThreads) -> None:
 
 
 @pytest.mark.parametrize("few", [1], indirect=True)
-def test_who_holds_goes_before_those_who_wait(few: FewThreads) -> None:
-    """However much was asked for before; and what is as urgent is done in order."""
+def test_one_thread_is_enough(few: FewThreads, caplog: pytest.LogCaptureFixture) -> None:
+    """Who holds goes before those who wait, what is as urgent in order; a failure is logged, and ends no thread."""
     crew, first, order = concurrency.BlockingThreads(), Held(), list[str]()
     crew.do(first)
     assert first.begun.wait(PATIENCE_S)
     for name in ("look", "release", "look again", "save"):
         crew.do(partial(order.append, name), is_urgent="look" not in name)
+    crew.do(lambda: 1 / 0, is_urgent=True)
     first.go_on.set()
     few.started[0].join()
     assert order == ["release", "save", "look", "look again"]
-
-
-@pytest.mark.parametrize("few", [1], indirect=True)
-def test_a_failure_without_a_waiter_ends_no_thread(few: FewThreads, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, what comes after it is done, and the crew knows how many its threads are."""
-    crew, first, done = concurrency.BlockingThreads(), Held(), list[int]()
-    crew.do(first)
-    crew.do(lambda: 1 / 0)
-    crew.do(partial(done.append, 1))
-    first.go_on.set()
-    few.started[0].join()
-    assert (done, crew._threads) == ([1], set())
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+    assert not crew._threads
 
 
 @pytest.mark.parametrize("few", [0], indirect=True)
@@ -127,18 +117,6 @@ def test_without_a_thread_nothing_is_renewed_for_a_task_that_has_gone(few: FewTh
     assert own.possession.is_over
 
 
-@pytest.mark.parametrize("few", [1], indirect=True)
-def test_one_thread_is_enough(few: FewThreads) -> None:
-    """If no other one can be started, the one that is there does everything."""
-    crew, first, second = concurrency.BlockingThreads(), Held(), Held()
-    crew.do(first)
-    crew.do(second)
-    first.go_on.set()
-    second.go_on.set()
-    few.started[0].join()
-    assert second.is_done
-
-
 async def test_a_call_in_another_thread() -> None:
     """It returns and raises what the work does; in a copy of the task's context."""
 
@@ -147,13 +125,7 @@ async def test_a_call_in_another_thread() -> None:
     for how in (concurrency.call, concurrency.to_the_end):
         with pytest.raises(KeyError):
             await how(lambda: {}["missing"])
-
-
-async def test_stop_iteration_does_not_stop_a_task_for_ever() -> None:
-    """A future of Python 3.11 refuses it: no task would ever hear of the end of the work."""
-
-    for how in (concurrency.call, concurrency.to_the_end):
-        with pytest.raises(RuntimeError, match="StopIteration"):
+        with pytest.raises(RuntimeError, match="StopIteration"):  # which a future would refuse: nobody would hear of it
             await asyncio.wait_for(how(lambda: next(iter(()))), PATIENCE_S)
 
 

@@ -174,22 +174,13 @@ def test_a_slow_renewal_counts_from_its_beginning(ward):
 # Slow renewals and others
 
 
-def test_others_that_are_due_are_helped_by_another_thread(ward):
-    """A renewal that hangs does not hold up one that is due at the same time: two threads begin them, in any order."""
-    ward.add("hangs", 9.0, is_blocked=True)
-    ward.add("other", 9.0)
-    made = ward.names_after(7)
-
-    check_renewals([*sorted(made[:2]), *made[2:]], ["hangs", "other", "other"])
-
-
-@pytest.mark.parametrize("lease", [9.3, 30.0])
-def test_others_that_become_due_later_are_helped_too(ward, lease):
-    """A renewal that hangs does not hold up one that becomes due while it hangs."""
+@pytest.mark.parametrize("lease", [9.0, 9.3, 30.0])
+def test_others_are_helped_by_another_thread(ward, lease):
+    """A renewal that hangs does not hold up one that is due at the same time, or becomes due while it hangs."""
     ward.add("hangs", 9.0, is_blocked=True)
     ward.add("other", lease)
 
-    check_renewals(ward.names_after(3.0 + lease), ["hangs"] + ["other"] * int((3.0 + lease) / (lease / 3)))
+    check_renewals(sorted(ward.names_after(3.0 + lease)), ["hangs"] + ["other"] * int((3.0 + lease) / (lease / 3)))
 
 
 def test_others_that_are_added_later_are_helped_too(ward):
@@ -248,7 +239,6 @@ def test_a_short_lease_among_idle_threads(ward, threads, last_wakes_first):
     check_renewals(ward.log, [("short", pytest.approx(added_at + due)) for due in (0.2, 0.4, 0.6)])
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_slow_renewal_leaves_the_watch_to_an_idle_thread(ward, threads):
     """An idle thread that never heard of the next entry is told when the one that did is held up."""
@@ -293,15 +283,6 @@ def test_a_renewal_that_fails_after_the_release_is_no_news(ward, caplog):
     assert caplog.messages == []
 
 
-def test_failures_of_one_do_not_touch_the_others(ward):
-    """The others are renewed at their pace."""
-    ward.add("bad", 9.0, errors=[ValueError("x")] * 100)
-    ward.add("good", 9.0)
-    ward.world.advance(9)
-
-    check_renewals([at for name, at in ward.log if name == "good"], [3.0, 6.0, 9.0])
-
-
 def test_a_lost_lock_is_renewed_no_more(ward):
     """After a LockLost there is nothing to renew."""
     ward.add("lost", 9.0, errors=[LockLost("gone")])
@@ -310,16 +291,17 @@ def test_a_lost_lock_is_renewed_no_more(ward):
     assert ward.heart._due == []
 
 
-@pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(), KeyboardInterrupt(), GeneratorExit()])
 @pytest.mark.parametrize("lease", [9.0, 12.0])
-def test_the_others_go_on_if_a_thread_is_killed(ward, error, lease):
-    """The thread is replaced by another one, also if it was the only one."""
+def test_the_others_go_on_whatever_a_renewal_raises(ward, error, lease):
+    """A thread that is killed is replaced by another one, also if it was the only one; what killed it goes on too."""
     ward.add("kills", 9.0, errors=[error])
     ward.add("other", lease)
     ward.world.advance(lease)
 
-    assert ward.world.killed_by == [error]
+    assert ward.world.killed_by == ([] if isinstance(error, ValueError) else [error])
     check_renewals([at for name, at in ward.log if name == "other"], [lease / 3, lease * 2 / 3, lease])
+    assert len([name for name, _ in ward.log if name == "kills"]) > 1
 
 
 @pytest.mark.parametrize("limit", [1, 2, MAX_THREADS])
@@ -336,43 +318,29 @@ def test_they_go_on_if_all_threads_are_killed(ward, limit, monkeypatch):
     assert len(ward.world.killed_by) == limit
 
 
-def test_the_one_that_killed_its_thread_goes_on_too(ward):
-    """Loss is not proven by it; giving up silently would be the one wrong answer."""
-    ward.add("kills", 9.0, errors=[SystemExit()])
-    ward.world.advance(9)
-
-    assert len(ward.log) > 1
-
-
 # The end
 
 
 def test_nothing_is_renewed_after_it_ended(ward):
     """Neither a released entry nor one whose loss is known."""
     released, lost = ward.add("released", 9.0), ward.add("lost", 9.0)
+    meanwhile = ward.add("released during its renewal", 3.0, is_blocked=True)
     ward.end(released)
     lost.possession = lost.possession.lost("evicted")
-
-    assert ward.names_after(100) == []
-
-
-def test_what_ended_during_its_renewal_is_not_renewed_again(ward):
-    """The release may come while a renewal is under way."""
-    own = ward.add("a", 9.0, is_blocked=True)
-    ward.world.advance(3)
-    ward.end(own)
-    own.gate.open()
+    assert ward.names_after(1) == ["released during its renewal"]
+    ward.end(meanwhile)
+    meanwhile.gate.open()
 
     assert ward.names_after(100) == []
 
 
 def test_memory_does_not_grow(ward):
-    """Ten thousand locks taken and released, some held throughout: the heap holds about what is held."""
+    """Two thousand locks taken and released, some held throughout: the heap holds about what is held."""
     held = [ward.own(f"held{i}", 3600.0) for i in range(5)]
     for own in held:
         ward.heart.add(own)
     most = 0
-    for _ in range(10_000):
+    for _ in range(2_000):
         own = Own(ward.world, 3600.0, ward.log)
         ward.heart.add(own)
         ward.end(own)
@@ -406,11 +374,9 @@ def test_a_lock_taken_just_as_the_last_thread_leaves(ward):
         ward.world.advance(4.5 + i * 0.01)
 
 
-def test_no_thread_before_the_first_lock(world):
+def test_no_thread_before_the_first_lock(ward):
     """A heart that has nothing to renew costs nothing."""
-    HeartbeatThread()
-
-    assert world.threads == 0
+    assert ward.heart._threads == 0
 
 
 def test_a_forked_child_has_a_heart_of_its_own(world, monkeypatch):
