@@ -6,10 +6,7 @@ import logging
 
 import pytest
 
-from pynamo_locking._core import row_keys
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._io import lock_record
-from pynamo_locking._items import keys
 from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ItemLocked, LockTimeout
 from pynamo_locking.testing import VirtualClock
@@ -58,17 +55,3 @@ def test_the_log_has_names_on_one_line(memory, caplog):
     assert all(message.isprintable() for message in messages)
     assert lock.name == EVIL
     assert repr(lock) == f"<Lock {SHOWN} not held>"
-
-
-def test_names_are_made_when_they_are_printed(memory, monkeypatch):
-    """A lock in its item is taken, written under and released without its name; its owner may ask for it."""
-    memory.bind(Plain)
-    Plain("a").save()
-    made: list[str] = []
-    real = row_keys.row_name
-    for module in (lock_record, keys):
-        monkeypatch.setattr(module, "row_name", lambda *parts: made.append(real(*parts)) or made[-1])
-    with Plain.locked("a") as lock:
-        lock.item.save()
-        assert made == []
-        assert lock.name == made[0]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pynamo_locking import LockSettings, NamedLock, transactional
-from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemNotFound, LockingError, LockTimeout
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockingError, LockTimeout
 from pynamo_locking.transactions import Transaction
 from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.transaction_models import Purse, Transactions
-from tests.support.wire import count_requests
 
 
 def test_a_missing_item(engine):
@@ -41,49 +40,6 @@ def test_a_missing_lock_table(engine):
     with pytest.raises(ConfigurationError, match="there is no table"):
         Device.edit("d").__enter__()
     assert Device.get("d").version == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"wait": -1},
-        {"wait": float("nan")},
-        {"wait": "10"},
-        {"lease": -1},
-        {"lease": 5, "settings": LockSettings(request_timeout=1)},
-        {"lease": float("inf")},
-        {"settings": {"lease": 5}},
-    ],
-    ids=str,
-)
-def test_arguments_that_cannot_work(engine, arguments):
-    """They are refused where the lock is made, before any request."""
-    engine.bind(Account)
-    with count_requests() as counted, pytest.raises(ConfigurationError):
-        Account.locked("a", **arguments)
-    assert counted.total == 0
-
-
-@pytest.mark.parametrize(
-    "key", [None, "", 5, b"a", ["a"], {"a": 1}, object(), "x" * 2049], ids=lambda key: type(key).__name__
-)
-def test_keys_that_cannot_be(engine, key):
-    """A wrong key is refused before any request, whatever it is."""
-    engine.bind(Account, Locks)
-    for model in (Account, Locks):
-        with count_requests() as counted, pytest.raises(InvalidInput, match="key"):
-            model.locked(key)
-        assert counted.total == 0
-
-
-@pytest.mark.parametrize("key", [None, "1", True, float("nan"), float("inf"), [1]], ids=repr)
-def test_number_keys_that_cannot_be(engine, key):
-    """A number key must be a finite number."""
-    engine.bind(Document)
-    with pytest.raises(InvalidInput, match="key"):
-        Document.locked("f", key)
-    with pytest.raises(ConfigurationError, match="no range key"):
-        Account.locked("a", 1)
 
 
 def test_an_item_with_no_room_for_an_entry(engine):
@@ -118,14 +74,6 @@ def test_a_model_with_more_attributes_than_an_update_holds(concurrent_engine):
         for n in range(400):
             setattr(item, f"a{n}", "x")
     assert wide.lock_state("k").entries == ()
-
-
-def test_models_without_a_place_for_locks():
-    """A model needs a LockAttribute or a lock table, and the table has to be one."""
-    with pytest.raises(ConfigurationError, match=r"lock = LockAttribute\(\)"):
-        declare("Nowhere", hash_key="pk").locked("a")
-    with pytest.raises(ConfigurationError, match="NamedLock"):
-        declare("Nowhere", hash_key="pk", lock_table=Account).locked("a")
 
 
 def test_an_endpoint_that_is_not_there():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from pynamodb.exceptions import PutError, TableError
+from pynamodb.exceptions import TableError
 
 from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import StaleVersion
-from tests.support.versioned_models import EVERYBODY, OURS, STOCK, connection_of, saved, session
+from tests.support.versioned_models import EVERYBODY, OURS, connection_of, saved, session
 
 
 @pytest.mark.parametrize("bases", EVERYBODY.values(), ids=EVERYBODY.keys())
@@ -21,15 +21,6 @@ def test_second_create_table_with_a_time_of_expiry(engine, bases):
         with pytest.raises(TableError):
             model.create_table(billing_mode="PAY_PER_REQUEST")
     model.create_table(billing_mode="PAY_PER_REQUEST", ignore_update_ttl_errors=True)
-
-
-def test_stock_expired_item_is_read_and_blocks_a_create(engine):
-    """DynamoDB keeps it for days, and meanwhile it counts as any other item."""
-    model = engine.bind(session(STOCK))
-    saved(model, expires=timedelta(seconds=-100))
-    assert model.get("a").pk == "a"
-    with pytest.raises(PutError):
-        model("a").save()
 
 
 @pytest.mark.parametrize("bases", OURS.values(), ids=OURS.keys())

@@ -204,16 +204,16 @@ def test_every_kind_of_attribute_survives_a_save_and_an_empty_one_is_removed(eng
 @pytest.mark.parametrize("save", SAVES)
 @pytest.mark.parametrize("checks", [True, False])
 @BOTH
-def test_a_required_attribute_without_a_value_is_refused_before_anything_is_sent(dynoxide, model, save, checks):
+def test_a_required_attribute_without_a_value_is_refused_before_anything_is_sent(memory, model, save, checks):
     """As PynamoDB does; the stored item is what it was."""
-    dynoxide.bind(model)
+    memory.bind(model)
     item = model("a", 1)
     item.save()
-    before = _item(dynoxide, model)
+    before = _item(memory, model)
     item.amount = None
     with pytest.raises((ValueError, BatchError), match="cannot be None"):
         save(item, checks)
-    assert _item(dynoxide, model) == before
+    assert _item(memory, model) == before
     assert item.version == 1
 
 
@@ -325,12 +325,12 @@ def _without_lock(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "lock"}
 
 
-def test_what_to_dynamodb_dict_gives_is_an_item_that_stock_code_can_use(dynoxide):
+def test_what_to_dynamodb_dict_gives_is_an_item_that_stock_code_can_use(memory):
     """The write id is no attribute: dictionaries, `serialize` and `attribute_values` do not have it."""
-    dynoxide.bind(Everything)
+    memory.bind(Everything)
     item = Everything("a", 1)
     item.save()
     item.refresh()
     for values in (item.to_dynamodb_dict(), item.to_simple_dict(), item.serialize(), item.attribute_values):
         assert "version_write_id" not in values
-    assert "version_write_id" in _item(dynoxide, Everything)
+    assert "version_write_id" in _item(memory, Everything)

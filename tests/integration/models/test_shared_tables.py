@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
 from pynamo_locking import NamedLock, TransactionTable, transaction
 from pynamo_locking._io import transaction_record
 from pynamo_locking._locks import inspection
-from pynamo_locking._models import tables
 from pynamo_locking._transactions import recovery
 from pynamo_locking.cli import main
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError
@@ -36,9 +34,6 @@ from tests.support.own_rows import WAYS, bind
 from tests.support.transaction_models import make_long_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pynamo_locking._core.row_keys import OwnKeys
     from tests.engines.engine import Engine
 
 FEW = 30
@@ -262,60 +257,6 @@ def test_commands_make_no_table_of_others(memory, capsys):
 
 
 # Mistakes on purpose
-
-
-def scan_of_all(patch: pytest.MonkeyPatch) -> None:
-    """A scan without the prefix."""
-    patch.delattr(tables._Own, "scan")
-
-
-def range_key_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Keys without the range key."""
-    patch.setattr(tables.OwnKeys, "begins", property(lambda keys: {keys.hash_name: keys.prefix}))
-
-
-def ttl_as_in_a_table_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """TTL enabled where the table is empty."""
-    patch.setattr(tables.OwnKeys, "is_shared", False)
-
-
-def marks_without_a_prefix(patch: pytest.MonkeyPatch) -> None:
-    """A mark that names the table alone."""
-    patch.setattr(tables.OwnKeys, "place", lambda _, table: table)
-
-
-def name_in_one_key(patch: pytest.MonkeyPatch) -> None:
-    """The range key without the name: one prefix that begins another one finds its rows."""
-
-    def name_in(keys: OwnKeys, image: dict[str, Any]) -> str | None:
-        name = str(image["pk"]["S"])
-        return name.removeprefix(keys.prefix) if name.startswith(keys.prefix) else None
-
-    patch.setattr(tables.OwnKeys, "name_in", name_in)
-
-
-@pytest.mark.parametrize(
-    ("plant", "test"),
-    [
-        (scan_of_all, "scans"),
-        (range_key_forgotten, "scans"),
-        (ttl_as_in_a_table_of_its_own, "ttl"),
-        (marks_without_a_prefix, "marks"),
-        (name_in_one_key, "prefixes"),
-    ],
-)
-def test_planted(memory, monkeypatch, caplog, plant, test):
-    """The tests above notice each mistake."""
-    tests: dict[str, Callable[[], None]] = {
-        "scans": lambda: look_at_all(memory),
-        "ttl": lambda: test_ttl_is_enabled_only_by_name(memory, Locks, 0, caplog),
-        "marks": lambda: test_a_mark_of_another_prefix_is_not_judged(memory, monkeypatch),
-        "prefixes": lambda: test_prefixes_of_which_one_begins_the_other(memory, monkeypatch),
-    }
-    with monkeypatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, pytest.fail.Exception, PynamoDBException)):
-            tests[test]()
 
 
 def test_scans(memory):
