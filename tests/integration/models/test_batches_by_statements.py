@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute, UnicodeSetAttribute
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute, VersionedMixin
-from pynamo_locking._core import dynamodb
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
 from tests.integration.models.conftest import join_batch_workers
@@ -33,7 +31,8 @@ from tests.support.statements import (
     throttled_in_part,
     unknown,
 )
-from tests.support.wire import count_requests, on
+from tests.support.transaction_models import make_long_from
+from tests.support.wire import ALL, count_requests, on
 
 
 class Plain(VersionedMixin, Model):
@@ -284,7 +283,7 @@ def test_rows_and_results_are_those_of_single_requests(cheap, monkeypatch, model
     with count_requests() as counted:
         told = together.happen()
     assert counted.by_operation[BATCH] == 2
-    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
+    make_long_from(monkeypatch, 100, statements=1)
     assert told == alone.happen()
     rows = rows_of(model)
     found = [{number: row for (name, number), row in rows.items() if name == each} for each in ("together", "alone")]
@@ -433,16 +432,8 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):
 
 def test_a_batch_is_not_repeated_behind_our_back(memory, monkeypatch):
     """A second copy of an INSERT could create again what was deleted since."""
-    memory.bind(Plain)
     monkeypatch.setattr(Plain.Meta, "max_retry_attempts", 3)
-    attempts = list[Any]()
-    original = Connection.dispatch
-
-    def dispatch(connection: Any, operation: str, kwargs: Any, *args: Any) -> Any:
-        if operation == BATCH:
-            attempts.append(connection._retry_configuration)
-        return original(connection, operation, kwargs, *args)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    assert not any(batch_of(prepared("insert")))
-    assert [each["total_max_attempts"] for each in attempts] == [1]
+    memory.bind(Plain)
+    with on(BATCH, times=ALL).lose_request() as batches:
+        assert not any(batch_of(prepared("insert")))
+    assert batches.hits == 1

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import LockableModel, transaction
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import ConfigurationError, TransactionConflict
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.testing.memory import client_error
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import (
@@ -24,7 +21,7 @@ from tests.support.transaction_models import (
     purses,
     survive,
 )
-from tests.support.wire import count_requests
+from tests.support.wire import count_requests, on
 
 
 def test_reads_of_other_models_inside_a_lock(account, engine):
@@ -84,37 +81,22 @@ def test_a_read_that_comes_late_does_not_replace_the_item(memory):
     memory.bind(Locks, Device)
     Device("d").save()
     with Device.locked("d") as lock:
-        read, items = lock._handle.target.read, list[Any]()
-
-        def read_late() -> Any:
-            object.__setattr__(lock._handle.target, "read", read)
+        items = list[Any]()
+        with on("TransactGetItems").before(lambda: items.append(lock.item)):
             items.append(lock.item)
-            return read()
-
-        object.__setattr__(lock._handle.target, "read", read_late)
-        items.append(lock.item)
         items[0].state = "changed"
         items[0].save()
     assert items[0] is items[1]
     assert Device.get("d").state == "changed"
 
 
-def test_a_read_beside_a_lock_is_repeated_on_a_conflict(purses_and_entries, memory, monkeypatch):
+def test_a_read_beside_a_lock_is_repeated_on_a_conflict(purses_and_entries, memory):
     """botocore does not repeat a TransactGetItems that another transaction has cancelled."""
     memory.bind(Robot, RowLocks)
     Robot("r").save()
-    send, left = Connection.dispatch, [True]
-
-    def busy(self: Any, operation: str, kwargs: Any) -> Any:
-        if operation == "TransactGetItems" and left:
-            left.clear()
-            reasons = {"CancellationReasons": [{"Code": "TransactionConflict", "Message": "made up"}]}
-            raise client_error(operation, "TransactionCanceledException", "made up", reasons)
-        return send(self, operation, kwargs)
-
-    monkeypatch.setattr(Connection, "dispatch", busy)
-    with Robot.edit("r"):
-        assert not left
+    busy = "TransactionCanceledException", "TransactionConflict"
+    with on("TransactGetItems").answer(busy) as sent, Robot.edit("r"):
+        assert len(sent) == 2
 
 
 def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory, monkeypatch):
@@ -131,18 +113,18 @@ def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory, monkeypatch
     with VirtualClock():
         with dying_at(monkeypatch, "decision") as process:
             assert not survive(change)
-        decisions, pause = [process.sent[-1]], runtime.current.sleep
+        decisions = [process.sent[-1]]
 
-        def sleep(seconds: float) -> None:
-            while decisions:
+        def decide() -> None:
+            if decisions:
                 Purse._get_connection().connection.dispatch(*decisions.pop())
-            pause(seconds)
 
-        monkeypatch.setattr(runtime.current, "sleep", sleep)
         told: Any = None
+        marked = marked_rows(Purse)[0]["purse_id"]["S"]
         try:
-            with transaction() as tx:
-                told = tx.get(Purse, marked_rows(Purse)[0]["purse_id"]["S"]).balance
+            # The item and its header are read, and then the item again: the reader has waited.
+            with on("GetItem", to=Purse, nth=2).before(decide), transaction() as tx:
+                told = tx.get(Purse, marked).balance
         except TransactionConflict as conflict:
             told = conflict
     assert not decisions, "the reader has not waited"
