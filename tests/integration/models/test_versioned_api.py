@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import BooleanAttribute
+from pynamodb.attributes import BooleanAttribute, ListAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite as StockTransactWrite
@@ -469,6 +469,21 @@ def test_a_write_without_a_check_and_a_read_of_one_item_cannot_be_joined(memory,
         transaction.check(item)
 
 
+@pytest.mark.parametrize("order", [("read", "save"), ("save", "read")], ids="-".join)
+def test_two_copies_of_an_item_in_one_transaction(memory, order):
+    """One of them is old: refused at once, in both orders."""
+    memory.bind(Doc)
+    Doc("a").save()
+    old = Doc.get("a")
+    Doc.get("a").touch()
+    copies = {order[0]: Doc.get("a"), order[1]: old}
+    transaction = together()
+    ACTIONS[order[0]](transaction, copies[order[0]])
+    with count_requests() as counted, pytest.raises(StaleVersion, match="one of them is old"):
+        ACTIONS[order[1]](transaction, copies[order[1]])
+    assert counted.total == 0
+
+
 Stock = declare("Stock", Model, hash_key="pk")
 
 
@@ -712,3 +727,31 @@ def test_writes_without_a_check_never_move_the_version_back(engine, model, place
             assert model.get("a", consistent_read=True).version == expected
         assert (old.version, hand_made.version) == (6, 7)
         assert model.get("a").n == 6
+
+
+def test_what_an_unguarded_batch_has_stored_can_be_saved(memory):
+    """It has no write id then, and the instance knows of none."""
+    memory.bind(Doc)
+    Doc("a").save()
+    item = Doc.get("a")
+    with Doc.batch_write(unguarded=True) as batch:
+        batch.save(item)
+    assert "version_write_id" not in (item_of(memory, Doc) or {})
+    item.n = 5
+    item.save()
+    assert (Doc.get("a").n, item.version) == (5, 2)
+
+
+Queue = declare("Queue", VersionedMixin, hash_key="pk", parts=ListAttribute(default=list), version=True)
+
+
+@pytest.mark.parametrize("change", [Queue.parts[0].remove(), Queue.parts[9].set("x")])
+def test_an_update_of_an_element_whose_answer_is_lost_is_sent_once(memory, change):
+    """A second copy would remove the next element too, or append another one."""
+    memory.bind(Queue)
+    item = Queue("a", parts=["a", "b", "c"])
+    item.save()
+    with on("UpdateItem").lose_response() as lost, count_requests() as counted:
+        item.update([change], add_version_condition=False)
+    assert (lost.hits, counted.by_operation["UpdateItem"]) == (1, 1)
+    assert Queue.get("a").parts in (["b", "c"], ["a", "b", "c", "x"])

@@ -120,6 +120,18 @@ def test_what_has_expired_is_none_of_its_business() -> None:
     assert kinds(Session) == []
 
 
+def test_a_row_is_not_given_to_an_item_that_has_expired() -> None:
+    """It has the value still, and so has another item, which gets the row."""
+    past = timedelta(hours=-1)
+    Session("a", email="x", expires=past).save()
+    Session("b", email="x").save()
+    for row in Uniques.scan(include_expired=True):
+        row.delete()
+    assert kinds(Session) == [("missing row", ("x",), False)]
+    assert Session.repair_unique().is_sound
+    assert rows() == {"x": "b"}
+
+
 def expiries() -> set[Any]:
     """When the rows of unique values expire."""
     return {row.expires for row in Uniques.scan(consistent_read=True, include_expired=True)}
