@@ -11,9 +11,9 @@ from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.transaction_models import Purse, Transactions
 
 
-def test_a_missing_item(engine):
+def test_a_missing_item(cheap):
     """Locking an item that does not exist: PynamoDB's DoesNotExist, and no item is made."""
-    engine.bind(Account)
+    cheap.bind(Account)
     for take in (Account.locked("no").acquire, Account.edit("no").__enter__):
         with pytest.raises(Account.DoesNotExist, match="no such item") as caught:
             take()
@@ -21,9 +21,9 @@ def test_a_missing_item(engine):
     assert list(Account.scan()) == []
 
 
-def test_a_missing_table(engine):
+def test_a_missing_table(cheap):
     """The error names the table and what to do."""
-    engine.bind(Account, Locks)
+    cheap.bind(Account, Locks)
     for model in (Account, Locks):
         model.delete_table()
         for call in (model.locked("a").acquire, lambda model=model: model.lock_state("a")):
@@ -32,9 +32,9 @@ def test_a_missing_table(engine):
             assert caught.value.cause_response_code == "ResourceNotFoundException"
 
 
-def test_a_missing_lock_table(engine):
+def test_a_missing_lock_table(cheap):
     """The same for the table of locks, while the item is left as it was."""
-    engine.bind(Locks, Device)
+    cheap.bind(Locks, Device)
     Device("d", state="on").save()
     Locks.delete_table()
     with pytest.raises(ConfigurationError, match="there is no table"):
@@ -86,9 +86,9 @@ def test_an_endpoint_that_is_not_there():
         lost.lock_state("a")
 
 
-def test_a_lock_table_elsewhere_is_refused(engine):
+def test_a_lock_table_elsewhere_is_refused(cheap):
     """No transaction could include both tables."""
-    engine.bind(Locks, Document)
+    cheap.bind(Locks, Document)
 
     class Far(Document):
         Meta = meta(

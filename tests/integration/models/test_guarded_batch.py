@@ -213,9 +213,9 @@ def test_mixed_refusals(engine, transactions):
     assert kinds(again.results) == kinds(batch.results)
 
 
-def test_a_refusal_in_one_transaction_leaves_the_others_alone(engine):
+def test_a_refusal_in_one_transaction_leaves_the_others_alone(cheap):
     """Of 250 items only the hundred around the stale one are not written."""
-    engine.bind(Row)
+    cheap.bind(Row)
     Row("i150").save()
     results = results_of(Row, *map(Row, names(250)), transactions=True)
     assert [result.item.pk for result in results if not result.is_applied] == names(200)[100:]
@@ -223,9 +223,9 @@ def test_a_refusal_in_one_transaction_leaves_the_others_alone(engine):
 
 
 @MODES
-def test_a_write_that_cannot_be_sent_is_a_result_like_any_other(engine, transactions):
+def test_a_write_that_cannot_be_sent_is_a_result_like_any_other(cheap, transactions):
     """Such as an item that lacks a required attribute; the others of its transaction are not written."""
-    engine.bind(Row)
+    cheap.bind(Row)
     broken = Row("broken")
     broken.n = None
     first, second = results_of(Row, Row("a"), broken, transactions=transactions)
@@ -258,9 +258,9 @@ def test_a_transaction_that_others_keep_busy_is_not_applied(memory, no_pauses):
 
 
 @MODES
-def test_a_lost_answer_is_cleared_up(engine, alone, transactions):
+def test_a_lost_answer_is_cleared_up(cheap, alone, transactions):
     """A write that was applied is one, whether its answer came or not."""
-    engine.bind(Row)
+    cheap.bind(Row)
     operation = "TransactWriteItems" if transactions else "PutItem"
     losing = on(operation, where=lambda body: "second" in str(body)).lose_response()
     with losing as faults, Row.guarded_batch(transactions=transactions) as batch:
@@ -273,9 +273,9 @@ def test_a_lost_answer_is_cleared_up(engine, alone, transactions):
 
 @pytest.mark.parametrize("lose", [Chosen.lose_response, Chosen.lose_request])
 @MODES
-def test_a_write_without_any_answer_is_unknown(engine, alone, transactions, lose):
+def test_a_write_without_any_answer_is_unknown(cheap, alone, transactions, lose):
     """It may have been applied or not; the others have their own results."""
-    engine.bind(Row)
+    cheap.bind(Row)
     operation = "TransactWriteItems" if transactions else "PutItem"
     with lose(on(operation, times=99, where=lambda body: "second" in str(body))):
         results = results_of(Row, *map(Row, ("first", "second", "third")), transactions=transactions)
@@ -412,9 +412,9 @@ def test_a_transaction_has_at_most_4_mb(memory, letter):
 
 @pytest.mark.parametrize("stop", [LookupError, KeyboardInterrupt])
 @MODES
-def test_a_callback_that_raises_ends_the_batch_and_hides_nothing(engine, transactions, stop):
+def test_a_callback_that_raises_ends_the_batch_and_hides_nothing(cheap, transactions, stop):
     """What had begun is reported as it ended, the rest as not begun; its exception comes out."""
-    engine.bind(Row)
+    cheap.bind(Row)
     count = 450
 
     def on_progress(done: int, total: int) -> None:
@@ -490,9 +490,9 @@ def test_an_interrupt_while_the_workers_are_being_started(memory, monkeypatch, t
 
 @MODES
 @pytest.mark.parametrize("model", [Inside, Beside])
-def test_locks_of_the_caller_guard_the_writes_of_all_workers(engine, model, transactions):
+def test_locks_of_the_caller_guard_the_writes_of_all_workers(cheap, model, transactions):
     """The workers write inside them, in whatever thread they are."""
-    engine.bind(Locks, Inside, Beside)
+    cheap.bind(Locks, Inside, Beside)
     keys = names(5)
     for key in keys:
         model(key).save()
@@ -509,9 +509,9 @@ def test_locks_of_the_caller_guard_the_writes_of_all_workers(engine, model, tran
 
 
 @MODES
-def test_an_item_that_another_party_has_locked(engine, transactions):
+def test_an_item_that_another_party_has_locked(cheap, transactions):
     """Is refused; the others are written."""
-    engine.bind(Inside)
+    cheap.bind(Inside)
     for key in names(3):
         Inside(key).save()
     items = [Inside.get(key) for key in names(3)]
@@ -525,9 +525,9 @@ def test_an_item_that_another_party_has_locked(engine, transactions):
 @MODES
 @pytest.mark.parametrize("operation", ["save", "delete"])
 @pytest.mark.parametrize("model", [Inside, Beside])
-def test_a_lock_that_was_lost_refuses_the_writes_of_the_batch(engine, model, operation, transactions):
+def test_a_lock_that_was_lost_refuses_the_writes_of_the_batch(cheap, model, operation, transactions):
     """A batch never says that such a write was applied."""
-    engine.bind(Locks, Inside, Beside)
+    cheap.bind(Locks, Inside, Beside)
     for key in names(2):
         model(key).save()
     with suppress(LockLost), model.locked("i000", heartbeat=False) as lock:

@@ -95,9 +95,9 @@ def test_modify_is_one_read_and_one_write(engine):
     assert item.to_simple_dict() == Doc.get("a").to_simple_dict()
 
 
-def test_modify_takes_the_stored_item_from_the_refusal(engine, world):
+def test_modify_takes_the_stored_item_from_the_refusal(cheap, world):
     """The second attempt is without a read, as the refusal brings the item; later ones read again. Nothing is lost."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     calls = []
 
@@ -115,9 +115,9 @@ def test_modify_takes_the_stored_item_from_the_refusal(engine, world):
     assert (item.n, item.version, Doc.get("a").n) == (301, 5, 301)
 
 
-def test_modify_gives_up_with_the_last_conflict(engine, world):
+def test_modify_gives_up_with_the_last_conflict(cheap, world):
     """After as many attempts, and with a pause before all but the first two."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     with count_requests() as counted, pytest.raises(StaleVersion) as caught:
         Doc.modify("a", change=lambda item: write_over("a"), attempts=3)
@@ -146,9 +146,9 @@ def test_modify_pauses_with_full_jitter(memory, world):
         assert world.pauses == pytest.approx(limits)
 
 
-def test_modify_writes_nothing_if_the_function_raises(engine):
+def test_modify_writes_nothing_if_the_function_raises(cheap):
     """What it raises comes out; what it returns is ignored."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     with count_requests() as counted, pytest.raises(ZeroDivisionError):
         Doc.modify("a", lambda item: 1 / 0)
@@ -156,9 +156,9 @@ def test_modify_writes_nothing_if_the_function_raises(engine):
     assert Doc.modify("a", lambda item: Doc("b")).pk == "a"
 
 
-def test_modify_of_an_absent_item(engine, world):
+def test_modify_of_an_absent_item(cheap, world):
     """An error, unless `create` says to begin with a new one."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     with pytest.raises(Doc.DoesNotExist):
         Doc.modify("a", add_one)
     with count_requests() as counted:
@@ -167,9 +167,9 @@ def test_modify_of_an_absent_item(engine, world):
     assert (item.n, item.version, Doc.get("a").n) == (1, 1, 1)
 
 
-def test_modify_that_creates_beside_another_creator(engine, world):
+def test_modify_that_creates_beside_another_creator(cheap, world):
     """The second creator goes on from the item of the first."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     calls = []
 
     def change(item: Any) -> None:
@@ -186,9 +186,9 @@ def test_modify_that_creates_beside_another_creator(engine, world):
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_modify_of_an_item_that_is_deleted_meanwhile(engine, world, create):
+def test_modify_of_an_item_that_is_deleted_meanwhile(cheap, world, create):
     """It is read again: absent, or made anew where the caller allows it."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a", n=5).save()
     calls = []
 
@@ -203,9 +203,9 @@ def test_modify_of_an_item_that_is_deleted_meanwhile(engine, world, create):
     assert calls == ([5, 0] if create else [5])
 
 
-def test_modify_with_a_condition_is_not_repeated_when_that_fails(engine, world):
+def test_modify_with_a_condition_is_not_repeated_when_that_fails(cheap, world):
     """It is no conflict of versions, so another attempt would change nothing."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a", n=5).save()
     with count_requests() as counted, pytest.raises(Conflict) as caught:
         Doc.modify("a", add_one, condition=Doc.n > 100)
@@ -215,9 +215,9 @@ def test_modify_with_a_condition_is_not_repeated_when_that_fails(engine, world):
     assert world.pauses == []
 
 
-def test_modify_with_a_range_key(engine):
+def test_modify_with_a_range_key(cheap):
     """The function is the third argument then, or named."""
-    engine.bind(Page)
+    cheap.bind(Page)
     Page("b", 1).save()
     Page("b", 2, n=7).save()
     assert Page.modify("b", 1, add_one).n == 1
@@ -243,9 +243,9 @@ def test_modify_refuses_what_cannot_work_before_it_sends_anything(memory):
     assert counted.total == 0
 
 
-def test_modify_of_an_item_that_another_party_has_locked(engine, world):
+def test_modify_of_an_item_that_another_party_has_locked(cheap, world):
     """It tries again as for a conflict, reading each time, and gives up with ItemLocked."""
-    engine.bind(Ledger)
+    cheap.bind(Ledger)
     Ledger("a").save()
     with held_elsewhere(Ledger.locked("a", owner="other", heartbeat=False)):
         with count_requests() as counted, pytest.raises(ItemLocked) as caught:
@@ -256,9 +256,9 @@ def test_modify_of_an_item_that_another_party_has_locked(engine, world):
 
 
 @pytest.mark.parametrize("model", [Ledger, Machine])
-def test_modify_inside_the_lock(engine, model):
+def test_modify_inside_the_lock(cheap, model):
     """It is a guarded write like any other; the copy of the lock is old afterwards."""
-    engine.bind(Locks, Ledger, Machine)
+    cheap.bind(Locks, Ledger, Machine)
     model("a").save()
     with model.locked("a") as lock:
         before = lock.item
@@ -284,9 +284,9 @@ def test_modify_beside_many_others_loses_nothing(concurrent_engine):
     assert (found.n, found.version) == (threads * rounds, threads * rounds + 1)
 
 
-def test_modify_whose_answer_is_lost_changes_once(engine, world):
+def test_modify_whose_answer_is_lost_changes_once(cheap, world):
     """The save is known by its id; with no answer at all the outcome is unknown, and it is not repeated."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     with on("PutItem").lose_response():
         assert Doc.modify("a", add_one).n == 1
@@ -324,9 +324,9 @@ def test_touch_counts_the_version_up_and_changes_nothing_else(engine):
     assert item.version == 5
 
 
-def test_touch_inside_and_outside_locks(engine):
+def test_touch_inside_and_outside_locks(cheap):
     """With its lock elsewhere it is a transaction, and inside the item an update."""
-    engine.bind(Locks, Ledger, Machine)
+    cheap.bind(Locks, Ledger, Machine)
     for model in (Ledger, Machine):
         model("a").save()
         with model.locked("a") as lock:
@@ -338,9 +338,9 @@ def test_touch_inside_and_outside_locks(engine):
         Ledger.get("a").touch()
 
 
-def test_touch_whose_answer_is_lost_counts_once(engine):
+def test_touch_whose_answer_is_lost_counts_once(cheap):
     """Without the check it may be twice, which does no harm; the instance has the stored version anyway."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     item = Doc("a")
     item.save()
     with on("UpdateItem").lose_response():
@@ -409,9 +409,9 @@ def test_a_read_item_is_checked_and_not_written(engine):
         transaction.check(read)
 
 
-def test_an_absent_item_can_be_read(engine):
+def test_an_absent_item_can_be_read(cheap):
     """It is checked that it still is."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     with together() as transaction:
         transaction.check(Doc("a"))
         transaction.save(Doc("b"))
@@ -440,9 +440,9 @@ ACTIONS: dict[str, Callable[..., None]] = WRITES | {"read": lambda transaction, 
 
 @pytest.mark.parametrize("order", ["read first", "write first", "read twice"])
 @pytest.mark.parametrize("write", WRITES)
-def test_an_item_may_be_read_and_written_in_one_transaction(engine, write, order):
+def test_an_item_may_be_read_and_written_in_one_transaction(cheap, write, order):
     """DynamoDB allows one action for an item; a checked write checks all that a read does."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     item = Doc.get("a")
     actions = {"read first": ["read", write], "write first": [write, "read"], "read twice": ["read", "read", write]}
@@ -531,9 +531,9 @@ def test_what_a_version_cannot_be(wrong):
     assert item.version == 2
 
 
-def test_an_assigned_version_is_the_one_that_is_expected(engine):
+def test_an_assigned_version_is_the_one_that_is_expected(cheap):
     """``If-Match``: a client sends the version it has seen, and an older one is refused."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     Doc.get("a").touch()
     item = Doc.get("a")
@@ -555,9 +555,9 @@ def test_an_assigned_version_is_the_one_that_is_expected(engine):
     assert (Doc.get("a").n, Doc.get("a").version) == (9, 4)
 
 
-def test_a_version_assigned_as_it_is_keeps_what_is_known(engine):
+def test_a_version_assigned_as_it_is_keeps_what_is_known(cheap):
     """The write id too: it still notices that the item was deleted and made again."""
-    engine.bind(Doc)
+    cheap.bind(Doc)
     Doc("a").save()
     item, by_hand = Doc.get("a"), Doc("a", version=1)
     item.version = 1
@@ -663,9 +663,9 @@ def test_a_refusal_says_what_is_stored_at_no_cost(engine, model, operation):
 
 @pytest.mark.parametrize("model", [Doc, Ledger])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_refusal_because_the_item_exists_already(engine, model, operation):
+def test_a_refusal_because_the_item_exists_already(cheap, model, operation):
     """An instance that was never read has no version to speak of; the caller's word for the write is used."""
-    engine.bind(Doc, Ledger)
+    cheap.bind(Doc, Ledger)
     model("a").save()
     with pytest.raises(StaleVersion) as caught:
         OPERATIONS[operation][0](model("a"))
@@ -678,9 +678,9 @@ def test_a_refusal_because_the_item_exists_already(engine, model, operation):
     assert "in version 1," in message
 
 
-def test_a_condition_that_is_not_met_names_the_save(engine):
+def test_a_condition_that_is_not_met_names_the_save(cheap):
     """Also where the save goes out as an UpdateItem."""
-    engine.bind(Doc, Ledger)
+    cheap.bind(Doc, Ledger)
     for model in (Doc, Ledger):
         model("a").save()
         with pytest.raises(Conflict, match=rf"save of {model.__name__}\('a'\) was refused .* condition was not met"):
