@@ -6,11 +6,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from pynamodb.attributes import DiscriminatorAttribute
-from pynamodb.attributes import TTLAttribute as StockTTLAttribute
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ExpiringMixin, LockableModel, TTLAttribute, VersionAttribute, VersionedMixin
+from pynamo_locking import LockableModel, VersionAttribute, VersionedMixin
 from tests.support.models import declare
 
 if TYPE_CHECKING:
@@ -56,13 +55,6 @@ def family(bases: Bases) -> tuple[Any, Any, Any]:
     animal = versioned("Animal", bases, kind=DiscriminatorAttribute(), numbers="legs")
     cat, dog = (types.new_class(name, (animal,), {"discriminator": name.lower()}) for name in ("Cat", "Dog"))
     return animal, cat, dog
-
-
-def session(bases: Bases) -> Any:
-    """Return a model whose items expire."""
-    if bases == STOCK:
-        return versioned("Session", bases, numbers="total", expires=StockTTLAttribute(null=True))
-    return versioned("Session", (ExpiringMixin, *bases), numbers="total", expires=TTLAttribute(null=True))
 
 
 SHAPES = {"plain": document, "renamed": lambda bases: document(bases, renamed=True), "inherited": inherited}

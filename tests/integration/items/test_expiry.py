@@ -602,10 +602,10 @@ def test_a_time_of_expiry_that_is_stored_with_a_fraction_counts(cheap):
             Cached(pk, n=2).save(Cached.pk.does_not_exist())
 
 
-def test_a_model_without_a_time_of_expiry_says_so(dynoxide):
+def test_a_model_without_a_time_of_expiry_says_so(memory):
     """Before anything is sent, at the first use."""
-    endless = dynoxide.bind(declare("Endless", ExpiringMixin, hash_key="pk"))
-    dynoxide.client().put_item(TableName=endless.Meta.table_name, Item={"pk": {"S": "a"}})
+    endless = memory.bind(declare("Endless", ExpiringMixin, hash_key="pk"))
+    memory.client().put_item(TableName=endless.Meta.table_name, Item={"pk": {"S": "a"}})
     uses = [
         lambda: list(endless.scan()),
         lambda: list(endless.query("a")),

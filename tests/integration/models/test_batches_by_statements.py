@@ -18,7 +18,6 @@ from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, Stal
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
-from tests.support.parties import held_elsewhere
 from tests.support.statements import (
     BATCH,
     answering,
@@ -155,23 +154,6 @@ def test_what_no_statement_says_is_sent_alone(memory, model):
     assert counted.total == 5
     texts = {key: row.get("text", {}).get("S") for (_, key), row in rows_of(model).items()}
     assert texts == {"0": None, **dict.fromkeys("1245", "x")}
-
-
-def test_a_model_with_a_save_of_its_own_keeps_it(memory):
-    """It is called once for each item."""
-    saved = []
-
-    class Own(Plain):
-        class Meta(Plain.Meta):
-            table_name = "own"
-
-        def save(self, *args: Any, **kwargs: Any) -> Any:
-            saved.append(self.rk)
-            return super().save(*args, **kwargs)
-
-    memory.bind(Own)
-    assert not any(batch_of([Own("p", number) for number in range(3)]))
-    assert sorted(saved) == [0, 1, 2]
 
 
 # The same as single requests
@@ -362,16 +344,6 @@ def test_one_refusal_is_about_one_write(concurrent_engine, kind, is_gone):
     assert [number for number, error in enumerate(errors) if error is not None] == [3]
     assert isinstance(errors[3], StaleVersion)
     assert is_gone or errors[3].current.n == 9
-
-
-def test_a_lock_in_the_way_refuses_its_own_item(memory):
-    """The others are written."""
-    memory.bind(Inside)
-    items = prepared("update", Inside)
-    with held_elsewhere(Inside.locked("p", 4)):
-        errors = written("update", items)
-    assert [type(error).__mro__[1].__name__ for error in errors if error] == ["ItemLocked"]
-    assert errors[4] is not None
 
 
 @pytest.mark.parametrize("answer", [denied, denied_each, unknown])

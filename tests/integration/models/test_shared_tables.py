@@ -10,12 +10,13 @@ import pytest
 from pynamodb.attributes import UnicodeAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import NamedLock, TransactionTable, transaction
+from pynamo_locking import LockableModel, NamedLock, TransactionTable, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError
 from tests.engines import one_table
 from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support import one_table_models
+from tests.support.deeds import dying_at
 from tests.support.models import declare
 from tests.support.one_table_models import (
     Locks,
@@ -28,7 +29,7 @@ from tests.support.one_table_models import (
     raw,
 )
 from tests.support.own_rows import WAYS, bind
-from tests.support.transaction_models import make_long_from
+from tests.support.transaction_models import make_long_from, marked_rows, survive
 
 FEW = 30
 OURS = [Locks, Transactions]
@@ -38,6 +39,17 @@ Tenant = declare("Tenant", NamedLock, table_name="app", keys=("pk", "sk"), prefi
 #: Headers of a shorter prefix.
 TenantTransactions = declare(
     "TenantTransactions", TransactionTable, table_name="app", keys=("pk", "sk"), prefix="acme#"
+)
+#: Orders that its transactions change.
+TenantOrder = declare(
+    *("TenantOrder", LockableModel),
+    table_name="app",
+    hash_key="pk",
+    transaction_table=TenantTransactions,
+    sk=UnicodeAttribute(range_key=True),
+    numbers="total",
+    lock=True,
+    version=True,
 )
 #: The table as its own program sees it.
 App = declare("App", Model, table_name="app", hash_key="pk", sk=UnicodeAttribute(range_key=True))
@@ -134,23 +146,28 @@ def test_a_mark_of_another_prefix_is_not_judged(memory, monkeypatch):
     """Its header is not under the prefix of this model, so it would seem to be aborted."""
     make_long_from(monkeypatch)
     table = make(memory, FEW)
-    memory.bind_to(table, TenantTransactions)
-    order = Order("o", "1", total=1)
-    order.save()
-    mark = {
-        "id": {"S": "t"},
-        "table": {"S": f"{table}#acme#"},
-        "intent": {"M": {"op": {"S": "keep"}}},
-    }
+    memory.bind_to(table, TenantTransactions, TenantOrder)
+    for number in range(6):
+        Order("o", str(number), total=1).save()
+
+    def change() -> None:
+        with transaction(TenantTransactions, lease=3600) as tx:
+            for number in range(6):
+                tx.update(tx.get(TenantOrder, "o", str(number)), [TenantOrder.total.set(7)])
+
+    with dying_at(monkeypatch, "decision"):
+        assert not survive(change)
+    mark = marked_rows(TenantOrder)[0]["lock"]["M"]["tx"]["M"] | {"id": {"S": "t"}}
+    Order("p", "1").save()
     memory.client().update_item(
         TableName=table,
-        Key={"pk": {"S": "o"}, "sk": {"S": "1"}},
-        UpdateExpression="SET #l = :l",
+        Key={"pk": {"S": "p"}, "sk": {"S": "1"}},
+        UpdateExpression="SET #l = :lock",
         ExpressionAttributeNames={"#l": "lock"},
-        ExpressionAttributeValues={":l": {"M": {"tx": {"M": mark}}}},
+        ExpressionAttributeValues={":lock": {"M": {"tx": {"M": mark}}}},
     )
     with pytest.raises(LockingError, match="was not asked"):
-        order.update([Order.total.set(2)], add_version_condition=False)
+        Order("p", "1").update([Order.total.set(2)], add_version_condition=False)
 
 
 class Parcel(Order, discriminator=None):
@@ -220,8 +237,6 @@ def test_commands(memory, monkeypatch, capsys):
         assert said("locks", "show", "nightly", *where)["holders"][0]["ticket"] == lock.ticket
         assert said("locks", "list", "--prefix", "night", *where)["locks"]
         assert not said("locks", "list", "--prefix", "acme", *where)["locks"]
-    assert main(["run", "--lock", "nightly", *where, "--", "true"]) == 0
-    capsys.readouterr()
     with transaction(Transactions, record=True) as tx:
         tx.save(Order("o", "1"))
     [found] = said("tx", "list", "--table", f"{module}:Transactions")["transactions"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -268,22 +267,6 @@ def test_modify_inside_the_lock(cheap, model):
     assert model.get("a").version == 2
 
 
-def test_modify_beside_many_others_loses_nothing(concurrent_engine):
-    """Threads that count in one item."""
-    concurrent_engine.bind(Doc)
-    Doc("a").save()
-    threads, rounds = 4, 5
-
-    def run(_: int) -> None:
-        for _ in range(rounds):
-            Doc.modify("a", add_one, attempts=100)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(run, range(threads)))
-    found = Doc.get("a", consistent_read=True)
-    assert (found.n, found.version) == (threads * rounds, threads * rounds + 1)
-
-
 def test_modify_whose_answer_is_lost_changes_once(cheap, world):
     """The save is known by its id; with no answer at all the outcome is unknown, and it is not repeated."""
     cheap.bind(Doc)
@@ -322,20 +305,6 @@ def test_touch_counts_the_version_up_and_changes_nothing_else(engine):
     other.touch(Doc.body == "x")
     item.save(add_version_condition=False)
     assert item.version == 5
-
-
-def test_touch_inside_and_outside_locks(cheap):
-    """With its lock elsewhere it is a transaction, and inside the item an update."""
-    cheap.bind(Locks, Ledger, Machine)
-    for model in (Ledger, Machine):
-        model("a").save()
-        with model.locked("a") as lock:
-            lock.item.touch()
-            assert lock.item.version == 2
-        model.get("a").touch()
-        assert model.get("a").version == 3
-    with held_elsewhere(Ledger.locked("a")), pytest.raises(ItemLocked):
-        Ledger.get("a").touch()
 
 
 def test_touch_whose_answer_is_lost_counts_once(cheap):
