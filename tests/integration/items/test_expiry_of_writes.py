@@ -118,7 +118,7 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(clock, 
 def test_an_update_of_what_a_transaction_has_let_expire(clock):
     """Its intent is still in the item: once that is applied, the item has expired, and the update begins afresh."""
     Session("a", note="old", expires_at=LATER).save()
-    intent = {"op": {"S": "save"}, "set": {"M": {"expires_at": {"N": f"{clock.now.timestamp():.0f}"}}}}
+    intent = {"op": {"S": "save"}, "set": {"M": {"expires_at": {"N": str(int(clock.now.timestamp()))}}}}
     put(Session, {**existing(Session, "a"), "lock": {"M": {"tx": mark("T", name_of(Transactions), **intent)}}})
     put(Transactions, header("T", "committed"))
     Session("a").update([Session.user.set("new")], add_version_condition=False)
