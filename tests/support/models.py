@@ -68,7 +68,7 @@ def declare(
     body |= {each: value for each, value in members.items() if isinstance(value, (Attribute, Index))}
     options = {each: value for each, value in members.items() if each not in body}
     is_keyed = any(getattr(base, "_hash_keyname", None) for base in bases)
-    if not is_keyed and not any(isinstance(each, Attribute) and each.is_hash_key for each in body.values()):
+    if not is_keyed and not any(getattr(each, "is_hash_key", False) for each in body.values()):
         body[hash_key] = UnicodeAttribute(hash_key=True)
     if range_key:
         body[range_key] = NumberAttribute(range_key=True)

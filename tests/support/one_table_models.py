@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.models import Model
+from pynamodb.attributes import UnicodeAttribute
 
-from pynamo_locking import LockableModel, LockAttribute, NamedLock, TransactionTable, VersionAttribute, VersionedMixin
+from pynamo_locking import LockableModel, NamedLock, TransactionTable, VersionAttribute, VersionedMixin
 from pynamo_locking.intervals import IntervalMixin
 from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.unique import UniqueTable
@@ -28,38 +27,20 @@ Uniques = declare("Uniques", UniqueTable, **OURS, transaction_table=Transactions
 Calls = declare("Calls", IdempotencyTable, **OURS)
 
 
-class User(VersionedMixin, Model):
-    """Has an address that no other user has."""
-
-    Meta = meta("app", unique=("email",), unique_table=Uniques, transaction_table=Transactions)
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
-    email = UnicodeAttribute(null=True)
-    version = VersionAttribute()
+def item(name: str, base: type[Any], **parts: Any) -> Any:
+    """Return a model of the table's own items, with a version."""
+    options = {"table_name": "app", "transaction_table": Transactions, "hash_key": "pk", "version": True}
+    return declare(name, base, sk=UnicodeAttribute(range_key=True), **options, **parts)
 
 
-class Order(LockableModel):
-    """The lock in the item."""
-
-    Meta = meta("app", lock_table=Locks, transaction_table=Transactions)
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
-    total = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Robot(LockableModel):
-    """The lock in a row of its own."""
-
-    Meta = meta("app", lock_table=Locks, transaction_table=Transactions)
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
-    total = NumberAttribute(default=0)
-    version = VersionAttribute()
+#: Has an address that no other user has.
+User: Any = item("User", VersionedMixin, unique=("email",), unique_table=Uniques, texts="email")
+#: The lock in the item.
+Order: Any = item("Order", LockableModel, lock_table=Locks, numbers="total", lock=True)
+#: The lock in a row of its own.
+Robot: Any = item("Robot", LockableModel, lock_table=Locks, numbers="total")
+#: A transaction that creates or deletes one counts in a row for those who query.
+Entry: Any = item("Entry", LockableModel, guard_queries=True, numbers="amount", lock=True)
 
 
 class Shift(IntervalMixin, LockableModel):
@@ -71,18 +52,6 @@ class Shift(IntervalMixin, LockableModel):
     sk = UnicodeAttribute(range_key=True)
     until = UnicodeAttribute()
     version = VersionAttribute()
-
-
-class Entry(LockableModel):
-    """A transaction that creates or deletes one counts in a row for those who query."""
-
-    Meta = meta("app", transaction_table=Transactions, guard_queries=True)
-
-    pk = UnicodeAttribute(hash_key=True)
-    sk = UnicodeAttribute(range_key=True)
-    amount = NumberAttribute(default=0)
-    version = VersionAttribute()
-    lock = LockAttribute()
 
 
 MODELS: Final = (Locks, Transactions, Uniques, Calls, User, Order, Robot, Shift, Entry)

@@ -6,14 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamodb.attributes import UnicodeAttribute
 from pynamodb.exceptions import TransactWriteError
 from pynamodb.transactions import TransactWrite as PynamoTransactWrite
 
-from pynamo_locking import NamedLock, TransactWrite, VersionAttribute, locked_all, transaction
+from pynamo_locking import NamedLock, TransactWrite, locked_all, transaction
 from pynamo_locking.exceptions import BatchError, ConfigurationError
 from tests.support.interval_models import Slot, SlotLocks, slots
-from tests.support.models import Device, Locks, meta
+from tests.support.models import Device, Locks, declare
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Entry, Purse, Robot, RowLocks, Seat, Transactions
 
@@ -32,13 +31,8 @@ NAME: Final = "customer-1"
 PATHS: Final = ("single", "native", "long")
 
 
-class Memo(NamedLock):
-    """A lock with an attribute of its own, and a version, so that transactions can write it."""
-
-    Meta = meta("memos", transaction_table=Transactions)
-
-    note = UnicodeAttribute(null=True)
-    version = VersionAttribute()
+#: A lock with an attribute of its own, and a version, so that transactions can write it.
+Memo: Any = declare("Memo", NamedLock, version=True, texts="note", transaction_table=Transactions)
 
 
 @dataclass(frozen=True)
@@ -174,54 +168,49 @@ LOCKS: Final[dict[str, Way]] = {
     ),
 }
 
+
+def memo(act: Callable[[], Any], error: type[Exception] = ConfigurationError, *models: type[Model]) -> Way:
+    """Return a way to a row of `Memo`."""
+    return Way(Memo, NAME, act, (Transactions, *models), error)
+
+
+def guard(act: Callable[[], Any]) -> Way:
+    """Return a way to the row that guards the intervals of a hash key."""
+    return Way(SlotLocks, "guard#{items}/d", act, (Slot,))
+
+
+def by_pynamodb(kind: type[Any] = PynamoTransactWrite, *, saves: bool) -> Callable[[], Any]:
+    """Save or update a row in a TransactWrite."""
+    if saves:
+        return lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n")), kind)
+    return lambda: pynamodb(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")]), kind)
+
+
 ROWS: Final[dict[str, Way]] = {
-    "`NamedLock.save`": Way(Memo, NAME, lambda: Memo(NAME, note="n").save(), (Transactions,)),
-    "`NamedLock.save(add_version_condition=False)`": Way(
-        Memo, NAME, lambda: Memo(NAME, note="n").save(add_version_condition=False), (Transactions,)
+    "`NamedLock.save`": memo(lambda: Memo(NAME, note="n").save()),
+    "`NamedLock.save(add_version_condition=False)`": memo(
+        lambda: Memo(NAME, note="n").save(add_version_condition=False)
     ),
-    "`NamedLock.update`": Way(Memo, NAME, lambda: Memo(NAME).update([Memo.note.set("n")]), (Transactions,)),
-    "`NamedLock.touch`": Way(Memo, NAME, lambda: Memo(NAME).touch(), (Transactions,)),
-    "`NamedLock.modify(create=True)`": Way(
-        Memo, NAME, lambda: Memo.modify(NAME, change=change, create=True), (Transactions,)
-    ),
-    "`NamedLock.delete`": Way(Memo, NAME, lambda: Memo(NAME).delete(), (Transactions,)),
-    "`NamedLock.guarded_batch`": Way(Memo, NAME, lambda: batched(transactions=False), (Transactions,), BatchError),
-    "`NamedLock.guarded_batch(transactions=True)`": Way(
-        Memo, NAME, lambda: batched(transactions=True), (Transactions,), BatchError
-    ),
-    "PynamoDB's `TransactWrite.save` of a `NamedLock`": Way(
-        Memo, NAME, lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n"))), (Transactions,), TransactWriteError
-    ),
-    "PynamoDB's `TransactWrite.update` of a `NamedLock`": Way(
-        Memo,
-        NAME,
-        lambda: pynamodb(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")])),
-        (Transactions,),
-        TransactWriteError,
-    ),
-    "`TransactWrite.save` of a `NamedLock`": Way(
-        Memo, NAME, lambda: pynamodb(lambda tx: tx.save(Memo(NAME, note="n")), TransactWrite), (Transactions,)
-    ),
-    "`TransactWrite.update` of a `NamedLock`": Way(
-        Memo,
-        NAME,
-        lambda: pynamodb(lambda tx: tx.update(Memo(NAME), [Memo.note.set("n")]), TransactWrite),
-        (Transactions,),
-    ),
+    "`NamedLock.update`": memo(lambda: Memo(NAME).update([Memo.note.set("n")])),
+    "`NamedLock.touch`": memo(lambda: Memo(NAME).touch()),
+    "`NamedLock.modify(create=True)`": memo(lambda: Memo.modify(NAME, change=change, create=True)),
+    "`NamedLock.delete`": memo(lambda: Memo(NAME).delete()),
+    "`NamedLock.guarded_batch`": memo(lambda: batched(transactions=False), BatchError),
+    "`NamedLock.guarded_batch(transactions=True)`": memo(lambda: batched(transactions=True), BatchError),
+    "PynamoDB's `TransactWrite.save` of a `NamedLock`": memo(by_pynamodb(saves=True), TransactWriteError),
+    "PynamoDB's `TransactWrite.update` of a `NamedLock`": memo(by_pynamodb(saves=False), TransactWriteError),
+    "`TransactWrite.save` of a `NamedLock`": memo(by_pynamodb(TransactWrite, saves=True)),
+    "`TransactWrite.update` of a `NamedLock`": memo(by_pynamodb(TransactWrite, saves=False)),
     **{f"`tx.save` of a `NamedLock`, {path}": tx_save(path) for path in PATHS},
     **{f"`tx.update(add_version_condition=False)` of a `NamedLock`, {path}": tx_update(path) for path in PATHS},
 }
 
 OTHERS: Final[dict[str, Way]] = {
-    "`insert_disjoint`": Way(
-        SlotLocks, "guard#{items}/d", lambda: Slot.intervals.insert_disjoint(slots((1, 2))), (Slot,)
+    "`insert_disjoint`": guard(lambda: Slot.intervals.insert_disjoint(slots((1, 2)))),
+    "`insert_disjoint(pessimistic=True)`": guard(
+        lambda: Slot.intervals.insert_disjoint(slots((1, 2)), pessimistic=True)
     ),
-    "`insert_disjoint(pessimistic=True)`": Way(
-        SlotLocks, "guard#{items}/d", lambda: Slot.intervals.insert_disjoint(slots((1, 2)), pessimistic=True), (Slot,)
-    ),
-    "`save` of an interval": Way(
-        SlotLocks, "guard#{items}/d", lambda: [slot.save() for slot in slots((1, 2))], (Slot,)
-    ),
+    "`save` of an interval": guard(lambda: [slot.save() for slot in slots((1, 2))]),
     **{f"`transaction(idempotency_key=...)`, {path}": tx_keyed(path) for path in PATHS[1:]},
     "`tx.save` with `Meta.guard_queries`": Way(Transactions, "guard#{items}/b", counted, (Entry,)),
     "`tx.query` with `Meta.guard_queries`": Way(Transactions, "guard#{items}/b", queried, (Entry,)),

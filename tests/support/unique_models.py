@@ -5,62 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute
-from pynamodb.models import Model
 
-from pynamo_locking import ExpiringMixin, LockableModel, LockAttribute, TTLAttribute, VersionAttribute, VersionedMixin
+from pynamo_locking import ExpiringMixin, LockableModel, TTLAttribute, VersionedMixin
 from pynamo_locking.unique import UniqueTable
-from tests.support.models import Locks, declare, meta
+from tests.support.models import Locks, declare
 from tests.support.transaction_models import Transactions
 
 Uniques = declare("Uniques", UniqueTable, table_name="uniques", transaction_table=Transactions)
 
 
-class User(VersionedMixin, Model):
-    """A version, and nothing else."""
-
-    Meta = meta("users", unique=("email", ("tenant", "name")), unique_table=Uniques)
-
-    id = UnicodeAttribute(hash_key=True)
-    email = UnicodeAttribute(null=True)
-    tenant = UnicodeAttribute(null=True)
-    name = UnicodeAttribute(null=True)
-    age = NumberAttribute(null=True)
-    version = VersionAttribute()
+def with_email(model: str, /, *bases: type[Any], unique: tuple[Any, ...] = ("email",), **parts: Any) -> Any:
+    """Return a model with a version, whose addresses are unique."""
+    options = {"unique": unique, "unique_table": Uniques, "version": True, "hash_key": "id"}
+    return declare(model, *bases, texts="email", age=NumberAttribute(null=True), **options, **parts)
 
 
-class Member(LockableModel):
-    """Its lock is in the item, so that it can be marked."""
-
-    Meta = meta("members", unique=("email",), unique_table=Uniques, transaction_table=Transactions)
-
-    id = UnicodeAttribute(hash_key=True)
-    email = UnicodeAttribute(null=True)
-    age = NumberAttribute(null=True)
-    version = VersionAttribute()
-    lock = LockAttribute()
-
-
-class Guest(LockableModel):
-    """Its lock is in another row, and it has no attribute for it."""
-
-    Meta = meta("guests", unique=("email",), unique_table=Uniques, lock_table=Locks)
-
-    id = UnicodeAttribute(hash_key=True)
-    email = UnicodeAttribute(null=True)
-    age = NumberAttribute(null=True)
-    version = VersionAttribute()
-
-
-class Session(ExpiringMixin, VersionedMixin, Model):
-    """It expires."""
-
-    Meta = meta("sessions", unique=("email",), unique_table=Uniques)
-
-    id = UnicodeAttribute(hash_key=True)
-    email = UnicodeAttribute(null=True)
-    age = NumberAttribute(null=True)
-    version = VersionAttribute()
-    expires = TTLAttribute(null=True)
+#: A version, and nothing else.
+User: Any = with_email(
+    "User",
+    VersionedMixin,
+    unique=("email", ("tenant", "name")),
+    tenant=UnicodeAttribute(null=True),
+    name=UnicodeAttribute(null=True),
+)
+#: Its lock is in the item, so that it can be marked.
+Member: Any = with_email("Member", LockableModel, transaction_table=Transactions, lock=True)
+#: Its lock is in another row, and it has no attribute for it.
+Guest: Any = with_email("Guest", LockableModel, lock_table=Locks)
+#: It expires.
+Session: Any = with_email("Session", ExpiringMixin, VersionedMixin, expires=TTLAttribute(null=True))
 
 
 EVERY: tuple[Any, ...] = (User, Member, Guest, Session)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
-from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
-from pynamodb.attributes import TTLAttribute as StockTTLAttribute
+from pynamodb.attributes import DiscriminatorAttribute
 from pynamodb.attributes import VersionAttribute as StockVersionAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import ExpiringMixin, LockableModel, LockAttribute, TTLAttribute, VersionAttribute, VersionedMixin
-from tests.support.models import meta
+from pynamo_locking import LockableModel, VersionAttribute, VersionedMixin
+from tests.support.models import declare
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -25,87 +25,36 @@ EVERYBODY = {"stock": STOCK, **OURS}
 FAILED = "ConditionalCheckFailedException"
 
 
-def own_attempts(table_name: str, **options: Any) -> Any:
-    """Return a `Meta` without retries of botocore: the attempts that a test counts are ours."""
-    return meta(table_name, max_retry_attempts=0, **options)
-
-
 def version_of(bases: Bases, attr_name: str | None = None) -> Any:
     """Return the version attribute that goes with the base classes."""
     return (StockVersionAttribute if bases == STOCK else VersionAttribute)(attr_name=attr_name)
 
 
+def versioned(name: str, bases: Bases, /, *, attr_name: str | None = None, **parts: Any) -> Any:
+    """Return a model with a version, and a lock in the item where the base knows of locks.
+
+    botocore makes no retries: the attempts that a test counts are ours.
+    """
+    lock = LockableModel in bases
+    options = {"hash_key": "pk", "max_retry_attempts": 0, "lock": lock, "version": version_of(bases, attr_name)}
+    return declare(name, *bases, **{**options, **parts})
+
+
 def document(bases: Bases, *, renamed: bool = False) -> Any:
-    """Return a model with a version, and a lock in the item where the base knows of locks."""
-
-    class Doc(*bases):  # type: ignore[misc]
-        Meta = own_attempts("docs")
-
-        pk = UnicodeAttribute(hash_key=True)
-        body = UnicodeAttribute(null=True)
-        total = NumberAttribute(default=0)
-        version = version_of(bases, "v" if renamed else None)
-        if bases == LOCKABLE:
-            lock = LockAttribute()
-
-    return Doc
+    return versioned("Doc", bases, attr_name="v" if renamed else None, texts="body", numbers="total")
 
 
 def inherited(bases: Bases) -> Any:
     """Return a model whose version comes from a base class of its own."""
-
-    class Versioned(*bases):  # type: ignore[misc]
-        version = version_of(bases, "v")
-
-    class Doc(Versioned):
-        Meta = own_attempts("docs")
-
-        pk = UnicodeAttribute(hash_key=True)
-        total = NumberAttribute(default=0)
-        if bases == LOCKABLE:
-            lock = LockAttribute()
-
-    return Doc
+    base = types.new_class("Versioned", bases, exec_body=lambda body: body.update(version=version_of(bases, "v")))
+    return versioned("Doc", (base,), version=False, lock=bases == LOCKABLE, numbers="total")
 
 
 def family(bases: Bases) -> tuple[Any, Any, Any]:
     """Return two classes of one table."""
-
-    class Animal(*bases):  # type: ignore[misc]
-        Meta = own_attempts("animals")
-
-        pk = UnicodeAttribute(hash_key=True)
-        kind = DiscriminatorAttribute()
-        legs = NumberAttribute(default=0)
-        version = version_of(bases)
-        if bases == LOCKABLE:
-            lock = LockAttribute()
-
-    class Cat(Animal, discriminator="cat"):  # type: ignore[call-arg]
-        pass
-
-    class Dog(Animal, discriminator="dog"):  # type: ignore[call-arg]
-        pass
-
-    return Animal, Cat, Dog
-
-
-def session(bases: Bases) -> Any:
-    """Return a model whose items expire."""
-    if bases != STOCK:
-        bases = (ExpiringMixin, *bases)
-
-    class Session(*bases):  # type: ignore[misc]
-        Meta = own_attempts("sessions")
-
-        pk = UnicodeAttribute(hash_key=True)
-        total = NumberAttribute(default=0)
-        expires = (StockTTLAttribute if bases == STOCK else TTLAttribute)(null=True)
-        version = version_of(bases)
-        if LockableModel in bases:
-            lock = LockAttribute()
-
-    return Session
+    animal = versioned("Animal", bases, kind=DiscriminatorAttribute(), numbers="legs")
+    cat, dog = (types.new_class(name, (animal,), {"discriminator": name.lower()}) for name in ("Cat", "Dog"))
+    return animal, cat, dog
 
 
 SHAPES = {"plain": document, "renamed": lambda bases: document(bases, renamed=True), "inherited": inherited}

@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import ExpiringMixin, TransactWrite, TTLAttribute, VersionedMixin, transaction
-from pynamo_locking._items import expiry
-from pynamo_locking._writes.send import RowWrite
-from pynamo_locking._writes.write import plan_check
-from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import Conflict, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import declare
@@ -24,7 +20,6 @@ from tests.support.wire import on
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pynamo_locking._writes.write import Write
     from pynamo_locking.transactions import Transaction
 
 SOON = timedelta(seconds=10)
@@ -123,7 +118,7 @@ def test_a_transaction_takes_the_place_of_what_expires_before_its_commit(clock, 
 def test_an_update_of_what_a_transaction_has_let_expire(clock):
     """Its intent is still in the item: once that is applied, the item has expired, and the update begins afresh."""
     Session("a", note="old", expires_at=LATER).save()
-    intent = {"op": {"S": "save"}, "set": {"M": {"expires_at": {"N": str(expiry.now_s())}}}}
+    intent = {"op": {"S": "save"}, "set": {"M": {"expires_at": {"N": str(int(clock.now.timestamp()))}}}}
     put(Session, {**existing(Session, "a"), "lock": {"M": {"tx": mark("T", name_of(Transactions), **intent)}}})
     put(Transactions, header("T", "committed"))
     Session("a").update([Session.user.set("new")], add_version_condition=False)
@@ -156,64 +151,44 @@ def test_a_transact_write_does_not_prolong_what_expires_before_its_end(clock, mo
 # One request is of one second
 
 
-def second_of(kwargs: dict[str, Any]) -> set[str]:
-    """The times that a request compares with."""
-    return {value["N"] for value in kwargs["ExpressionAttributeValues"].values() if len(value.get("N", "")) == 10}
+@pytest.mark.parametrize(("operation", "path"), [("UpdateItem", "single"), ("TransactWriteItems", "native")])
+def test_copies_of_one_write_are_of_one_second(clock, operation, path):
+    """Else the first copy could be accepted after the second was refused as too late, and its refusal was told.
 
-
-PLANS: dict[str, Callable[[Any], Write]] = {
-    "save": lambda item: Writer(item).plan_save(None, checks_version=True),
-    "update": lambda item: Writer(item).plan_update([Token.note.set("x")], None, checks_version=False),
-    "check": plan_check,
-}
-
-
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_copies_of_one_write_are_of_one_second(clock, plan):
-    """Else the first copy could be accepted after the second was refused as too late, and its refusal was told."""
-    write = plan(Token("a"))
-    clock.jump(20)
-    row, second = RowWrite(None, None, write), expiry.now_s()
-    [first] = row.request.values()
-    assert second_of(first) == {str(second)}
-    clock.jump(20)
-    [copy] = row.made().values()
-    [another] = RowWrite(None, None, write).request.values()
-    assert second_of(copy) == {str(second)}
-    assert second_of(another) == {str(second + 20)}
-    assert second_of(first) == {str(second)}
-
-
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_an_action_can_be_dated_anew(clock, plan):
-    """In place, and nothing else of it changes, not even the same number in a condition of the caller's."""
-    write = plan(Token("a", number=5))
-    now = expiry.now_s()
-    write = write.but(condition=write.condition & (Token.number != now))
-    action = RowWrite(write=write).request
-    [kwargs] = action.values()
-    before = {name: dict(value) for name, value in kwargs["ExpressionAttributeValues"].items()}
-    clock.jump(20)
-    expiry.date(next(iter(action.values())))
-    changed = {name: value for name, value in kwargs["ExpressionAttributeValues"].items() if value != before[name]}
-    assert list(changed.values()) == [{"N": str(now + 20)}]
-    assert list(before.values()).count({"N": str(now)}) == 2
-
-
-def test_a_native_transaction_is_repeated_as_it_was(clock):
-    """DynamoDB refuses another request under the same token; a second later it is still the same one."""
+    And DynamoDB refuses another request under the token of a transaction.
+    """
     Token("a", expires_at=LATER).save()
 
-    def lose(body: dict[str, Any]) -> bool:
+    def lose(_: Any) -> bool:
         clock.jump(1)
         return True
 
-    with on("TransactWriteItems", times=5, where=lose).lose_response() as lost, transaction() as tx:
+    with on(operation, times=5, where=lose).lose_request() as lost, transaction() as tx:
         update(tx, tx.get(Token, "a"))
-        add_fillers(tx, "native")
+        add_fillers(tx, path)
     assert lost.hits == 5  # four of botocore's, and one of ours
     assert all(body == lost.bodies[0] for body in lost.bodies)
     assert Token.get("a").version == 2
+
+
+@pytest.mark.parametrize("operation", ["save", "update", "check"])
+def test_an_action_is_of_the_second_in_which_it_is_sent(clock, operation):
+    """Nothing else of it changes, not even the same number in a condition of the caller's."""
+    Token("a").save()
+    now = int(clock.now.timestamp())
+    other = Token.number != now
+    acts: dict[str, Callable[[TransactWrite, Any], None]] = {
+        "save": lambda together, item: together.save(item, other),
+        "update": lambda together, item: together.update(item, [Token.note.set("x")], other),
+        "check": lambda together, item: together.check(item),
+    }
+    with on("TransactWriteItems").watch() as sent, transact() as together:
+        acts[operation](together, Token.get("a"))
+        clock.jump(20)
+    [[action]] = [body["TransactItems"] for body in sent.bodies]
+    [kwargs] = action.values()
+    times = [value["N"] for value in kwargs["ExpressionAttributeValues"].values() if len(value.get("N", "")) == 10]
+    assert sorted(times) == [str(now)] * (operation != "check") + [str(now + 20)]
 
 
 # TransactWrite.check

@@ -6,24 +6,13 @@ import logging
 
 import pytest
 
-from pynamo_locking._core import row_keys
-from pynamo_locking._core.row_keys import plain
-from pynamo_locking._io import lock_record
-from pynamo_locking._items import keys
-from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import ItemLocked, LockTimeout
 from pynamo_locking.testing import VirtualClock
-from tests.support.parties import held_elsewhere
+from tests.support.parties import abandoned, held_elsewhere
 from tests.support.workers import Locks, Plain
 
 EVIL = "\x1b[2Jme\nWARNING all is well\u202e\x7f\r"
 SHOWN = "\\x1b[2Jme\\x0aWARNING all is well\\u202e\\x7f\\x0d"
-
-
-def test_plain_leaves_text_alone():
-    """Letters of any language, and what is printed of them; the rest is written as Python writes it."""
-    assert plain("größe 量 / x") == "größe 量 / x"
-    assert plain(EVIL) == SHOWN
 
 
 def test_errors_name_owners_on_one_line(memory):
@@ -45,11 +34,11 @@ def test_the_log_has_names_on_one_line(memory, caplog):
     """Of the holder that is evicted, and of the lock, whose `name` is as it is."""
     memory.bind(Locks)
     with VirtualClock(), caplog.at_level(logging.WARNING, "pynamo_locking"):
-        dead = Locks.locked(EVIL, owner=EVIL, heartbeat=False).acquire()
-        del held_lock.all_held[dead._handle.entry]
+        dead = abandoned(Locks.locked(EVIL, owner=EVIL, heartbeat=False))
         with held_elsewhere(Locks.locked(EVIL, wait=1000)):
             pass
         lock = Locks.locked(EVIL)
+        assert repr(Locks.locked("größe 量 / x")) == "<Lock größe 量 / x not held>"
     messages = [record.getMessage() for record in caplog.records]
     assert any(
         message.startswith(f"evicting from the lock {SHOWN}, as") and f"ticket {dead.ticket} of {SHOWN} (" in message
@@ -58,17 +47,3 @@ def test_the_log_has_names_on_one_line(memory, caplog):
     assert all(message.isprintable() for message in messages)
     assert lock.name == EVIL
     assert repr(lock) == f"<Lock {SHOWN} not held>"
-
-
-def test_names_are_made_when_they_are_printed(memory, monkeypatch):
-    """A lock in its item is taken, written under and released without its name; its owner may ask for it."""
-    memory.bind(Plain)
-    Plain("a").save()
-    made: list[str] = []
-    real = row_keys.row_name
-    for module in (lock_record, keys):
-        monkeypatch.setattr(module, "row_name", lambda *parts: made.append(real(*parts)) or made[-1])
-    with Plain.locked("a") as lock:
-        lock.item.save()
-        assert made == []
-        assert lock.name == made[0]

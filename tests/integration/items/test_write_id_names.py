@@ -47,16 +47,16 @@ def test_where_the_write_id_is_stored(engine, meta, attributes, name):
 
 
 @pytest.mark.parametrize("wrong", ["", 5, ["w"]], ids=repr)
-def test_a_write_id_that_is_no_name_is_refused(dynoxide, wrong):
+def test_a_write_id_that_is_no_name_is_refused(memory, wrong):
     """At the first use, before anything is sent."""
     model = model_with({"write_id": wrong}, version=VersionAttribute())
-    dynoxide.bind(model)
+    memory.bind(model)
     with count_requests() as counted, pytest.raises(ConfigurationError, match=r"Meta\.write_id"):
         model("a").save()
     assert counted.total == 0
 
 
-def test_a_write_id_that_is_an_attribute_is_refused(dynoxide):
+def test_a_write_id_that_is_an_attribute_is_refused(memory):
     """Whether its name was given or is the usual one."""
     clashing = [
         model_with({"write_id": "n"}, version=VersionAttribute()),
@@ -66,23 +66,23 @@ def test_a_write_id_that_is_an_attribute_is_refused(dynoxide):
         ),
     ]
     for model in clashing:
-        dynoxide.bind(model)
+        memory.bind(model)
         for write in (lambda: model("a").save(), lambda: model("a").update([model.n.add(1)])):  # noqa: B023 - called here
             with pytest.raises(ConfigurationError, match="another attribute of it"):
                 write()
-        assert item_of(dynoxide, model) is None
+        assert item_of(memory, model) is None
 
 
-def test_the_name_of_the_write_id_is_inherited_with_meta(dynoxide):
+def test_the_name_of_the_write_id_is_inherited_with_meta(memory):
     """By a subclass without a Meta, or whose Meta derives from the parent's; any other Meta has its own."""
     base = model_with({"write_id": "w"}, version=VersionAttribute())
     silent = type(Model)("Silent", (base,), {})
     derived = type(Model)("Derived", (base,), {"Meta": type("Meta", (base.Meta,), {"table_name": "derived"})})
     fresh = model_with({}, base=base)
     for model, name in ((base, "w"), (silent, "w"), (derived, "w"), (fresh, "version_write_id")):
-        dynoxide.bind(model)
+        memory.bind(model)
         model("a").save()
-        assert set(item_of(dynoxide, model) or {}) == {"pk", "n", "version", name}
+        assert set(item_of(memory, model) or {}) == {"pk", "n", "version", name}
 
 
 @pytest.mark.parametrize("name", ["modify", "touch", "guarded_batch"])

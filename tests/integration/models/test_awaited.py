@@ -7,9 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 
-from pynamo_locking._locks import held_lock
 from pynamo_locking.exceptions import LockLost, NotUnique, OverlapError, StaleVersion
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import dying_at
@@ -23,6 +21,7 @@ from tests.support.transaction_models import (
     survive,
 )
 from tests.support.unique_models import Uniques, User
+from tests.support.wire import ALL, on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -33,19 +32,12 @@ pytestmark = pytest.mark.core
 
 
 @pytest.fixture(autouse=True)
-def _nothing_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _nothing_in_the_loop() -> Iterator[None]:
     """No request may be made by the thread that runs the event loop."""
-    original, blocking = Connection.dispatch, list[str]()
-
-    def dispatch(connection: Connection, operation: str, *arguments: Any) -> Any:
-        if asyncio._get_running_loop() is not None:
-            blocking.append(operation)
-        return original(connection, operation, *arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    yield
-    assert blocking == []
-    assert held_lock.holds_nothing()
+    in_the_loop: Any = on(where=lambda _: asyncio._get_running_loop() is not None)
+    with in_the_loop.watch() as blocking:
+        yield
+    assert blocking.bodies == []
 
 
 async def all_of(found: AsyncIterator[Any]) -> list[Any]:
@@ -221,19 +213,15 @@ WRITES: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
 
 
 @pytest.mark.parametrize("name", [*READS, *WRITES])
-def test_a_read_is_left_and_a_write_is_not(memory: Engine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_read_is_left_and_a_write_is_not(memory: Engine, name: str) -> None:
     memory.bind(Purse, Slot, SlotLocks, RowLocks, Transactions)
     Purse("a").save()
     begun, go_on = threading.Event(), threading.Event()
-    original = Connection.dispatch
     work = {**READS, **WRITES}[name]()
 
-    def dispatch(*arguments: Any) -> Any:
+    def wait() -> None:
         begun.set()
         assert go_on.wait(60)
-        return original(*arguments)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
 
     async def main() -> None:
         task = asyncio.ensure_future(work)
@@ -246,7 +234,8 @@ def test_a_read_is_left_and_a_write_is_not(memory: Engine, monkeypatch: pytest.M
             await task
         assert is_left is (name in READS)
 
-    asyncio.run(main())
+    with on(times=ALL).before(wait):
+        asyncio.run(main())
 
 
 def test_a_method_of_a_subclass_is_awaited() -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pynamo_locking import LockSettings, NamedLock, transactional
-from pynamo_locking.exceptions import ConfigurationError, InvalidInput, ItemNotFound, LockingError, LockTimeout
+from pynamo_locking.exceptions import ConfigurationError, ItemNotFound, LockingError, LockTimeout
 from pynamo_locking.transactions import Transaction
 from tests.support.models import Account, Device, Document, Locks, declare, meta
 from tests.support.transaction_models import Purse, Transactions
-from tests.support.wire import count_requests
 
 
-def test_a_missing_item(engine):
+def test_a_missing_item(cheap):
     """Locking an item that does not exist: PynamoDB's DoesNotExist, and no item is made."""
-    engine.bind(Account)
+    cheap.bind(Account)
     for take in (Account.locked("no").acquire, Account.edit("no").__enter__):
         with pytest.raises(Account.DoesNotExist, match="no such item") as caught:
             take()
@@ -22,9 +21,9 @@ def test_a_missing_item(engine):
     assert list(Account.scan()) == []
 
 
-def test_a_missing_table(engine):
+def test_a_missing_table(cheap):
     """The error names the table and what to do."""
-    engine.bind(Account, Locks)
+    cheap.bind(Account, Locks)
     for model in (Account, Locks):
         model.delete_table()
         for call in (model.locked("a").acquire, lambda model=model: model.lock_state("a")):
@@ -33,57 +32,14 @@ def test_a_missing_table(engine):
             assert caught.value.cause_response_code == "ResourceNotFoundException"
 
 
-def test_a_missing_lock_table(engine):
+def test_a_missing_lock_table(cheap):
     """The same for the table of locks, while the item is left as it was."""
-    engine.bind(Locks, Device)
+    cheap.bind(Locks, Device)
     Device("d", state="on").save()
     Locks.delete_table()
     with pytest.raises(ConfigurationError, match="there is no table"):
         Device.edit("d").__enter__()
     assert Device.get("d").version == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"wait": -1},
-        {"wait": float("nan")},
-        {"wait": "10"},
-        {"lease": -1},
-        {"lease": 5, "settings": LockSettings(request_timeout=1)},
-        {"lease": float("inf")},
-        {"settings": {"lease": 5}},
-    ],
-    ids=str,
-)
-def test_arguments_that_cannot_work(engine, arguments):
-    """They are refused where the lock is made, before any request."""
-    engine.bind(Account)
-    with count_requests() as counted, pytest.raises(ConfigurationError):
-        Account.locked("a", **arguments)
-    assert counted.total == 0
-
-
-@pytest.mark.parametrize(
-    "key", [None, "", 5, b"a", ["a"], {"a": 1}, object(), "x" * 2049], ids=lambda key: type(key).__name__
-)
-def test_keys_that_cannot_be(engine, key):
-    """A wrong key is refused before any request, whatever it is."""
-    engine.bind(Account, Locks)
-    for model in (Account, Locks):
-        with count_requests() as counted, pytest.raises(InvalidInput, match="key"):
-            model.locked(key)
-        assert counted.total == 0
-
-
-@pytest.mark.parametrize("key", [None, "1", True, float("nan"), float("inf"), [1]], ids=repr)
-def test_number_keys_that_cannot_be(engine, key):
-    """A number key must be a finite number."""
-    engine.bind(Document)
-    with pytest.raises(InvalidInput, match="key"):
-        Document.locked("f", key)
-    with pytest.raises(ConfigurationError, match="no range key"):
-        Account.locked("a", 1)
 
 
 def test_an_item_with_no_room_for_an_entry(engine):
@@ -120,14 +76,6 @@ def test_a_model_with_more_attributes_than_an_update_holds(concurrent_engine):
     assert wide.lock_state("k").entries == ()
 
 
-def test_models_without_a_place_for_locks():
-    """A model needs a LockAttribute or a lock table, and the table has to be one."""
-    with pytest.raises(ConfigurationError, match=r"lock = LockAttribute\(\)"):
-        declare("Nowhere", hash_key="pk").locked("a")
-    with pytest.raises(ConfigurationError, match="NamedLock"):
-        declare("Nowhere", hash_key="pk", lock_table=Account).locked("a")
-
-
 def test_an_endpoint_that_is_not_there():
     """Without a server there is an end to trying, and the error says what was tried."""
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
@@ -138,9 +86,9 @@ def test_an_endpoint_that_is_not_there():
         lost.lock_state("a")
 
 
-def test_a_lock_table_elsewhere_is_refused(engine):
+def test_a_lock_table_elsewhere_is_refused(cheap):
     """No transaction could include both tables."""
-    engine.bind(Locks, Document)
+    cheap.bind(Locks, Document)
 
     class Far(Document):
         Meta = meta(

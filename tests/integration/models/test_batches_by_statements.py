@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 from pynamodb.attributes import ListAttribute, MapAttribute, NumberAttribute, UnicodeAttribute, UnicodeSetAttribute
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import ExpiringMixin, TTLAttribute, VersionAttribute, VersionedMixin
-from pynamo_locking._core import dynamodb
 from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import BatchError, Conflict, OutcomeUnknown, StaleVersion
 from tests.integration.models.conftest import join_batch_workers
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
-from tests.support.parties import held_elsewhere
 from tests.support.statements import (
     BATCH,
     answering,
@@ -33,7 +30,8 @@ from tests.support.statements import (
     throttled_in_part,
     unknown,
 )
-from tests.support.wire import count_requests, on
+from tests.support.transaction_models import make_long_from
+from tests.support.wire import ALL, count_requests, on
 
 
 class Plain(VersionedMixin, Model):
@@ -158,23 +156,6 @@ def test_what_no_statement_says_is_sent_alone(memory, model):
     assert texts == {"0": None, **dict.fromkeys("1245", "x")}
 
 
-def test_a_model_with_a_save_of_its_own_keeps_it(memory):
-    """It is called once for each item."""
-    saved = []
-
-    class Own(Plain):
-        class Meta(Plain.Meta):
-            table_name = "own"
-
-        def save(self, *args: Any, **kwargs: Any) -> Any:
-            saved.append(self.rk)
-            return super().save(*args, **kwargs)
-
-    memory.bind(Own)
-    assert not any(batch_of([Own("p", number) for number in range(3)]))
-    assert sorted(saved) == [0, 1, 2]
-
-
 # The same as single requests
 
 
@@ -284,7 +265,7 @@ def test_rows_and_results_are_those_of_single_requests(cheap, monkeypatch, model
     with count_requests() as counted:
         told = together.happen()
     assert counted.by_operation[BATCH] == 2
-    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
+    make_long_from(monkeypatch, 100, statements=1)
     assert told == alone.happen()
     rows = rows_of(model)
     found = [{number: row for (name, number), row in rows.items() if name == each} for each in ("together", "alone")]
@@ -365,16 +346,6 @@ def test_one_refusal_is_about_one_write(concurrent_engine, kind, is_gone):
     assert is_gone or errors[3].current.n == 9
 
 
-def test_a_lock_in_the_way_refuses_its_own_item(memory):
-    """The others are written."""
-    memory.bind(Inside)
-    items = prepared("update", Inside)
-    with held_elsewhere(Inside.locked("p", 4)):
-        errors = written("update", items)
-    assert [type(error).__mro__[1].__name__ for error in errors if error] == ["ItemLocked"]
-    assert errors[4] is not None
-
-
 @pytest.mark.parametrize("answer", [denied, denied_each, unknown])
 def test_where_statements_are_refused_each_write_is_a_request(memory, monkeypatch, caplog, answer):
     """It is noticed once, and logged once."""
@@ -433,16 +404,8 @@ def test_a_write_that_was_left_under_way_is_in_doubt(memory, monkeypatch):
 
 def test_a_batch_is_not_repeated_behind_our_back(memory, monkeypatch):
     """A second copy of an INSERT could create again what was deleted since."""
-    memory.bind(Plain)
     monkeypatch.setattr(Plain.Meta, "max_retry_attempts", 3)
-    attempts = list[Any]()
-    original = Connection.dispatch
-
-    def dispatch(connection: Any, operation: str, kwargs: Any, *args: Any) -> Any:
-        if operation == BATCH:
-            attempts.append(connection._retry_configuration)
-        return original(connection, operation, kwargs, *args)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
-    assert not any(batch_of(prepared("insert")))
-    assert [each["total_max_attempts"] for each in attempts] == [1]
+    memory.bind(Plain)
+    with on(BATCH, times=ALL).lose_request() as batches:
+        assert not any(batch_of(prepared("insert")))
+    assert batches.hits == 1

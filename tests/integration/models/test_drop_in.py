@@ -55,7 +55,7 @@ BASE_ONLY = SimpleNamespace(
     bases=(VersionedMixin, Model), version=StockVersionAttribute, transact=StockTransactWrite, lock=False
 )
 EMBEDDED = SimpleNamespace(bases=(LockableModel,), version=VersionAttribute, transact=TransactWrite, lock=True)
-TWINS = {"versioned": VERSIONED, "lockable": LOCKABLE, "base only": BASE_ONLY}
+TWINS = {"versioned": VERSIONED, "lockable": LOCKABLE, "base only": BASE_ONLY, "embedded": EMBEDDED}
 
 
 # The models
@@ -503,25 +503,14 @@ def conditions(run):
     kinds = [
         thing.total == 5,
         thing.total != 5,
-        thing.total < 6,
-        thing.total > 6,
-        thing.total <= 5,
-        thing.total >= 6,
         thing.total.between(1, 9),
-        thing.total.is_in(5, 6),
-        thing.title.exists(),
+        thing.total.is_in(6, 7),
         thing.title.does_not_exist(),
-        thing.title.is_type(),
-        thing.title.startswith("a"),
-        thing.title.contains("zzz"),
         thing.tags.contains("x"),
         size("title") > 3,
-        thing.address.street == "High Street",
-        thing.raw["a"] == 1,
         thing.stops[0].street == "nope",
         (thing.total == 5) & (thing.title == "a title") & thing.flag.exists(),
         (thing.total == 6) | (thing.title == "nope"),
-        ~(thing.total == 5),
         ~((thing.total == 6) & thing.title.exists()) | thing.blob.exists(),
     ]
     for condition in kinds:
@@ -853,11 +842,18 @@ def as_writes(signals):
     return [(when, operation.replace("PutItem", "UpdateItem"), table) for when, operation, table in signals]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS.keys())
+#: All scenarios for one twin; for the others those in which their base class or their attribute matters.
+VERSIONED_TWINS = [
+    *(("versioned", scenario) for scenario in SCENARIOS),
+    *(("lockable", scenario) for scenario in (transactions, batches, discriminators)),
+    *(("base only", scenario) for scenario in (versions, transactions)),
+]
+
+
+@pytest.mark.parametrize(("twin", "scenario"), VERSIONED_TWINS, ids=lambda each: getattr(each, "__name__", each))
 def test_versioned_models(engine, twin, scenario):
     """What is seen, stored and signalled is equal; requests differ by the guards of the version alone."""
-    before, after = stock_run(engine, scenario), run_of(twin, engine, scenario)
+    before, after = stock_run(engine, scenario), run_of(TWINS[twin], engine, scenario)
     same_but_for_requests(before, after)
     same("requests", before.requests, after.requests)
     assert scenario is batches or after.guards >= {"write id", "image"}  # they were there, and taken away
@@ -870,32 +866,21 @@ def test_models_with_their_lock_inside(engine, scenario):
     same_but_for_requests(before, after, as_writes)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_models_without_a_version(engine, scenario):
+@pytest.mark.parametrize("scenario", [updates, transactions, discriminators], ids=lambda scenario: scenario.__name__)
+def test_models_without_a_version(memory, scenario):
     """A model that has nothing to guard sends what PynamoDB sends."""
-    before = stock_run(engine, scenario, versioned=False)
-    after = run_of(VERSIONED, engine, scenario, versioned=False)
+    before = stock_run(memory, scenario, versioned=False)
+    after = run_of(VERSIONED, memory, scenario, versioned=False)
     same_but_for_requests(before, after)
     same("requests", before.requests, after.requests)
     assert after.guards == set()
 
 
-@pytest.mark.parametrize("twin", [*TWINS.values(), EMBEDDED], ids=[*TWINS.keys(), "embedded"])
+@pytest.mark.parametrize("twin", TWINS)
 def test_unchecked_saves(engine, twin):
     """save(add_version_condition=False) is an UpdateItem, and what it leaves is the same."""
-    before, after = stock_run(engine, unchecked_saves), run_of(twin, engine, unchecked_saves)
+    before, after = stock_run(engine, unchecked_saves), run_of(TWINS[twin], engine, unchecked_saves)
     same_but_for_requests(before, after, as_writes)
-
-
-@pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "unversioned"])
-@pytest.mark.parametrize("kind", [STOCK, VERSIONED, EMBEDDED], ids=["stock", "versioned", "embedded"])
-def test_actions_have_to_be_a_list(dynoxide, kind, versioned):
-    """PynamoDB refuses a tuple, and so does everybody else."""
-    thing = models_of(kind, versioned=versioned).Thing
-    dynoxide.bind(thing)
-    for wrong in ((thing.total.add(1),), (), None, thing.total.add(1)):
-        with pytest.raises(TypeError, match="expected to be a non-empty list"):
-            thing("folder", 1).update(wrong)
 
 
 # The differences that are there on purpose, as far as no other test has them

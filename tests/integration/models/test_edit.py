@@ -8,7 +8,7 @@ from pynamodb.transactions import TransactWrite as StockTransactWrite
 from pynamo_locking import TransactWrite
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import Robot, RowLocks
-from tests.support.wire import is_save
+from tests.support.wire import is_save, on
 
 pytestmark = pytest.mark.core
 
@@ -65,17 +65,12 @@ def test_an_interrupt_after_an_applied_save_is_no_loss(account):
     """Ctrl-C while the answer to the last request of an edit is on its way."""
     reasons = []
     edit = account.edit("a", on_lost=reasons.append)
-    original = type(account._get_connection().connection).dispatch
 
-    def dispatch(self, operation, kwargs):
-        answer = original(self, operation, kwargs)
-        if is_save(kwargs):
-            raise KeyboardInterrupt
-        return answer
+    def interrupt():
+        raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt), edit as item:
+    with on("UpdateItem", where=is_save).after(interrupt), pytest.raises(KeyboardInterrupt), edit as item:
         item.balance = 1
-        patch.setattr(type(account._get_connection().connection), "dispatch", dispatch)
     assert account.get("a").balance == 1
     assert not edit.lock.lost.is_set()
     assert reasons == []

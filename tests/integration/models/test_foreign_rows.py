@@ -11,8 +11,6 @@ import pytest
 from pynamodb.exceptions import AttributeDeserializationError, DoesNotExist
 
 from pynamo_locking import LockAttribute, transaction
-from pynamo_locking._intervals.disjoint_writes import StagedInserts
-from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockingError
 from pynamo_locking.transactions import Transaction
 from tests.support import wire
@@ -65,9 +63,8 @@ def way(request, monkeypatch):
     return WAYS[request.param]
 
 
-@pytest.mark.parametrize("customer", CUSTOMERS)
-def test_a_row_of_another_program_stays_as_it_is(engine, way, customer):
-    """Byte for byte, and the error names the table."""
+def assert_left(engine, way, customer):
+    """Go a way to a row of another program: it stays byte for byte, and the error names the table."""
     key = bind(engine, way)
     item = put(engine, way.table, key, CUSTOMERS[customer])
 
@@ -80,22 +77,34 @@ def test_a_row_of_another_program_stays_as_it_is(engine, way, customer):
         assert "It was left as it is" in str(refused.value)
 
 
-def test_where_nothing_is_every_way_works(cheap, way):
+def test_a_row_of_another_program_stays_as_it_is(engine, way):
+    """By every way, on every engine."""
+    assert_left(engine, way, "a customer")
+
+
+@pytest.mark.parametrize("customer", list(CUSTOMERS)[1:])
+@pytest.mark.parametrize("name", ["`NamedLock.locked`", "`NamedLock.save`", "`NamedLock.update`", "`insert_disjoint`"])
+def test_any_row_of_another_program_stays_as_it_is(cheap, name, customer):
+    """One that expires, one that is nothing but its key, and one whose lock is none."""
+    assert_left(cheap, WAYS[name], customer)
+
+
+def test_where_nothing_is_every_way_works(memory, way):
     """The same call makes the row, or needs none."""
-    key = bind(cheap, way)
+    key = bind(memory, way)
     with contextlib.suppress(Conflict, DoesNotExist):  # of what needs an item that is there
         way.act()
-    item = stored(cheap, way.table, key)
+    item = stored(memory, way.table, key)
     if item is not None:
         assert {"lock", "version", "content"} & item.keys()
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_refusal_costs_little(cheap, name):
+def test_a_refusal_costs_little(memory, name):
     """Two requests at most, whatever is asked for; and no entry stands in a queue."""
     way = LOCKS[name]
-    key = bind(cheap, way)
-    put(cheap, way.table, key, CUSTOMERS["a customer"])
+    key = bind(memory, way)
+    put(memory, way.table, key, CUSTOMERS["a customer"])
     with wire.count_requests() as sent, pytest.raises(ConfigurationError):
         way.act()
     writes = sent.by_operation["UpdateItem"] + sent.by_operation["PutItem"]
@@ -116,18 +125,18 @@ def test_the_table_in_the_documentation():
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_table_of_other_keys(engine, name, monkeypatch):
+def test_a_table_of_other_keys(cheap, name, monkeypatch):
     """Nothing is written there, and the error is the one in the documentation."""
     make_long_from(monkeypatch)
     way = WAYS[name]
-    bind(engine, way)
-    monkeypatch.setattr(way.table.Meta, "table_name", engine.create_table("S", "S"))  # type: ignore[attr-defined]
+    bind(cheap, way)
+    monkeypatch.setattr(way.table.Meta, "table_name", cheap.create_table("S", "S"))  # type: ignore[attr-defined]
     with pytest.raises(Exception) as refused:
         way.act()
 
     says = documented()[re.sub(r", (single|native|long)$", "", name)]
     assert isinstance(refused.value, ConfigurationError) is says.startswith("refused"), refused.value
-    assert engine.client().scan(TableName=table_of(way.table))["Items"] == []
+    assert cheap.client().scan(TableName=table_of(way.table))["Items"] == []
 
 
 # Rows that are ours
@@ -192,20 +201,20 @@ def test_an_attribute_of_that_name_that_is_no_lock(engine, value):
     assert isinstance(Account.lock, LockAttribute)
 
 
-def test_between_the_look_and_the_first_entry(memory, monkeypatch):
+def test_between_the_look_and_the_first_entry(memory):
     """Another program stores its item after the lock has found none."""
     memory.bind(Locks)
-    enter_first, items = lock_requests.enter_first, list[Any]()
+    items = list[Any]()
 
-    def late(*arguments: Any) -> Any:
-        items.append(items or put(memory, Locks, NAME, CUSTOMERS["a customer"]))
-        return enter_first(*arguments)
+    def late() -> None:
+        items.append(put(memory, Locks, NAME, CUSTOMERS["a customer"]))
 
-    monkeypatch.setattr(lock_requests, "enter_first", late)
-    with pytest.raises(ConfigurationError, match="no attribute 'lock'"):
+    with (
+        wire.on("UpdateItem", "PutItem", to=Locks).before(late),
+        pytest.raises(ConfigurationError, match="no attribute 'lock'"),
+    ):
         Locks.locked(NAME, wait=0).acquire()
-    assert stored(memory, Locks, NAME) == items[0]
-    assert len(items) == 1
+    assert [stored(memory, Locks, NAME)] == items
 
 
 def test_between_the_look_at_a_counter_and_the_commit(cheap):
@@ -221,20 +230,20 @@ def test_between_the_look_at_a_counter_and_the_commit(cheap):
     assert list(Entry.scan(consistent_read=True)) == []
 
 
-def test_between_the_look_at_a_guard_and_the_commit(cheap, monkeypatch):
+def test_between_the_look_at_a_guard_and_the_commit(cheap):
     """Another program stores its item after an interval has found no guard; the next attempt says so."""
     cheap.bind(Slot, SlotLocks)
-    key, search, items = f"guard#{table_of(Slot)}/d", StagedInserts._search, list[Any]()
+    key, items = f"guard#{table_of(Slot)}/d", list[Any]()
 
-    def late(*arguments: Any) -> Any:
-        items.append(items or put(cheap, SlotLocks, key, CUSTOMERS["a customer"]))
-        return search(*arguments)
+    def late() -> None:
+        items.append(put(cheap, SlotLocks, key, CUSTOMERS["a customer"]))
 
-    monkeypatch.setattr(StagedInserts, "_search", late)
-    with pytest.raises(ConfigurationError, match="It was left as it is"):
+    with (
+        wire.on("Query", to=Slot).before(late),
+        pytest.raises(ConfigurationError, match="It was left as it is"),
+    ):
         Slot.intervals.insert_disjoint(slots((1, 2)))
-    assert stored(cheap, SlotLocks, key) == items[0]
-    assert len(items) == 1
+    assert [stored(cheap, SlotLocks, key)] == items
 
 
 # Rows whose names no other program can know
@@ -243,17 +252,16 @@ def test_between_the_look_at_a_guard_and_the_commit(cheap, monkeypatch):
 @pytest.mark.parametrize(
     "row", ["{id}", "{id}#{number:04}", "{id}!{number:05}"], ids=["header", "participants", "spill"]
 )
-def test_rows_of_a_long_transaction(engine, row, monkeypatch):
+def test_rows_of_a_long_transaction(cheap, row, monkeypatch):
     """Its header, its participants, and what does not fit into a mark: nothing is written."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr("pynamo_locking._transactions.prepare.MOST_BYTES_IN_ITEM", 100)
-    engine.bind(Purse, Transactions)
+    cheap.bind(Purse, Transactions)
     tx = Transaction(workers=1)
     for number in range(9):
-        tx.save(Purse(f"{number}", balance=1, note="n" * 200))
+        tx.save(Purse(f"{number}", balance=1, note="n" * 395_000))
     keys = [row.format(id=tx.id, number=number) for number in range(9)]
-    items = {key: put(engine, Transactions, key, CUSTOMERS["a customer"]) for key in keys}
+    items = {key: put(cheap, Transactions, key, CUSTOMERS["a customer"]) for key in keys}
     with pytest.raises(ConfigurationError, match="left as it is"):
         tx.commit()
-    assert {key: stored(engine, Transactions, key) for key in keys} == items
+    assert {key: stored(cheap, Transactions, key) for key in keys} == items
     assert list(Purse.scan(consistent_read=True)) == []

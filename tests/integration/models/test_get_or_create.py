@@ -108,3 +108,12 @@ def test_in_a_transaction_it_is_refused():
     with transaction(), pytest.raises(ConfigurationError, match=r"tx\.get_or_none"):
         Embedded.get_or_create("a")
     assert Embedded.count() == 0
+
+
+def test_what_another_caller_has_created_is_read_consistently():
+    """A replica may lack it still, and the caller would hear of a refusal in place of the item."""
+    other = on("PutItem").before(lambda: Versioned("a", note="other").save())
+    with count_requests() as counted, other:
+        assert not Versioned.get_or_create("a")[1]
+    reads = [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "GetItem"]
+    assert reads == [True, True]

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ClientError
 from pynamodb.attributes import TTLAttribute, UnicodeAttribute
 from pynamodb.exceptions import DoesNotExist, PutError, TableError, TransactWriteError
 from pynamodb.models import Model
@@ -24,6 +23,7 @@ from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare
 from tests.support.own_rows import WAYS, Memo
 from tests.support.transaction_models import Purse, RowLocks, Transactions, make_long_from
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -108,10 +108,11 @@ def test_items_of_others(engine, own, caplog):
     """The keys happen to be the same: nothing is changed, and a warning says so, until TTL is asked for by name."""
     make(engine, own)
     put(engine, own, "customer-1", email={"S": "a@example.com"})
-    with caplog.at_level(logging.WARNING, "pynamo_locking"):
+    with caplog.at_level(logging.WARNING, "pynamo_locking"), on("Scan").watch() as looks:
         own.create_table()
     assert ttl(engine, own) is None
     assert "was left off" in caplog.text
+    assert [look["ConsistentRead"] for look in looks.bodies] == [True], "a replica may show no item yet"
 
     own.create_table(enable_ttl=True)
     assert ttl(engine, own) == "expires_s"
@@ -162,84 +163,53 @@ def test_several_at_once(concurrent_engine):
     assert ttl(concurrent_engine, locks) == "expires_s"
 
 
-def test_another_process_makes_it_meanwhile(engine, own, monkeypatch):
+def test_another_process_makes_it_meanwhile(engine, own):
     """Between the look and CreateTable, and has an item in it at once: it is as new as one of ours."""
-    exists, looks = own.exists, list[bool]()
 
-    def exists_not() -> bool:
-        looks.append(exists())
-        if len(looks) == 2:  # the one before CreateTable
-            make(engine, own)
-            put(engine, own, "first", email={"S": "a@example.com"})
-        return False
+    def make_with_an_item() -> None:
+        make(engine, own)
+        put(engine, own, "first", email={"S": "a@example.com"})
 
-    monkeypatch.setattr(own, "exists", exists_not)
-    own.create_table()
-    assert looks == [False, False]
+    with on("CreateTable").before(make_with_an_item):
+        own.create_table()
     assert ttl(engine, own) == "expires_s"
 
 
 @pytest.mark.parametrize("looks", [1, 2])
-def test_another_program_makes_another_table_meanwhile(engine, own, looks, monkeypatch):
+def test_another_program_makes_another_table_meanwhile(engine, own, looks):
     """It is compared as well, whenever it comes."""
-    exists, seen = own.exists, list[bool]()
-
-    def exists_later() -> bool:
-        seen.append(exists())
-        if len(seen) == looks:
-            make(engine, own, ("pk", "S"))
-            return False
-        return seen[-1]
-
-    monkeypatch.setattr(own, "exists", exists_later)
-    with pytest.raises(ConfigurationError, match=r"its keys are pk \(S\)"):
+    with (
+        on("DescribeTable", nth=looks).after(lambda: make(engine, own, ("pk", "S"))),
+        pytest.raises(ConfigurationError, match=r"its keys are pk \(S\)"),
+    ):
         own.create_table()
     assert ttl(engine, own) is None
 
 
-def test_what_may_not_be_seen(memory, monkeypatch):
+def test_what_may_not_be_seen(memory):
     """Without the permission to scan, a table is not taken for an empty one; without that to look at TTL, an error."""
     locks: Any = elsewhere(memory, TableLocks)
     make(memory, locks)
-    database = memory._memory
-    assert database is not None
-    original, denied = database.handle, {"Scan"}
-
-    def handle(operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if operation in denied:
-            raise_denied()
-        return original(operation, kwargs)
-
-    monkeypatch.setattr(database, "handle", handle)
-    locks.create_table()
-    assert ttl(memory, locks) is None
-    denied.add("DescribeTimeToLive")
-    with pytest.raises(TableError, match="AccessDenied"):
+    denied = "AccessDeniedException"
+    with on("Scan").answer(denied, always=True):
         locks.create_table()
-    locks.create_table(ignore_update_ttl_errors=True)
-    denied.add("DescribeTable")
-    with pytest.raises(TableError, match="AccessDenied"):
+    assert ttl(memory, locks) is None
+    with on("Scan", "DescribeTimeToLive").answer(denied, always=True):
+        with pytest.raises(TableError, match="AccessDenied"):
+            locks.create_table()
+        locks.create_table(ignore_update_ttl_errors=True)
+    with (
+        on("DescribeTable", "DescribeTimeToLive").answer(denied, always=True),
+        pytest.raises(TableError, match="AccessDenied"),
+    ):
         locks.update_ttl(ignore_update_ttl_errors=False)
 
 
-def raise_denied() -> None:
-    """Refuse, as IAM does."""
-    error = {"Code": "AccessDeniedException", "Message": "not authorized"}
-    raise ClientError({"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}, "X")
-
-
-def test_create_table_is_refused(dynoxide, monkeypatch):
-    """An error other than that the table exists comes through."""
-    locks: Any = dynoxide.bind(TableLocks)
-    monkeypatch.setattr(locks, "exists", lambda: False)
-    with pytest.raises(TableError, match="ValidationException"):
-        locks.create_table(billing_mode="PROVISIONED", read_capacity_units=0, write_capacity_units=0)
-
-
-def test_ttl_is_refused(dynoxide, monkeypatch):
-    """An error other than that TTL is enabled comes through."""
-    locks: Any = dynoxide.bind(TableLocks)
-    monkeypatch.setattr(locks.Meta, "table_name", dynoxide.new_name())  # a table that is not there
+def test_what_is_refused_for_another_reason(memory):
+    """Than that the table exists, or that TTL is enabled, comes through."""
+    locks: Any = elsewhere(memory, TableLocks)
+    with on("CreateTable").answer("ValidationException"), pytest.raises(TableError, match="ValidationException"):
+        locks.create_table()
     with pytest.raises(TableError, match="ResourceNotFoundException"):
         locks.update_ttl(ignore_update_ttl_errors=False)
 
@@ -336,40 +306,40 @@ def reach(engine: Engine) -> list[str]:
     return [] if engine.host is None else ["--endpoint", engine.host, "--region", engine.region]
 
 
-def test_tables_create_changes_nothing_where_keys_differ(cheap, capsys):
+def test_tables_create_changes_nothing_where_keys_differ(memory, capsys):
     """Neither that table nor others that are named with it."""
-    other: Any = elsewhere(cheap, TableLocks)
-    make(cheap, other, ("pk", "S"))
-    missing = cheap.new_name()
+    other: Any = elsewhere(memory, TableLocks)
+    make(memory, other, ("pk", "S"))
+    missing = memory.new_name()
     tables = ["--table", name_of(other), "--transaction-table", missing]
-    assert main(["tables", "create", *reach(cheap), *tables, "--json"]) == 1
+    assert main(["tables", "create", *reach(memory), *tables, "--json"]) == 1
     assert "the table has pk (S), the model name (S)" in capsys.readouterr().out
-    assert ttl(cheap, other) is None
-    assert missing not in cheap.client().list_tables()["TableNames"]
+    assert ttl(memory, other) is None
+    assert missing not in memory.client().list_tables()["TableNames"]
 
 
-def test_tables_create_asks_before_items_of_others(cheap, capsys):
+def test_tables_create_asks_before_items_of_others(memory, capsys):
     """TTL is enabled with ``--enable-ttl`` only, which the warning names."""
-    locks: Any = elsewhere(cheap, TableLocks)
-    make(cheap, locks)
-    put(cheap, locks, "customer-1", email={"S": "a@example.com"})
-    where = [*reach(cheap), "--table", name_of(locks)]
+    locks: Any = elsewhere(memory, TableLocks)
+    make(memory, locks)
+    put(memory, locks, "customer-1", email={"S": "a@example.com"})
+    where = [*reach(memory), "--table", name_of(locks)]
     assert main(["tables", "create", *where]) == 0
-    assert ttl(cheap, locks) is None
+    assert ttl(memory, locks) is None
     assert "--enable-ttl" in capsys.readouterr().out
     assert main(["tables", "create", *where, "--enable-ttl"]) == 0
-    assert ttl(cheap, locks) == "expires_s"
+    assert ttl(memory, locks) == "expires_s"
 
 
-def test_tables_check_sees_ttl_of_another_attribute(cheap, capsys):
+def test_tables_check_sees_ttl_of_another_attribute(memory, capsys):
     """A problem, since the locks would never be removed, and others by what a lock writes."""
-    locks: Any = elsewhere(cheap, TableLocks)
-    make(cheap, locks)
-    enable_ttl(cheap, locks, "ends")
+    locks: Any = elsewhere(memory, TableLocks)
+    make(memory, locks)
+    enable_ttl(memory, locks, "ends")
     for command in ("check", "create"):
-        assert main(["tables", command, *reach(cheap), "--table", name_of(locks), "--json"]) == 1
+        assert main(["tables", command, *reach(memory), "--table", name_of(locks), "--json"]) == 1
         assert "by ends, while the model has expires_s" in capsys.readouterr().out
-    assert ttl(cheap, locks) == "ends"
+    assert ttl(memory, locks) == "ends"
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> dict[str, str]:
@@ -381,26 +351,26 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> d
     return found
 
 
-def test_tables_check_finds_rows_of_others(cheap, capsys):
+def test_tables_check_finds_rows_of_others(memory, capsys):
     """And what earlier releases have written into them: a lock, and when DynamoDB deletes them."""
-    locks: Any = elsewhere(cheap, TableLocks)
+    locks: Any = elsewhere(memory, TableLocks)
     locks.create_table()
-    where = [*reach(cheap), "--table", name_of(locks)]
+    where = [*reach(memory), "--table", name_of(locks)]
     with locks.locked("ours"):
         assert rows_of(capsys, *where, code=0)["level"] == "ok"
 
-    put(cheap, locks, "customer-1", email={"S": "a@example.com"})
+    put(memory, locks, "customer-1", email={"S": "a@example.com"})
     found = rows_of(capsys, *where, code=0)
     assert found["level"] == "warning"
     assert found["detail"].startswith("all 2 items were looked at; 1 are of other programs")
     assert "'customer-1'. 0 of them carry a lock, and 0 the attribute expires_s" in found["detail"]
 
-    put(cheap, locks, "customer-2", email={"S": "b@example.com"}, expires_s={"N": "1"})
+    put(memory, locks, "customer-2", email={"S": "b@example.com"}, expires_s={"N": "1"})
     assert "and 1 the attribute expires_s, by which DynamoDB deletes them" in rows_of(capsys, *where, code=1)["detail"]
 
     key = {"TableName": name_of(locks), "Key": {"name": {"S": "customer-1"}}}
-    document = cheap.client().get_item(**{**key, "Key": {"name": {"S": "ours"}}})["Item"]["lock"]
-    cheap.client().update_item(
+    document = memory.client().get_item(**{**key, "Key": {"name": {"S": "ours"}}})["Item"]["lock"]
+    memory.client().update_item(
         **key,
         UpdateExpression="SET #l = :l",
         ExpressionAttributeNames={"#l": "lock"},
@@ -409,12 +379,12 @@ def test_tables_check_finds_rows_of_others(cheap, capsys):
     assert "1 of them carry a lock, and 1 the" in rows_of(capsys, *where, code=1)["detail"]
 
 
-def test_tables_check_knows_all_rows_of_ours(cheap, capsys, monkeypatch):
+def test_tables_check_knows_all_rows_of_ours(memory, capsys, monkeypatch):
     """Those of locks, ranges, intervals, long transactions, keys, and counters; and the attributes of a class."""
     make_long_from(monkeypatch)
     models = {model for way in WAYS.values() for model in (way.table, *way.models)}
     for model in sorted(models, key=lambda model: model.__name__):
-        cheap.bind(model)
+        memory.bind(model)
     for way in WAYS.values():
         with contextlib.suppress(Conflict, DoesNotExist, PutError, TransactWriteError):
             way.act()
@@ -422,7 +392,7 @@ def test_tables_check_knows_all_rows_of_ours(cheap, capsys, monkeypatch):
     suspended.get_or_none(Purse, "absent")
     suspended.suspend()
     for model in (Locks, SlotLocks, RowLocks, Memo, Transactions):
-        found = rows_of(capsys, *reach(cheap), f"{model.__module__}:{model.__name__}", code=0)
+        found = rows_of(capsys, *reach(memory), f"{model.__module__}:{model.__name__}", code=0)
         assert "none is of another program" in found["detail"]
         assert "all 0" not in found["detail"]
 

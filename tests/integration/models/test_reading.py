@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from pynamodb.connection import Connection
 
 from pynamo_locking import LockableModel, transaction
-from pynamo_locking._io import runtime
-from pynamo_locking.exceptions import ConfigurationError, TransactionConflict
+from pynamo_locking.exceptions import ConfigurationError, LockLost, TransactionConflict
 from pynamo_locking.testing import VirtualClock
-from pynamo_locking.testing.memory import client_error
+from tests.integration.items.test_expiry import Session
 from tests.support.deeds import dying_at
 from tests.support.models import Account, Device, Locks
 from tests.support.transaction_models import (
@@ -24,7 +24,7 @@ from tests.support.transaction_models import (
     purses,
     survive,
 )
-from tests.support.wire import count_requests
+from tests.support.wire import count_requests, on
 
 
 def test_reads_of_other_models_inside_a_lock(account, engine):
@@ -84,37 +84,22 @@ def test_a_read_that_comes_late_does_not_replace_the_item(memory):
     memory.bind(Locks, Device)
     Device("d").save()
     with Device.locked("d") as lock:
-        read, items = lock._handle.target.read, list[Any]()
-
-        def read_late() -> Any:
-            object.__setattr__(lock._handle.target, "read", read)
+        items = list[Any]()
+        with on("TransactGetItems").before(lambda: items.append(lock.item)):
             items.append(lock.item)
-            return read()
-
-        object.__setattr__(lock._handle.target, "read", read_late)
-        items.append(lock.item)
         items[0].state = "changed"
         items[0].save()
     assert items[0] is items[1]
     assert Device.get("d").state == "changed"
 
 
-def test_a_read_beside_a_lock_is_repeated_on_a_conflict(purses_and_entries, memory, monkeypatch):
+def test_a_read_beside_a_lock_is_repeated_on_a_conflict(purses_and_entries, memory):
     """botocore does not repeat a TransactGetItems that another transaction has cancelled."""
     memory.bind(Robot, RowLocks)
     Robot("r").save()
-    send, left = Connection.dispatch, [True]
-
-    def busy(self: Any, operation: str, kwargs: Any) -> Any:
-        if operation == "TransactGetItems" and left:
-            left.clear()
-            reasons = {"CancellationReasons": [{"Code": "TransactionConflict", "Message": "made up"}]}
-            raise client_error(operation, "TransactionCanceledException", "made up", reasons)
-        return send(self, operation, kwargs)
-
-    monkeypatch.setattr(Connection, "dispatch", busy)
-    with Robot.edit("r"):
-        assert not left
+    busy = "TransactionCanceledException", "TransactionConflict"
+    with on("TransactGetItems").answer(busy) as sent, Robot.edit("r"):
+        assert len(sent) == 2
 
 
 def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory, monkeypatch):
@@ -131,19 +116,97 @@ def test_a_header_is_as_new_as_the_item_that_is_judged_by_it(memory, monkeypatch
     with VirtualClock():
         with dying_at(monkeypatch, "decision") as process:
             assert not survive(change)
-        decisions, pause = [process.sent[-1]], runtime.current.sleep
+        decisions = [process.sent[-1]]
 
-        def sleep(seconds: float) -> None:
-            while decisions:
+        def decide() -> None:
+            if decisions:
                 Purse._get_connection().connection.dispatch(*decisions.pop())
-            pause(seconds)
 
-        monkeypatch.setattr(runtime.current, "sleep", sleep)
         told: Any = None
+        marked = marked_rows(Purse)[0]["purse_id"]["S"]
         try:
-            with transaction() as tx:
-                told = tx.get(Purse, marked_rows(Purse)[0]["purse_id"]["S"]).balance
+            # The item and its header are read, and then the item again: the reader has waited.
+            with on("GetItem", to=Purse, nth=2).before(decide), transaction() as tx:
+                told = tx.get(Purse, marked).balance
         except TransactionConflict as conflict:
             told = conflict
     assert not decisions, "the reader has not waited"
     assert told == 200, "the reader has judged what it read again by the header that it had read before"
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+@pytest.mark.parametrize("model", [Account, Device])
+def test_what_was_read_in_part_is_saved_after_a_refresh(memory, model, is_locked):
+    """Before it a save would remove what was not read: it is refused."""
+    memory.bind(Locks, Account, Device)
+    model("a").save()
+    with model.locked("a") if is_locked else nullcontext():
+        item = model.get("a", attributes_to_get=[name for name in ("account_id", "device_id") if hasattr(model, name)])
+        with count_requests() as counted, pytest.raises(ConfigurationError, match=r"Call refresh\(\) first"):
+            item.save()
+        assert counted.total == 0
+        item.refresh()
+        item.save()
+
+
+def test_every_read_in_part_is_noted(memory):
+    """Of a batch, a query, a scan, and an index that does not have all attributes."""
+    memory.bind(Session)
+    saved = Session("a", 1, group="g", n=7)
+    saved.save()
+    found = [
+        *Session.batch_get([("a", 1)], attributes_to_get=["pk", "sk"]),
+        *Session.query("a", attributes_to_get=["pk", "sk"]),
+        *Session.scan(attributes_to_get=["pk", "sk"]),
+        *Session.with_end.query("g"),
+        *Session.query("g", index_name="with-end"),
+        *Session.scan(index_name="with-end"),
+    ]
+    assert len(found) == 6
+    for item in found:
+        with pytest.raises(ConfigurationError, match=r"Call refresh\(\) first"):
+            item.save(add_version_condition=False)
+    for item in (*Session.batch_get([("a", 1)]), *Session.everything.query("g")):
+        item.save(add_version_condition=False)
+    assert Session.get("a", 1).n == 7
+
+
+def test_a_refresh_inside_a_lock_leaves_the_item_in_its_transaction(memory):
+    """A save of it would go past the transaction, as before."""
+    memory.bind(RowLocks, Robot, Transactions)
+    Robot("r").save()
+    with Robot.locked("r"), transaction() as tx:
+        robot = tx.get(Robot, "r")
+        robot.refresh()
+        with pytest.raises(ConfigurationError, match="would go past it"):
+            robot.save()
+
+
+def test_an_item_of_a_lock_that_was_lost_is_saved_after_a_refresh(memory):
+    """It belongs to that lock no longer; before, the save is refused."""
+    memory.bind(Locks, Device)
+    Device("d").save()
+    with suppress(LockLost), Device.locked("d", heartbeat=False) as lock:
+        item = lock.item
+        Device.break_lock("d", ticket=lock.ticket)
+        with pytest.raises(LockLost):
+            item.save()
+    with pytest.raises(LockLost):
+        item.save()
+    item.refresh()
+    item.save()
+    assert Device.get("d").version == 2
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_an_isolation_shows_no_expired_item(memory, isolation):
+    """By key, and in a batch."""
+    memory.bind(Session)
+    Session("a", 1, expires=timedelta(seconds=-30)).save()
+    Session("a", 2).save()
+    with pytest.raises(Session.DoesNotExist):
+        Session.get("a", 1, isolation=isolation)
+    keys = [("a", 1), ("a", 2)]
+    assert [item.sk for item in Session.batch_get(keys, isolation=isolation)] == [2]
+    assert Session.get("a", 1, isolation=isolation, include_expired=True)
+    assert len(list(Session.batch_get(keys, isolation=isolation, include_expired=True))) == 2

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pynamodb.attributes import UnicodeAttribute
-from pynamodb.exceptions import PynamoDBException
 from pynamodb.models import Model
 
-from pynamo_locking import NamedLock, TransactionTable, transaction
-from pynamo_locking._io import transaction_record
-from pynamo_locking._locks import inspection
-from pynamo_locking._models import tables
-from pynamo_locking._transactions import recovery
+from pynamo_locking import LockableModel, NamedLock, TransactionTable, transaction
 from pynamo_locking.cli import main
 from pynamo_locking.exceptions import ConfigurationError, InvalidInput, LockingError
 from tests.engines import one_table
 from tests.integration.models.conftest import enable_ttl, ttl
 from tests.support import one_table_models
+from tests.support.deeds import dying_at
 from tests.support.models import declare
 from tests.support.one_table_models import (
     Locks,
@@ -33,13 +29,7 @@ from tests.support.one_table_models import (
     raw,
 )
 from tests.support.own_rows import WAYS, bind
-from tests.support.transaction_models import make_long_from
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pynamo_locking._core.row_keys import OwnKeys
-    from tests.engines.engine import Engine
+from tests.support.transaction_models import make_long_from, marked_rows, survive
 
 FEW = 30
 OURS = [Locks, Transactions]
@@ -49,6 +39,17 @@ Tenant = declare("Tenant", NamedLock, table_name="app", keys=("pk", "sk"), prefi
 #: Headers of a shorter prefix.
 TenantTransactions = declare(
     "TenantTransactions", TransactionTable, table_name="app", keys=("pk", "sk"), prefix="acme#"
+)
+#: Orders that its transactions change.
+TenantOrder = declare(
+    *("TenantOrder", LockableModel),
+    table_name="app",
+    hash_key="pk",
+    transaction_table=TenantTransactions,
+    sk=UnicodeAttribute(range_key=True),
+    numbers="total",
+    lock=True,
+    version=True,
 )
 #: The table as its own program sees it.
 App = declare("App", Model, table_name="app", hash_key="pk", sk=UnicodeAttribute(range_key=True))
@@ -129,11 +130,10 @@ def test_prefixes_of_which_one_begins_the_other(memory, monkeypatch):
     make_long_from(monkeypatch)
     table = make(memory, FEW)
     memory.bind_to(table, Tenant, TenantTransactions)
-    long = transaction_record.record_table_of(Transactions)
-    header = {**long.key("dead"), "state": {"S": "committed"}, "priority": {"S": "1-dead"}}
+    key = {"pk": {"S": "acme#ours#dead"}, "sk": {"S": "transaction#dead"}}
+    header = {**key, "state": {"S": "committed"}, "priority": {"S": "1-dead"}}
     memory.client().put_item(TableName=table, Item=header)
     assert TenantTransactions.sweep().examined == 0
-    assert recovery.listed(TenantTransactions, None) == ([], {})
     assert raw(memory, table)["acme#ours#dead", "transaction#dead"] == header
     assert Transactions.sweep().examined == 1
     with Tenant.locked("ours#nightly", wait=0) as short, Locks.locked("nightly", wait=0) as long_one:
@@ -146,23 +146,28 @@ def test_a_mark_of_another_prefix_is_not_judged(memory, monkeypatch):
     """Its header is not under the prefix of this model, so it would seem to be aborted."""
     make_long_from(monkeypatch)
     table = make(memory, FEW)
-    memory.bind_to(table, TenantTransactions)
-    order = Order("o", "1", total=1)
-    order.save()
-    mark = {
-        "id": {"S": "t"},
-        "table": {"S": transaction_record.record_table_of(TenantTransactions).place},
-        "intent": {"M": {"op": {"S": "keep"}}},
-    }
+    memory.bind_to(table, TenantTransactions, TenantOrder)
+    for number in range(6):
+        Order("o", str(number), total=1).save()
+
+    def change() -> None:
+        with transaction(TenantTransactions, lease=3600) as tx:
+            for number in range(6):
+                tx.update(tx.get(TenantOrder, "o", str(number)), [TenantOrder.total.set(7)])
+
+    with dying_at(monkeypatch, "decision"):
+        assert not survive(change)
+    mark = marked_rows(TenantOrder)[0]["lock"]["M"]["tx"]["M"] | {"id": {"S": "t"}}
+    Order("p", "1").save()
     memory.client().update_item(
         TableName=table,
-        Key={"pk": {"S": "o"}, "sk": {"S": "1"}},
-        UpdateExpression="SET #l = :l",
+        Key={"pk": {"S": "p"}, "sk": {"S": "1"}},
+        UpdateExpression="SET #l = :lock",
         ExpressionAttributeNames={"#l": "lock"},
-        ExpressionAttributeValues={":l": {"M": {"tx": {"M": mark}}}},
+        ExpressionAttributeValues={":lock": {"M": {"tx": {"M": mark}}}},
     )
     with pytest.raises(LockingError, match="was not asked"):
-        order.update([Order.total.set(2)], add_version_condition=False)
+        Order("p", "1").update([Order.total.set(2)], add_version_condition=False)
 
 
 class Parcel(Order, discriminator=None):
@@ -232,8 +237,6 @@ def test_commands(memory, monkeypatch, capsys):
         assert said("locks", "show", "nightly", *where)["holders"][0]["ticket"] == lock.ticket
         assert said("locks", "list", "--prefix", "night", *where)["locks"]
         assert not said("locks", "list", "--prefix", "acme", *where)["locks"]
-    assert main(["run", "--lock", "nightly", *where, "--", "true"]) == 0
-    capsys.readouterr()
     with transaction(Transactions, record=True) as tx:
         tx.save(Order("o", "1"))
     [found] = said("tx", "list", "--table", f"{module}:Transactions")["transactions"]
@@ -264,72 +267,11 @@ def test_commands_make_no_table_of_others(memory, capsys):
 # Mistakes on purpose
 
 
-def scan_of_all(patch: pytest.MonkeyPatch) -> None:
-    """A scan without the prefix."""
-    patch.delattr(tables._Own, "scan")
-
-
-def range_key_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Keys without the range key."""
-    patch.setattr(tables.OwnKeys, "begins", property(lambda keys: {keys.hash_name: keys.prefix}))
-
-
-def ttl_as_in_a_table_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """TTL enabled where the table is empty."""
-    patch.setattr(tables.OwnKeys, "is_shared", False)
-
-
-def marks_without_a_prefix(patch: pytest.MonkeyPatch) -> None:
-    """A mark that names the table alone."""
-    patch.setattr(tables.OwnKeys, "place", lambda _, table: table)
-
-
-def name_in_one_key(patch: pytest.MonkeyPatch) -> None:
-    """The range key without the name: one prefix that begins another one finds its rows."""
-
-    def name_in(keys: OwnKeys, image: dict[str, Any]) -> str | None:
-        name = str(image["pk"]["S"])
-        return name.removeprefix(keys.prefix) if name.startswith(keys.prefix) else None
-
-    patch.setattr(tables.OwnKeys, "name_in", name_in)
-
-
-@pytest.mark.parametrize(
-    ("plant", "test"),
-    [
-        (scan_of_all, "scans"),
-        (range_key_forgotten, "scans"),
-        (ttl_as_in_a_table_of_its_own, "ttl"),
-        (marks_without_a_prefix, "marks"),
-        (name_in_one_key, "prefixes"),
-    ],
-)
-def test_planted(memory, monkeypatch, caplog, plant, test):
-    """The tests above notice each mistake."""
-    tests: dict[str, Callable[[], None]] = {
-        "scans": lambda: look_at_all(memory),
-        "ttl": lambda: test_ttl_is_enabled_only_by_name(memory, Locks, 0, caplog),
-        "marks": lambda: test_a_mark_of_another_prefix_is_not_judged(memory, monkeypatch),
-        "prefixes": lambda: test_prefixes_of_which_one_begins_the_other(memory, monkeypatch),
-    }
-    with monkeypatch.context() as patch:
-        plant(patch)
-        with pytest.raises((AssertionError, pytest.fail.Exception, PynamoDBException)):
-            tests[test]()
-
-
 def test_scans(memory):
     """Show our rows alone."""
-    look_at_all(memory)
-
-
-def look_at_all(memory: Engine) -> None:
-    """Compare what scans find with what was written."""
     make(memory, FEW)
     with Locks.locked("nightly"), transaction(Transactions, record=True) as tx:
         tx.save(Order("o", "1"))
     assert [each.name for each in Locks.scan()] == ["nightly"]
     assert [each.id for each in Transactions.scan()] == [tx.id]
-    assert [each["name"] for each in inspection.listed(Locks, with_free=True)] == ["nightly"]
-    assert [each["id"] for each in recovery.listed(Transactions, None)[0]] == [tx.id]
     assert Locks.count("nightly") == 1

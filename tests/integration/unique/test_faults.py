@@ -13,8 +13,6 @@ from pynamodb.exceptions import PutError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite, transaction
-from pynamo_locking._core.dynamodb import THROTTLED
-from pynamo_locking._items import unique_values
 from pynamo_locking._items.unique_values import Value
 from pynamo_locking._writes.unique_rows import Holder, UniqueRow
 from pynamo_locking._writes.write import error_of_refusal
@@ -32,10 +30,9 @@ from pynamo_locking.testing.memory import client_error
 from pynamo_locking.transactions import Transaction
 from tests.support.models import Locks
 from tests.support.parties import held_elsewhere, shifted_clock
-from tests.support.statements import answering
 from tests.support.transaction_models import Transactions, make_long_from
 from tests.support.unique_models import EVERY, Guest, Member, Session, Uniques, User, rows
-from tests.support.wire import Chosen, count_requests, on
+from tests.support.wire import Chosen, Send, count_requests, intercepted, on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -134,23 +131,22 @@ def test_a_row_of_another_item_is_not_left_out_of_a_copy() -> None:
     assert rows() == {"y": "a"}
 
 
-def test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_without_an_answer_is_not_forgotten_when_the_next_is_throttled() -> None:
     """The third one finds the value taken, and the first may still arrive once the value is free."""
     User("b", email="x").save()
     copies = list[Any]()
 
-    def answer(send: Any, request: Any) -> Any:
-        copies.append(partial(send, request))
+    def answer(send: Send, operation: str, request: dict[str, Any]) -> Any:
+        if operation != "TransactWriteItems":
+            return send()
+        copies.append(partial(send, {**request}))
         if len(copies) == 1:
             raise ReadTimeoutError(endpoint_url="test")
         if len(copies) == 2:
-            raise client_error("TransactWriteItems", THROTTLED, "too fast", {})
-        return send(request)
+            raise client_error("TransactWriteItems", "ThrottlingException", "too fast", {})
+        return send()
 
-    with (
-        answering(monkeypatch, answer, "TransactWriteItems"),
-        pytest.raises((NotUnique, OutcomeUnknown)) as told,
-    ):
+    with intercepted(answer), pytest.raises((NotUnique, OutcomeUnknown)) as told:
         User("a", email="x").save()
     User.get("b").delete()
     copies[0]()
@@ -417,7 +413,10 @@ def test_ways_that_leave_rows_out_are_refused() -> None:
 
 def test_a_row_of_another_program_stays() -> None:
     """It has no holder."""
-    [name] = unique_values.held(User, {"email": {"S": "x"}})
+    user = User("a", email="x")
+    user.save()
+    [name] = [row.name for row in Uniques.scan(consistent_read=True)]
+    user.delete()
     table = Uniques._get_connection()
     table.put_item(name, attributes={"theirs": {"S": "y"}})
     with pytest.raises(ConfigurationError, match="none that pynamo_locking has"):

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.long]
 CLAIMS: Final = short_or_long(400, 4000)
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(120 + CLAIMS / 5)
 def test_eight_processes(real_engine: Engine) -> None:
     """A set of 50 values, more items than values; items and rows are read past the library."""

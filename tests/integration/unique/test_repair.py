@@ -6,17 +6,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute, UnicodeAttribute
+from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute
 from pynamodb.models import Model
 
-from pynamo_locking import VersionAttribute, VersionedMixin, transaction
-from pynamo_locking._transactions.commit import MultiRequestCommit
+from pynamo_locking import VersionedMixin, transaction
 from pynamo_locking.exceptions import ConfigurationError, NotUnique
-from tests.support.models import Locks, declare, meta
+from tests.support.deeds import dying_at
+from tests.support.models import Locks, declare
 from tests.support.parties import shifted_clock
 from tests.support.shell import prepared
-from tests.support.transaction_models import Purse, Transactions, make_long_from
-from tests.support.unique_models import EVERY, Member, Session, Uniques, User, rows
+from tests.support.transaction_models import Purse, Transactions, make_long_from, survive
+from tests.support.unique_models import EVERY, Member, Session, Uniques, User, rows, with_email
 from tests.support.wire import Send, count_requests, intercepted
 
 if TYPE_CHECKING:
@@ -120,6 +120,21 @@ def test_what_has_expired_is_none_of_its_business() -> None:
     assert kinds(Session) == []
 
 
+def test_a_row_is_not_given_to_an_item_that_has_expired(cheap: Engine) -> None:
+    """It has the value still, and so has another item, which gets the row."""
+    Session("a", email="x", expires=timedelta(hours=-1)).save()
+    Session("b").save()
+    cheap.client().update_item(
+        TableName=Session.Meta.table_name,
+        Key={"id": {"S": "b"}},
+        UpdateExpression="SET email = :x",
+        ExpressionAttributeValues={":x": {"S": "x"}},
+    )
+    assert kinds(Session) == [("missing row", ("x",), False)]
+    assert Session.repair_unique().is_sound
+    assert rows() == {"x": "b"}
+
+
 def expiries() -> set[Any]:
     """When the rows of unique values expire."""
     return {row.expires for row in Uniques.scan(consistent_read=True, include_expired=True)}
@@ -179,23 +194,20 @@ def test_only_models_with_unique_values() -> None:
 def test_beside_a_long_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has marked and not finished is finished before it is judged."""
     make_long_from(monkeypatch)
-    monkeypatch.setattr(MultiRequestCommit, "_finish", lambda self: None)
-    with transaction(Transactions) as tx:
-        for number in range(6):
-            tx.save(Member(f"m{number}", email=f"x{number}"))
+
+    def commit() -> None:
+        with transaction(Transactions) as tx:
+            for number in range(6):
+                tx.save(Member(f"m{number}", email=f"x{number}"))
+
+    with dying_at(monkeypatch, "decision", is_answer_lost=True):
+        assert not survive(commit)
     assert kinds(Member) == []
     assert rows() == {f"x{number}": f"m{number}" for number in range(6)}
 
 
-class Pet(VersionedMixin, Model):
-    """One of two hierarchies in a table, of which this process knows one."""
-
-    Meta = meta("pets", unique=("email",), unique_table=Uniques)
-
-    id = UnicodeAttribute(hash_key=True)
-    email = UnicodeAttribute(null=True)
-    version = VersionAttribute()
-    kind = DiscriminatorAttribute()
+#: One of two hierarchies in a table, of which this process knows one.
+Pet = with_email("Pet", VersionedMixin, kind=DiscriminatorAttribute())
 
 
 class Dog(Pet, discriminator="dog"):

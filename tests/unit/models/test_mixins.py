@@ -416,26 +416,6 @@ def test_a_held_lock_in_words(held, world):
     assert (lock.is_held, lock.remaining) == (False, 0.0)
 
 
-def test_reentry_makes_no_request(held):
-    """The same ticket, counted; a release of the inner one keeps the lock."""
-    outer, inner = Account.locked("a-1"), Account.locked("a-1")
-    with outer, inner:
-        assert inner.ticket == outer.ticket == 7
-        assert held.depth == 3
-        assert not inner._handle.is_outermost
-    assert held.depth == 1
-    with pytest.raises(ConfigurationError, match="not held"):
-        inner.release()
-
-
-def test_a_lost_lock_is_not_entered_again(held):
-    """Taking a lock that this context has lost must not look like holding it."""
-    held.lose("evicted")
-
-    with pytest.raises(LockLost):
-        Account.locked("a-1").acquire()
-
-
 @pytest.mark.parametrize("wanted", [60, 61, math.inf, timedelta(minutes=1)])
 def test_no_more_can_be_ensured_than_a_lease(held, wanted):
     """A whole lease is never left after a request; the message says how long the lease is."""
