@@ -11,7 +11,6 @@ from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, Updat
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
 from pynamo_locking import TransactWrite
-from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
@@ -52,33 +51,25 @@ def test_a_write_from_outside_is_refused_while_the_lock_is_held(account, write):
     WRITES[write](item)
 
 
+@pytest.mark.parametrize("model", [Account, Device], ids=["in-the-item", "in-a-row"])
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_inside_a_lost_lock_is_refused(account, write):
+def test_a_write_inside_a_lost_lock_is_refused(account, device, model, write):
     """Once our entry is gone, nothing of ours is applied; the copy stays refused until it is read again."""
-    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+    key, number = ("a", Account.balance) if model is Account else ("d", Device.total)
+    with pytest.raises(LockLost), model.locked(key, heartbeat=False) as lock:
         item = lock.item
-        account.break_lock("a", ticket=lock.ticket)
+        before = existing(model, key)
+        model.break_lock(key, ticket=lock.ticket)
         with pytest.raises(LockLost) as caught:
-            WRITES[write](item)
+            item.update([number.add(1)]) if write == "update" else WRITES[write](item)
         assert caught.value.ticket == lock.ticket
         assert lock.lost.is_set()
-    assert account.get("a").balance == 100
-    with pytest.raises(LockLost):
-        item.save()
+    assert {**existing(model, key), "lock": None} == {**before, "lock": None}
+    if model is Account:
+        with pytest.raises(LockLost):
+            item.save()
     item.refresh()
     item.save()
-
-
-@pytest.mark.parametrize("write", WRITES)
-def test_a_write_inside_a_lost_lock_in_its_own_row_is_refused(device, write):
-    """The transaction that writes the item checks the lock's row."""
-    with pytest.raises(LockLost), device.locked("d", heartbeat=False) as lock:
-        item = lock.item
-        device.break_lock("d", ticket=lock.ticket)
-        with pytest.raises(LockLost):
-            item.update([Device.total.add(1)]) if write == "update" else WRITES[write](item)
-        assert lock.lost.is_set()
-    assert device.get("d").total == 0
 
 
 def test_writes_inside_the_lock_are_applied(account):
@@ -112,15 +103,6 @@ def test_writes_inside_a_lock_in_its_own_row_are_applied(device):
     assert Device.lock_state("d").entries == ()
     with pytest.raises(Device.DoesNotExist):
         device.get("d")
-
-
-def test_an_instance_read_inside_the_lock_is_guarded_too(account):
-    """Any copy written in the context of the lock carries the guard, not only `lock.item`."""
-    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
-        mine = account.get("a")
-        account.break_lock("a", ticket=lock.ticket)
-        with pytest.raises(LockLost):
-            mine.save()
 
 
 def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
@@ -253,14 +235,13 @@ def test_condition_and_check_guard_other_items(engine):
     """`lock.held_condition()` holds while the lock does; `lock.add_check_to()` takes it into a transaction."""
     engine.bind(Locks, Account, Device)
     Account("a").save()
-    for lock in (Account.locked("a", heartbeat=False), Device.locked("d", heartbeat=False)):
-        with pytest.raises(LockLost), lock:
+    for model, key in ((Account, "a"), (Device, "d")):
+        with pytest.raises(LockLost), model.locked(key, heartbeat=False) as lock:
             with TransactWrite(connection=Device._get_connection().connection) as transaction:
                 lock.add_check_to(transaction)
                 transaction.save(Device("other", state="guarded"))
-            if lock.name.startswith(Account.Meta.table_name):
+            if model is Account:
                 lock.item.save(lock.held_condition())
-            model, key, _ = lock._handle.target.carrier
             assert model.break_lock(key, ticket=lock.ticket)
             with (
                 pytest.raises(TransactWriteError),
@@ -280,27 +261,6 @@ def test_actions_on_the_lock_itself_are_refused(account):
         item.update([account.lock.remove()])
     with pytest.raises(TypeError, match="non-empty list"):
         item.update([])
-
-
-def test_batch_write_has_to_be_asked_for_by_name(account):
-    """A batch has no conditions; a caller that wants it anyway says so."""
-    with pytest.raises(ConfigurationError, match="unguarded=True"):
-        account.batch_write()
-    with account.batch_write(unguarded=True) as batch:
-        batch.save(account("b", balance=3))
-    assert account.get("b").balance == 3
-
-
-def test_reads_inside_the_lock_are_consistent(account):
-    """get() and refresh() of the locked item never show an older image."""
-    with account.locked("a") as lock, count_requests() as counted:
-        account.get("a")
-        lock.item.refresh()
-        account.get("a", consistent_read=True)
-        with pytest.raises(account.DoesNotExist):
-            account.get("b")
-    reads = [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "GetItem"]
-    assert reads == [True, True, True, False]
 
 
 def test_a_model_of_keys_alone(engine):
@@ -414,24 +374,6 @@ def test_deletes_in_our_transaction(engine):
             model.get(key)
 
 
-def test_unlocked_models_in_our_transaction(engine):
-    """Outside of any lock, models with a lock row are written as PynamoDB does, versions included."""
-    engine.bind(Locks, Device)
-    device = Device("d")
-    connection = Device._get_connection().connection
-    with TransactWrite(connection=connection) as transaction:
-        transaction.save(device)
-    assert device.version == 1
-    with TransactWrite(connection=connection) as transaction:
-        transaction.update(device, [Device.total.add(1)])
-    assert Device.get("d").version == 2
-    with pytest.raises(TransactWriteError), TransactWrite(connection=connection) as transaction:
-        transaction.save(Device("d", state="stale"))
-    with TransactWrite(connection=connection) as transaction:
-        transaction.save(Device("d", state="forced"), add_version_condition=False)
-    assert Device.get("d").state == "forced"
-
-
 def test_stock_transactions_are_guarded(engine):
     """PynamoDB's own TransactWrite: its Put demands the lock document that was loaded, and keeps it."""
     engine.bind(Account)
@@ -499,19 +441,20 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
 
     Found while writing the guard: existence of the entry and its counter are not enough.
     """
-    copies = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = lock_requests.enter
-        patch.setattr(lock_requests, "enter", lambda *args: (copies.append(args), original(*args))[1])
+    client = account._get_connection().connection.client
+    with account.locked("a"):
+        pass
+    with on("UpdateItem", where=lambda body: "#l.#n[0] + :members" in body["UpdateExpression"]).watch() as entering:  # noqa: SIM117
         with account.locked("a") as lock:
+            [before] = account.lock_state("a").entries
             sent = _recorded_write(lock)
     account("a", balance=7).save()
-    original(*copies[0])  # the late copy of the enter request: the id is back, under a new ticket
-    state = account.lock_state("a")
-    assert (state.holders[0].id, state.holders[0].writes) == (lock._handle.entry.entry.id, 0)
-    client = account._get_connection().connection.client
+    client.update_item(**entering.bodies[-1])  # the late copy of the enter request: the id is back, under a new ticket
+    [entry] = account.lock_state("a").entries
+    assert (entry.id, entry.writes) == (before.id, 0)
+    assert entry.ticket > before.ticket
     with pytest.raises(client.exceptions.ConditionalCheckFailedException):
-        client._make_api_call("UpdateItem", sent)
+        client.update_item(**sent)
     assert account.get("a").balance == 7
 
 
@@ -532,16 +475,15 @@ def test_a_late_write_cannot_pass_a_later_one(account):
         lock.item.save()
         client = account._get_connection().connection.client
         with pytest.raises(client.exceptions.ConditionalCheckFailedException):
-            client._make_api_call("UpdateItem", sent)
+            client.update_item(**sent)
     assert account.get("a").balance == 42
 
 
 def test_an_outsider_empties_a_queue_of_many_dead(account):
     """However many died in the queue, in as many requests as that takes."""
     with shifted_clock() as clock:
-        row = abandoned(account.locked("a", lease=6))._handle.target.row
-        for n in range(29):
-            lock_requests.enter(row, lock_requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
+        for _ in range(30):  # readers, who hold it together
+            abandoned(account.locked("a", shared=True, lease=6, settings=APART))
         assert len(account.lock_state("a").entries) == 30
         clock.shift += 6 + 10.1
         account.get("a").save()

@@ -8,18 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-import botocore.endpoint
 import pytest
-from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
+from botocore.exceptions import EndpointConnectionError
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
 from pynamo_locking import LockSettings, TransactWrite
-from pynamo_locking._io import client, lock_requests
 from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown
-from tests.support import wire
 from tests.support.models import APART, Account, Device, Document, Locks, declare
-from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
-from tests.support.wire import Chosen, between_attempts, count_requests, on
+from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock, without_pauses
+from tests.support.wire import Chosen, between_attempts, count_requests, is_save, on
 from tests.support.workers import until
 
 pytestmark = pytest.mark.core
@@ -39,11 +36,6 @@ def _no_pauses_between_attempts():
 def saying(text):
     """Select the requests whose update expression contains a text."""
     return lambda body: text in body.get("UpdateExpression", "")
-
-
-def saves(body):
-    """Select the requests by which items are written: their names are PynamoDB's placeholders."""
-    return body.get("UpdateExpression", "")[:6][5:].isdigit()
 
 
 ENTER = saying("#l.#n[0] + :members")
@@ -121,27 +113,28 @@ def test_renewing_by_heartbeat(account):
 def test_a_repeated_renewal_recognises_itself(account):
     """A copy of the same renewal that comes second is refused, and that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
-        own = lock._handle.entry
-        own.renew()
-        own.heartbeats -= 1  # as if botocore had sent it twice
-        own.renew()
+        with on("UpdateItem", where=RENEW).double() as faults:
+            lock.renew()
+        assert faults.hits == 1
         assert not lock.lost.is_set()
-        assert account.lock_state("a").holders[0].heartbeats == own.heartbeats == 1
+        assert account.lock_state("a").holders[0].heartbeats == 1
 
 
 def test_a_late_copy_of_a_renewal_changes_nothing(account):
     """It can neither take a newer beat back, nor prolong an entry of the same id under another ticket."""
+    client = account._get_connection().connection.client
     with account.locked("a", heartbeat=False) as lock:
-        entry, row = lock._handle.entry.entry, lock._handle.entry.row
-        lock.renew()
+        with on("UpdateItem", where=RENEW).watch() as sent:
+            lock.renew()
         lock.renew()
         newest = account.lock_state("a").holders[0]
-        with pytest.raises(client.Refused):
-            lock_requests.renew(row, entry, 1, want_image=False)
-        assert account.lock_state("a").holders[0].until_ms == newest.until_ms
-        assert account.lock_state("a").holders[0].heartbeats == 2
-        with pytest.raises(client.Refused):
-            lock_requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
+        late = sent.bodies[0]
+        values = late["ExpressionAttributeValues"]
+        other = {**values, ":beat": {"N": "9"}, ":ticket": {"N": str(lock.ticket + 1)}}
+        for request in (late, {**late, "ExpressionAttributeValues": other}):
+            with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+                client.update_item(**request)
+        assert account.lock_state("a").holders[0] == replace(newest, read_ms=account.lock_state("a").holders[0].read_ms)
 
 
 def test_releasing(account):
@@ -178,7 +171,7 @@ def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
         with shifted_clock() as clock:
-            account.locked("a", lease=6, heartbeat=False).acquire()._handle.entry.end()
+            abandoned(account.locked("a", lease=6))
             clock.shift += 17
             with on("UpdateItem", where=EVICT).lose_response() as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1
@@ -245,7 +238,7 @@ def test_versioned_writes_inside_the_lock(engine):
 def test_save_and_release(account):
     """A lost answer to the last request of an edit: saved once, released, no loss reported."""
     for n in range(TIMES):
-        with on("UpdateItem", where=saves).lose_response() as faults, account.edit("a") as item:
+        with on("UpdateItem", where=is_save).lose_response() as faults, account.edit("a") as item:
             item.balance += 1
         assert faults.hits == 1
         assert account.get("a").balance == 101 + n
@@ -261,7 +254,7 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
 
     with (
         between_attempts(lambda: in_thread(successor)) as calls,
-        on("UpdateItem", where=saves).lose_response(),
+        on("UpdateItem", where=is_save).lose_response(),
         account.edit("a") as item,
     ):
         item.balance += 1
@@ -272,7 +265,7 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
 def test_save_and_release_of_an_evicted_holder(account):
     """A save-and-release whose first copy never arrived, and that was evicted meanwhile, is a loss."""
     edit = account.edit("a", heartbeat=False)
-    with pytest.raises(LockLost), on("UpdateItem", where=saves).lose_request() as faults, edit as item:
+    with pytest.raises(LockLost), on("UpdateItem", where=is_save).lose_request() as faults, edit as item:
         item.balance = -1
         account.break_lock("a", ticket=edit.lock.ticket)
     assert faults.hits == 1
@@ -315,7 +308,7 @@ def test_save_and_release_twice_without_knowing_it(engine, model, between):
     model("a").save()
     edit = model.edit("a")
     come = partial(between, partial(model.edit, "a"))
-    with on("UpdateItem", where=saves).double(come) as faults, edit as item:
+    with on("UpdateItem", where=is_save).double(come) as faults, edit as item:
         item.balance += 1
     assert faults.hits == 1
     assert not edit.lock.lost.is_set()
@@ -330,7 +323,7 @@ def test_save_and_release_twice_without_knowing_it(engine, model, between):
 def test_a_broken_lock_is_lost_however_often_the_request_is_sent(account, way, sent):
     """The document remembers that it was broken: neither the last write nor the release passes for applied."""
     edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
-    where = RELEASE if way == "release" else saves
+    where = RELEASE if way == "release" else is_save
     with (
         pytest.raises(LockLost) as caught,
         on("UpdateItem", times=sent - 1, where=where).double() as faults,
@@ -377,7 +370,7 @@ def test_save_and_release_without_any_answer(account):
     edit = account.edit("a")
     with (
         pytest.raises(OutcomeUnknown) as caught,
-        on("UpdateItem", times=100, where=saves).lose_response(),
+        on("UpdateItem", times=100, where=is_save).lose_response(),
         edit as item,
     ):
         item.balance = 7
@@ -393,7 +386,7 @@ def test_after_an_unknown_outcome_the_next_write_supersedes_it(account):
     for losing in (Chosen.lose_request, Chosen.lose_response):
         with account.locked("a") as lock:
             before = account.get("a").balance
-            with pytest.raises(OutcomeUnknown) as caught, losing(on("UpdateItem", times=100, where=saves)):
+            with pytest.raises(OutcomeUnknown) as caught, losing(on("UpdateItem", times=100, where=is_save)):
                 lock.item.update([account.balance.add(1)])
             assert isinstance(caught.value, UpdateError)
             landed = losing is Chosen.lose_response
@@ -478,16 +471,7 @@ def test_breaking_and_looking_from_outside(account):
 @contextmanager
 def _cut_off_after_the_first():
     """Let one request through, lose its answer, and refuse all connections afterwards."""
-    applied = []
-
-    def tap(endpoint, request, operation, forward):
-        if not applied:
-            applied.append(forward())
-            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-        return None, EndpointConnectionError(endpoint_url=request.url)
-
-    with pytest.MonkeyPatch.context() as patch, wire.tapped(tap):
-        patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
+    with on().lose_response(), on(nth=2).answer(EndpointConnectionError, always=True):
         yield
 
 
