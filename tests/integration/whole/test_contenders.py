@@ -35,6 +35,10 @@ LEASES = ["ticket scheme (2020)", "AWS lock client's algorithm", "python-dynamod
 ROOT = Path(__file__).resolve().parents[3]
 
 
+#: Sockets, and moments that pass.
+SLOWLY = pytest.mark.waits
+
+
 @pytest.fixture
 def place(dynoxide):
     """Where the contenders of one test have their tables."""
@@ -224,6 +228,7 @@ def test_requests_of_a_cycle(contend, name):
 # PostgreSQL's server
 
 
+@SLOWLY
 def test_postgresql_serves_others_slowly(contend, place):
     """An object that did not create the server uses it as well, and through the proxy of the one that did."""
     away = Place(place.host, place.prefix, rtt_ms=4.0)
@@ -246,6 +251,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.processes
 def test_postgresql_ends_with_its_process(contend):
     """A killed process takes its server along; the next run of the same name begins anew, and loses no update."""
     next_run = contend(POSTGRESQL, place=Place("", f"killed-{os.urandom(4).hex()}-"))
@@ -323,6 +329,7 @@ def first_line_of_the_killed(script, *arguments):
             process.send_signal(signal.SIGKILL)
 
 
+@SLOWLY
 def test_proxy_delays(echo):
     """An answer takes the round trip at least, and the first one that of the connection as well."""
     with slowed(echo, 20) as url:
@@ -336,6 +343,7 @@ def test_proxy_delays(echo):
     assert min(others) >= 0.02
 
 
+@SLOWLY
 def test_proxy_keeps_bytes_in_order(echo):
     """What is large comes back as it was, on several connections at once."""
     with slowed(echo, 2) as url, contextlib.ExitStack() as stack:
@@ -347,6 +355,7 @@ def test_proxy_keeps_bytes_in_order(echo):
         in_threads(send, times=2)
 
 
+@SLOWLY
 def test_proxy_passes_the_end_on(echo, hung_up):
     """Who hangs up ends the server's connection, and no client waits for a server that is gone."""
     with slowed(echo, 2) as url:
@@ -381,6 +390,7 @@ with slowed(sys.argv[1], 1) as url:
 """
 
 
+@pytest.mark.processes
 def test_proxy_ends_with_its_process(echo):
     """A killed process takes its proxy along."""
     url = first_line_of_the_killed(SLOW, echo)

@@ -12,8 +12,8 @@ from tests.support.wire import count_requests
 
 
 @pytest.fixture(autouse=True)
-def _tables(engine):
-    engine.bind(Locks, Account, Device, Document)
+def _tables(memory):
+    memory.bind(Locks, Account, Device, Document)
     Account("a").save()
     Device("d").save()
     Document("f", 1).save()

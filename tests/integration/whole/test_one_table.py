@@ -208,6 +208,7 @@ CHOSEN = "not moto and not local and not dynoxide and (one_attempt or any_proces
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_what_is_tested_with_tables_of_its_own() -> None:
     """The same tests pass where the engine puts our rows into one table, beside items of others."""
     command = [sys.executable, "-m", "pytest", "--no-cov", "-q", "-p", "no:cacheprovider", "-k", CHOSEN]

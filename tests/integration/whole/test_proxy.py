@@ -7,10 +7,7 @@ Here nothing of botocore is touched but the length of its pauses: a proxy stands
 from __future__ import annotations
 
 import itertools
-import random
-import threading
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import botocore.endpoint
@@ -18,13 +15,12 @@ import pytest
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockSettings, NamedLock, TransactWrite, VersionedMixin
-from pynamo_locking._io import client
 from pynamo_locking.exceptions import ItemLocked, LockingError, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.conftest import ON_AWS, first_and_others
 from tests.engines.engine import running
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere
-from tests.support.proxy import Fault, Proxy, Storm, nothing, nth
+from tests.support.proxy import Fault, Proxy, nothing, nth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -423,8 +419,7 @@ def test_no_request_gets_through(engine: Engine, proxy: Proxy, fault: Fault) -> 
     proxy.plan = nth(0, fault, times=1000)
     with pytest.raises(LockTimeout, match="no answer"):
         Plain.locked("a", wait=0).acquire()
-    most = 2 * 4 + client._PERSISTENT_ATTEMPTS  # to enter, to leave in case one of those arrived, and by a thread
-    assert proxy.injected[fault] <= most
+    assert proxy.injected[fault] < 50  # to enter, to leave in case one of those arrived, and by a thread
     proxy.plan = nothing
     with Plain.edit("a", wait=0) as item:
         item.value += 1
@@ -463,120 +458,3 @@ def test_late_copies_of_guarded_writes(engine: Engine, proxy: Proxy) -> None:
             item.value += 100
         assert proxy.release() == [400]
     assert value_of(engine, Plain, "a") == 5 * 103
-
-
-# Many at once
-
-THREADS, ROUNDS = 6, 12
-RATE = 0.2
-#: A copy that is late comes after so many other requests.
-LATE_AFTER = 2
-
-
-def by_edit(model: Any, done: Callable[[int, int], None]) -> None:
-    edit = model.edit("a")
-    with edit as item:
-        item.value += 1
-    done(edit.lock.ticket, int(item.value))
-
-
-def by_save(model: Any, done: Callable[[int, int], None]) -> None:
-    with model.locked("a") as lock:
-        lock.item.value += 1
-        lock.item.save()
-        done(lock.ticket, int(lock.item.value))
-
-
-def by_update(model: Any, done: Callable[[int, int], None]) -> None:
-    with model.locked("a") as lock:
-        lock.item.update([model.value.add(1)])
-        done(lock.ticket, int(lock.item.value))
-
-
-class Crowd:
-    """Threads that increment an item of each model under its lock, and what they were told."""
-
-    models = (Plain, Versioned, Beside)
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.said: dict[Any, Counter[str]] = {model: Counter() for model in self.models}
-        self.acknowledged: dict[Any, list[tuple[int, int]]] = {model: [] for model in self.models}
-        self.refusals: list[str] = []
-        self.errors: list[BaseException] = []
-        self._mutex = threading.Lock()
-
-    def run(self) -> None:
-        """Let all of them work, and wait for them."""
-        threads = [threading.Thread(target=self._thread, args=(number,)) for number in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if self.errors:
-            raise self.errors[0]
-
-    def _thread(self, number: int) -> None:
-        chooser = random.Random(f"{self.seed}-{number}")
-        try:
-            for _ in range(ROUNDS):
-                self._increment(chooser.choice(self.models), chooser.choice([by_edit, by_save, by_update]))
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread of the test
-            self.errors.append(error)
-
-    def _increment(self, model: Any, way: Callable[[Any, Callable[[int, int], None]], None]) -> None:
-        done: list[tuple[int, int]] = []
-        said = say(lambda: way(model, lambda *facts: done.append(facts)))
-        with self._mutex:
-            self.acknowledged[model] += done
-            self.refusals += [f"{model.__name__} {way.__name__} {said}"] if said.startswith("refused") else []
-            # What is applied stays applied, whatever the release says of the lock.
-            self.said[model]["applied" if done else said.partition(":")[0]] += 1
-
-    def check(self, engine: Engine, model: Any) -> None:
-        """No update lost, none made up, and all in the order of their tickets."""
-        said, final = self.said[model], value_of(engine, model, "a")
-        story = (model.__name__, said, final, self.refusals)
-        assert said["applied"] <= final <= said["applied"] + said["unknown"], story
-        served = sorted(self.acknowledged[model])
-        values = [value for _, value in served]
-        assert values == sorted(set(values))
-        tickets = [ticket for ticket, _ in served]
-        assert tickets == sorted(set(tickets))
-
-
-@pytest.mark.parametrize(
-    ("seed", "kinds"), [pytest.param(0, SOUND, id="0"), pytest.param(1, list(Fault), id="1-with-cut-answers")]
-)
-def test_storm(
-    engine: Engine, proxy: Proxy, seed: int, kinds: list[Fault], record_property: Callable[[str, object], None]
-) -> None:
-    """Faults of all kinds at random: acknowledged <= applied <= acknowledged + unknown, and then calm."""
-    crowd = Crowd(seed)
-    for model in crowd.models:
-        model("a").save()
-    proxy.plan, proxy.late_after = Storm(seed, RATE, kinds), LATE_AFTER
-    crowd.run()
-    met = proxy.total  # those that follow, until the leases of what was left are over, meet no faults
-    proxy.plan = nothing
-    proxy.release()
-
-    record_property("injected", {fault.name: count for fault, count in proxy.injected.items()})
-    record_property("said", {model.__name__: dict(said) for model, said in crowd.said.items()})
-    print(f"\n{Storm(seed, RATE)}: {met} requests, {dict(proxy.injected)}, {crowd.said}")  # noqa: T201
-    for model in crowd.models:
-        crowd.check(engine, model)
-        _assert_calm(model)
-    assert sum(said["applied"] for said in crowd.said.values()) > THREADS * ROUNDS / 2
-    assert proxy.injected.total() > 0.1 * met
-
-
-def _assert_calm(model: Any) -> None:
-    """Whatever was left in the queue dies with its lease, and the queue is empty then."""
-    lease = model.lock_settings().lease
-    left = model.lock_state("a").entries
-    now_ms = time.time() * 1000
-    assert all(entry.until_ms <= now_ms + lease * 1000 for entry in left)
-    with model.locked("a", wait=10 * lease) as lock:
-        assert [entry.ticket for entry in model.lock_state("a").entries] == [lock.ticket]
-    assert model.lock_state("a").entries == ()

@@ -32,13 +32,11 @@ from pynamo_locking.exceptions import BatchError, ItemLocked, LockingError, Lock
 from pynamo_locking.intervals import IntervalMixin
 from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.testing import VirtualClock
-from tests.integration.locks.test_processes import assert_served_in_order, work
 from tests.support.faults import Fault, serve
 from tests.support.models import declare, meta
 from tests.support.transaction_models import Transactions, make_long_from, rows_of
 from tests.support.unique_models import Uniques
 from tests.support.wire import Forward, tapped
-from tests.support.workers import crew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -305,24 +303,6 @@ def test_the_numbers_are_what_the_outcomes_say(
                     assert tx.get(Purse, other).balance == tx.get(Purse, each.__name__).balance
     assert set(storm.struck) == set(Storm.KINDS)
     assert sum(each["applied"] for each in told.values()) > len(TOTALS) * 30
-
-
-#: So many processes share two cores, and poll less often than two would.
-Turnstile: Final = declare(
-    "Turnstile", hash_key="name", lock=True, numbers="value", lock_settings=LockSettings(poll_interval=0.5)
-)
-
-
-@pytest.mark.alone
-def test_64_processes_want_one_item(dynoxide: Engine) -> None:
-    """No increment is lost, and all come in the order of their tickets."""
-    dynoxide.bind(Turnstile)
-    Turnstile("a").save()
-    with crew(dynoxide, 64, Turnstile) as workers:
-        done = work(workers, "edit", Turnstile, [["a"]] * 64)
-    assert len(done) == 64
-    assert_served_in_order(done)
-    assert Turnstile.lock_state("a").entries == ()
 
 
 # What is left after many operations

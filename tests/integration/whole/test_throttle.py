@@ -162,17 +162,6 @@ def test_a_transaction_is_cancelled(hot: _Hot) -> None:
     assert [reason["Code"] for reason in caught.value.response["CancellationReasons"]] == ["None", "ThrottlingError"]
 
 
-def test_time_gives_units_back(dynoxide: Engine) -> None:
-    """What is refused now is served a moment later: botocore's own attempts get through."""
-    assert dynoxide.host is not None
-    with Proxy(dynoxide.host, Partitions(10, 30), clock=_time_of_requests()) as proxy:
-        hot = _Hot(proxy, dynoxide)
-        hot.client = _client(proxy, attempts=10)
-        for _ in range(20):
-            hot.put("hot")
-    assert proxy.throttled["PutItem"] > 0
-
-
 def test_our_lock_gets_through(dynoxide: Engine) -> None:
     """Turns on a hot row are slow, and all of them are taken: each thread waits, and none gives up.
 
