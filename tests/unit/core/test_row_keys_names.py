@@ -265,16 +265,11 @@ def test_keys_that_are_one_to_dynamodb_are_one_item_key() -> None:
     assert str(key) == "seats('a', '2')"
 
 
-def test_the_ids_of_entries(monkeypatch):
-    """None comes twice. All of a process begin alike, those of a forked child in another way."""
-    monkeypatch.setattr(runtime, "_process_part", "abcd")
-    monkeypatch.setattr(runtime, "forks", runtime.forks)
+def test_the_ids_of_entries():
+    """None comes twice, also in a copy of the process. All of a process begin alike."""
     world = runtime.Runtime()
     ids = [world.entry_id() for _ in range(1000)]
 
-    assert len({*ids}) == len({each[4:] for each in ids}) == 1000  # also in a copy of the process
+    assert len({*ids}) == len({each[4:] for each in ids}) == 1000
     assert {len(each) for each in ids} == {14}
-    assert {runtime.process_of(each) for each in ids} == {world.process_part()} == {"abcd"}
-
-    runtime._begin_process()
-    assert runtime.process_of(world.entry_id()) == world.process_part() != "abcd"
+    assert {runtime.process_of(each) for each in ids} == {world.process_part()}
