@@ -6,12 +6,11 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import TransactWrite
-from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
+from pynamo_locking import TransactWrite, VersionedMixin
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import existing
@@ -70,39 +69,6 @@ def test_a_write_inside_a_lost_lock_is_refused(account, device, model, write):
             item.save()
     item.refresh()
     item.save()
-
-
-def test_writes_inside_the_lock_are_applied(account):
-    """save, update and delete work as ever, one after the other, and count themselves in the entry."""
-    with account.locked("a") as lock:
-        lock.item.balance -= 10
-        lock.item.save()
-        assert account.get("a").balance == 90
-        lock.item.update([account.balance.add(5), account.note.set("x")])
-        assert (lock.item.balance, lock.item.note) == (95, "x")
-        assert account.lock_state("a").holders[0].writes == 2
-        mine = account.get("a")
-        mine.note = None
-        mine.save()
-        assert account.get("a").note is None
-        lock.item.delete()
-        with pytest.raises(account.DoesNotExist):
-            account.get("a")
-
-
-def test_writes_inside_a_lock_in_its_own_row_are_applied(device):
-    """The same through transactions, with the version kept."""
-    with device.locked("d") as lock:
-        lock.item.state = "on"
-        lock.item.save()
-        assert lock.item.version == 2
-        lock.item.update([Device.total.add(3)])
-        assert (lock.item.total, lock.item.version) == (3, 3)
-        assert Device.lock_state("d").holders[0].writes == 2
-        lock.item.delete()
-    assert Device.lock_state("d").entries == ()
-    with pytest.raises(Device.DoesNotExist):
-        device.get("d")
 
 
 def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
@@ -210,17 +176,6 @@ def test_conditions_compose(engine):
         stale.delete(add_version_condition=False)
 
 
-def test_a_version_never_goes_back(engine):
-    """Saving without the version's condition counts the stored version up, not the loaded one."""
-    engine.bind(Document)
-    Document("f", 1).save()
-    stale = Document.get("f", 1)
-    for _ in range(4):
-        Document.get("f", 1).save()
-    stale.save(add_version_condition=False)
-    assert (stale.version, Document.get("f", 1).version) == (6, 6)
-
-
 def test_lock_operations_do_not_touch_the_version(engine):
     """A reader with versions and no locks is not disturbed by a lock that writes nothing."""
     engine.bind(Document)
@@ -263,6 +218,19 @@ def test_actions_on_the_lock_itself_are_refused(account):
         item.update([])
 
 
+Note = declare("Note", VersionedMixin, version=True, numbers="n")
+
+
+def test_a_false_condition_refuses_a_new_item_of_a_batch(engine):
+    """As it refuses one that is saved alone: it is not stored, and the others are."""
+    engine.bind(Note)
+    with pytest.raises(BatchError) as refused, Note.guarded_batch() as batch:
+        for key in "abc":
+            batch.save(Note(key), Note.n == 7 if key == "b" else None)
+    assert [isinstance(result.error, Conflict) for result in refused.value.results] == [False, True, False]
+    assert sorted(note.key for note in Note.scan(consistent_read=True)) == ["a", "c"]
+
+
 def test_a_model_of_keys_alone(engine):
     """An item with nothing but its key and its lock is saved and locked like any other."""
 
@@ -271,39 +239,6 @@ def test_a_model_of_keys_alone(engine):
     with Flag.edit("up") as flag:
         assert flag.name == "up"
     assert Flag.get("up").lock.entries == ()
-
-
-Animal = declare("Animal", hash_key="name", lock=True, kind=DiscriminatorAttribute())
-
-
-class Dog(Animal, discriminator="dog"):
-    """One kind."""
-
-    tricks = NumberAttribute(default=0)
-
-
-class Cat(Animal, discriminator="cat"):
-    """Another kind."""
-
-
-def test_polymorphic_models(engine):
-    """The lock yields the class that is stored; the wrong class is refused and the lock given back."""
-    engine.bind(Animal)
-    for kind in (Dog, Cat):
-        kind._connection = None
-    Dog("rex").save()
-    with Animal.locked("rex") as lock:
-        assert type(lock.item) is Dog
-        lock.item.tricks += 1
-        lock.item.save()
-    with Dog.edit("rex") as dog:
-        dog.tricks += 1
-    assert Dog.get("rex").tricks == 2
-    with pytest.raises(ValueError, match="Cannot instantiate"), Cat.edit("rex"):
-        pass
-    assert Animal.lock_state("rex").entries == ()
-    for kind in (Dog, Cat):
-        kind._connection = None
 
 
 # Transactions
