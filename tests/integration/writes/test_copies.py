@@ -50,12 +50,12 @@ def test_a_copy_from_before_an_update_of_another_one_is_not_saved(memory):
     memory.bind(Locks, Loose)
     Loose("k").save()
     with Loose.locked("k") as lock:
-        other = Loose.get("k")
-        lock.item.update([Loose.n.add(1)])
+        item = lock.item
+        Loose.get("k").update([Loose.n.add(1)])
         with pytest.raises(StaleVersion):
-            other.save()
-        other.refresh()
-        other.save()
+            item.save()
+        item.refresh()
+        item.save()
     assert Loose.get("k").n == 1
 
 
