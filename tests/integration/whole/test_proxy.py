@@ -217,13 +217,6 @@ def versioned_delete(model: Any) -> Case:
     return Case(lambda key: model.get(key).delete, applied, (model,), repeated=("refused", 1))
 
 
-def modify(model: Any) -> Case:
-    def change(item: Any) -> None:
-        item.value += 1
-
-    return Case(lambda key: lambda: model.modify(key, change=change), counts(model), (model,))
-
-
 def both(engine: Engine, key: str) -> int:
     """How often a transaction of two items was applied: as often to one as to the other."""
     first, second = value_of(engine, Versioned, key), value_of(engine, Free, key)
@@ -252,20 +245,13 @@ def transaction(*, is_locked: bool) -> Case:
 
 CASES = {
     "locked-save": locked_save(Plain),
-    "locked-save-beside": locked_save(Beside),
-    "locked-update": locked_update(Plain),
     "locked-update-beside": locked_update(Beside),
     "edit": edit(Versioned),
-    "edit-beside": edit(Beside),
     "named-lock": named_lock(),
     "create": versioned_create(Free),
-    "save": versioned_save(Free),
-    "save-unlocked": versioned_save(Versioned),
     "update": versioned_update(Free),
     "unchecked-update": unchecked_update(Free),
     "delete": versioned_delete(Free),
-    "modify": modify(Free),
-    "transaction": transaction(is_locked=False),
     "transaction-in-lock": transaction(is_locked=True),
 }
 SOUND = [fault for fault in Fault if fault is not Fault.CUT_RESPONSE]
@@ -367,49 +353,6 @@ def test_botocores_own_attempts(engine: Engine, proxy: Proxy) -> None:
         lock.item.save()
     assert value_of(engine, Plain, "a") == 2
     assert Plain.lock_state("a").entries == ()
-
-
-def test_a_transaction_in_doubt(engine: Engine, proxy: Proxy) -> None:
-    """The same for an update that is part of a transaction."""
-    Plain("a").save()
-    with Plain.locked("a", heartbeat=False) as lock:
-        item = lock.item
-        proxy.plan = nth(0, Fault.LOST_RESPONSE, times=100)
-        with pytest.raises(OutcomeUnknown), TransactWrite(connection=Plain._get_connection().connection) as transaction:
-            transaction.update(item, [Plain.value.add(1)])
-        proxy.plan = nothing
-        assert value_of(engine, Plain, "a") == 1
-        with pytest.raises(StaleVersion, match="update of which nothing is known"):
-            item.save()
-        item.refresh()
-        item.save()
-    assert value_of(engine, Plain, "a") == 1
-
-
-def test_the_read_after_an_update_beside(engine: Engine, proxy: Proxy) -> None:
-    """A transaction returns no item: it is read, and again when all attempts of botocore went wrong."""
-    Beside("a").save()
-    with Beside.locked("a", heartbeat=False) as lock:
-        assert lock.item.value == 0
-        proxy.plan = nth(1, Fault.UNAVAILABLE_BEFORE, times=4)
-        lock.item.update([Beside.value.add(1)])
-        assert proxy.injected[Fault.UNAVAILABLE_BEFORE] == 4
-        assert lock.item.value == value_of(engine, Beside, "a") == 1
-
-
-def test_no_read_after_an_update_beside(engine: Engine, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
-    """It is given up after a while; what was written stays written, and the old copy cannot be saved over it."""
-    Beside("a").save()
-    with Beside.locked("a", heartbeat=False) as lock:
-        proxy.plan = nth(2, Fault.UNAVAILABLE_BEFORE, times=1000)
-        lock.item.update([Beside.value.add(1)])
-        proxy.plan = nothing
-        assert proxy.injected[Fault.UNAVAILABLE_BEFORE] == 4 * 4
-        assert "could not be read afterwards" in caplog.text
-        with pytest.raises(StaleVersion, match="does not have the result"):
-            lock.item.save()
-        lock.item.refresh()
-        assert lock.item.value == value_of(engine, Beside, "a") == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.STALLED_REQUEST, Fault.RESET_BEFORE, Fault.THROTTLED])

@@ -71,6 +71,16 @@ def test_a_write_inside_a_lost_lock_is_refused(account, device, model, write):
     item.save()
 
 
+def test_a_delete_keeps_the_lock_that_is_in_its_own_row(device):
+    """Until the block ends no other caller has it, and the item may be saved anew."""
+    with device.locked("d") as lock:
+        lock.item.delete()
+        assert [entry.ticket for entry in device.lock_state("d").entries] == [lock.ticket]
+        device("d", state="anew").save()
+    assert device.get("d").state == "anew"
+    assert device.lock_state("d").entries == ()
+
+
 def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
     """`lock.item` remembers its lock wherever it is taken."""
     with account.locked("a") as lock:

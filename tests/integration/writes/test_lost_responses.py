@@ -13,7 +13,7 @@ from pynamo_locking import TransactWrite
 from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, in_thread, shifted_clock, without_pauses
-from tests.support.wire import ALL, Chosen, between_attempts, count_requests, is_save, on
+from tests.support.wire import ALL, Chosen, between_attempts, is_save, on
 from tests.support.workers import until
 
 pytestmark = pytest.mark.core
@@ -139,17 +139,6 @@ def test_releasing_when_no_answer_ever_comes(account):
     assert lost.hits == 6
 
 
-def test_releasing_a_lock_that_was_evicted(account):
-    """A release that is repeated still knows an eviction from its own doing."""
-    with (
-        pytest.raises(LockLost),
-        on("UpdateItem", where=RELEASE).lose_request() as faults,
-        account.locked("a", heartbeat=False) as lock,
-    ):
-        account.break_lock("a", ticket=lock.ticket)
-    assert faults.hits == 1
-
-
 def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
@@ -217,17 +206,6 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
         item.balance += 1
     assert calls
     assert account.get("a").balance == 102
-
-
-def test_save_and_release_of_an_evicted_holder(account):
-    """A save-and-release whose first copy never arrived, and that was evicted meanwhile, is a loss."""
-    edit = account.edit("a", heartbeat=False)
-    with pytest.raises(LockLost), on("UpdateItem", where=is_save).lose_request() as faults, edit as item:
-        item.balance = -1
-        account.break_lock("a", ticket=edit.lock.ticket)
-    assert faults.hits == 1
-    assert account.get("a").balance == 100
-    assert edit.lock.lost.is_set()
 
 
 def nobody(_edit):
@@ -412,22 +390,6 @@ def test_our_transaction(engine):
             transaction.update(second.item, [Account.balance.add(1)])
         assert isinstance(caught.value, TransactWriteError)
         assert caught.value.write_id
-
-
-def test_breaking_and_looking_from_outside(account):
-    """The operator's requests are repeated as well."""
-    lock = account.locked("a", heartbeat=False).acquire()
-    with (
-        on("GetItem", times=2).lose_response(),
-        on("UpdateItem", where=EVICT).lose_response(),
-        count_requests() as counted,
-    ):
-        broken = account.break_lock("a", ticket=lock.ticket)
-    assert account.lock_state("a").entries == ()
-    assert counted.by_operation["GetItem"] >= 3
-    assert broken in (True, False)  # the second copy finds the entry gone
-    with pytest.raises(LockLost):
-        lock.release()
 
 
 @contextmanager

@@ -201,24 +201,6 @@ class Save(Case):
         return {EFFECTS["set"](self.before[key], self.after[key], k), *([self.counted(key)] if self.checked else [])}
 
 
-class Modify(Case):
-    request = "PutItem"
-
-    def write(self, i, k):
-        self.items[f"a{i}"] = Doc.modify(f"a{i}", lambda item: item.tags.append(f"m{k}"))
-
-    def times(self, i, k):
-        return {EFFECTS["append"](self.before[f"a{i}"], self.after[f"a{i}"], k), self.counted(f"a{i}")}
-
-
-class Touch(Case):
-    def write(self, i, k):
-        self.items[f"a{i}"].touch()
-
-    def times(self, i, k):
-        return {self.counted(f"a{i}")}
-
-
 class Update(Case):
     def is_key_only(self, i):
         """Without a check of the version, every other one is of an object that has nothing but the key."""
@@ -307,9 +289,7 @@ CASES = {
     **dict(_updates()),
     "delete": Delete,
     "delete, no check": variant(Delete, **UNCHECKED),
-    "touch": Touch,
     "TransactWrite": Transaction,
-    "modify": Modify,
 }
 
 

@@ -96,8 +96,7 @@ def test_a_holder_without_heartbeat_expires(clock):
         dead.item.save()
 
 
-@pytest.mark.parametrize("renewals", [0, 2])
-@pytest.mark.parametrize("place", ["same process", "another process"])
+@pytest.mark.parametrize(("place", "renewals"), [("same process", 2), ("another process", 0)])
 def test_a_silent_holder_costs_one_lease(clock, place, renewals):
     """Callers of its process know when it gave its last sign of life. A holder that goes on is not evicted."""
     lock = Counter.locked("a", heartbeat=False, lease=100, settings=LockSettings(max_clock_skew=None))
@@ -484,10 +483,9 @@ def test_a_process_sees_items_expire_early(clock):
     assert Counter.count("b") == 1
 
 
-@pytest.mark.parametrize("drift", [-0.02, 0.02])
-def test_heartbeats_of_a_drifting_process_keep_its_lock(clock, drift):
+def test_heartbeats_of_a_drifting_process_keep_its_lock(clock):
     """Its heart goes by the same clocks as its lease, however far they are from the true ones."""
-    process = clock.another_process(skew_s=300, drift=drift)
+    process = clock.another_process(skew_s=300, drift=-0.02)
     clock.jump(HOUR)
     with process:
         lock = Counter.locked("a", lease=10)
@@ -498,21 +496,6 @@ def test_heartbeats_of_a_drifting_process_keep_its_lock(clock, drift):
     with process:
         assert 0 < lock.remaining <= 10
         lock.release()
-
-
-def test_processes_have_hearts_of_their_own(clock):
-    """Each renews by the clock that its leases count on."""
-    Counter("b").save()
-    process = clock.another_process(drift=0.5)
-    with Counter.locked("b", lease=10) as mine:
-        with process:
-            theirs = Counter.locked("a", lease=10)
-            theirs.acquire()
-        clock.sleep(300)
-        assert 0 < mine.remaining <= 10
-        with process:
-            assert 0 < theirs.remaining <= 10
-            theirs.release()
 
 
 def test_a_process_is_another_party(clock):
