@@ -124,6 +124,14 @@ def test_a_transaction_reads_four_megabytes(client):
         client.transact_get_items(TransactItems=gets)
 
 
+def test_the_sign_of_a_number_takes_a_byte(client):
+    """The largest item has 409,600 of them."""
+    item = {"pk": {"S": "a"}, "n": {"N": "1"}, "t": {"S": "x" * (409_600 - 3 - 3 - 1)}}
+    client.put_item(TableName="stock", Item=item)
+    with pytest.raises(ClientError, match="Item size"):
+        client.put_item(TableName="stock", Item={**item, "n": {"N": "-1"}})
+
+
 def test_an_empty_update_makes_the_item(client):
     """It is taken for none."""
     client.update_item(TableName="stock", Key={"pk": {"S": "a"}}, UpdateExpression="")
