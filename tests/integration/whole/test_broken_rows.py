@@ -289,6 +289,17 @@ def test_the_error(clock: VirtualClock) -> None:
     assert Purse.get("p0").lock.unreadable == "queue.e.1.o is {'N': '5'}"
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "1000001"])
+def test_a_format_that_no_release_stores(clock: VirtualClock, number: str) -> None:
+    """It is a mistake that can be repaired, and no newer format."""
+    lock = document()
+    lock["M"]["f"] = {"N": number}
+    place(lock)
+    with pytest.raises(CorruptRow):
+        locked()
+    assert Purse.break_lock("p0", force=True) is True
+
+
 def test_a_newcomer_would_pass_by(clock: VirtualClock) -> None:
     """A next ticket below that of the holder: the lock would be held twice."""
     place(document(e=entry(12)))
