@@ -244,6 +244,7 @@ def test_proxy_passes_the_end_on(echo, hung_up):
             assert connection.recv(1) == b""
 
 
+@pytest.mark.processes
 def test_no_proxy_without_delay(echo):
     """Nothing is put between for a round trip of 0; below that is an error; the rest of the URL stays."""
     with slowed(echo, 0) as url:
