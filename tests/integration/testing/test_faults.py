@@ -12,7 +12,6 @@ from pynamodb.exceptions import GetError, PutError
 from pynamodb.models import Model
 
 from pynamo_locking import NamedLock, TransactionTable, TransactWrite, VersionedMixin, transaction, transactional
-from pynamo_locking._core import dynamodb
 from pynamo_locking.exceptions import (
     BatchError,
     ConfigurationError,
@@ -26,6 +25,7 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.recipes import IdempotencyTable
 from pynamo_locking.testing import concurrent_write, held_by_other, lose_lock, lost_responses, throttled
 from tests.support.models import declare
+from tests.support.transaction_models import make_long_from
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -44,11 +44,11 @@ def balance(name: str = "a") -> int:
 
 
 @pytest.fixture
-def everywhere(engine: Engine) -> Engine:
+def everywhere(concurrent_engine: Engine) -> Engine:
     """An engine with an account."""
-    engine.bind(Account)
+    concurrent_engine.bind(Account)
     Account("a", balance=100).save()
-    return engine
+    return concurrent_engine
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_transactions_run_again(accounts):
 def test_a_transaction_that_marks_its_items(accounts, monkeypatch):
     """More than a native one can have: the conflict comes before the mark, which keeps other writers out."""
     monkeypatch.setattr(Account.Meta, "transaction_table", Headers, raising=False)
-    monkeypatch.setattr(dynamodb, "MOST_STATEMENTS", 1)
+    make_long_from(monkeypatch, 100, statements=1)
     keys = [str(number) for number in range(104)]
     with Account.guarded_batch() as batch:
         for key in keys:
@@ -280,10 +280,10 @@ def test_a_holder_that_dies(accounts, virtual_clock):
 
 
 def test_a_holder_that_lives(accounts, virtual_clock):
-    """Keeps its lock for thirty leases, by its heartbeat."""
-    with held_by_other(Account.locked("a", lease=60)), pytest.raises(LockTimeout), Account.locked("a", wait=1800):
+    """Keeps its lock for five leases, by its heartbeat."""
+    with held_by_other(Account.locked("a", lease=60)), pytest.raises(LockTimeout), Account.locked("a", wait=300):
         raise AssertionError
-    assert virtual_clock.elapsed == pytest.approx(1800, abs=1)
+    assert virtual_clock.elapsed == pytest.approx(300, abs=1)
 
 
 # Answers

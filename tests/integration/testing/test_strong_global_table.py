@@ -6,12 +6,12 @@ import pytest
 from pynamodb.exceptions import TableError, TransactWriteError
 
 from pynamo_locking import TransactWrite, transaction
-from pynamo_locking._models import tables
 from pynamo_locking.cli import tables as tables_module
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import strong_global_table
 from tests.support.interval_models import Slot
 from tests.support.models import Locks, declare
+from tests.support.parties import without_pauses
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from
 from tests.support.unique_models import User
 
@@ -20,8 +20,9 @@ Ship = declare("Ship", hash_key="ship_id", version=True, lock_table=Locks)
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("pynamo_locking._io.client.backoff", lambda *_: 0.0)
+def _no_pauses():
+    with without_pauses():
+        yield
 
 
 def saved():
@@ -65,11 +66,11 @@ NAMES = ["save", "save unchecked", "update", "update unchecked", "delete"]
 NAMES += ["under the lock", "modify", "batch", "a name"]
 
 
-@pytest.mark.parametrize("conflicts", [4])
 @pytest.mark.parametrize("name", NAMES)
-def test_each_operation_meets_writes_of_other_regions(memory, name, conflicts, monkeypatch):
+def test_each_operation_meets_writes_of_other_regions(memory, name, monkeypatch):
     """Several times: it succeeds, and was applied once."""
-    monkeypatch.setattr("pynamo_locking._core.dynamodb.MOST_STATEMENTS", 1)
+    conflicts = 4
+    make_long_from(monkeypatch, 100, statements=1)
     memory.bind(Account, Locks)
     item = saved()
     act = act_on(item)[name]
@@ -152,11 +153,17 @@ def test_ttl_cannot_be_enabled(memory):
     """As on such a table of DynamoDB; the description says what the table is."""
     memory.bind(Account)
     with strong_global_table(Account):
-        description = tables.describe(Account)
+        description = describe(memory)
         with pytest.raises(TableError, match="UpdateTimeToLive is not supported"):
             Account._get_connection().update_time_to_live("expires")
     assert description["MultiRegionConsistency"] == "STRONG"
-    assert "MultiRegionConsistency" not in tables.describe(Account)
+    assert "MultiRegionConsistency" not in describe(memory)
+
+
+def describe(engine):
+    return Account._get_connection().connection.dispatch("DescribeTable", {"TableName": Account.Meta.table_name})[
+        "Table"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def race_of(dynoxide):
     return race_of
 
 
-@pytest.mark.parametrize("name", ["edit()", "locked() in the item", "locked() in a row", "NamedLock"])
+@pytest.mark.parametrize("name", ["edit()", "NamedLock"])
 def test_a_race(race_of, name):
     """All have a turn, and go on until the time is over; what they say they did is in the item, in order."""
     race = race_of(name, rounds=2)

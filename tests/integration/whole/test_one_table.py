@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pynamo_locking import locked_all, transaction
-from pynamo_locking._locks import inspection
-from pynamo_locking._transactions import recovery
 from pynamo_locking.exceptions import NotUnique, OverlapError
 from pynamo_locking.recipes import idempotent
 from tests.engines import one_table
@@ -71,17 +69,13 @@ def test_everything(app: str, concurrent_engine: Engine, monkeypatch: pytest.Mon
     unique_values()
     jobs()
     assert ours(concurrent_engine, app) >= {"lock#nightly", f"lock#{app}/robot/1", f"lock#guard#{app}/team"}
-    assert {lock["name"] for lock in inspection.listed(Locks, with_free=True)} >= {"nightly", f"{app}/robot/1"}
-    assert {"hash": "robot", "range": "1"} in [lock["key"] for lock in inspection.listed(Robot, with_free=True)]
-    assert {each.name for each in Locks.scan()} >= {"nightly"}
-    assert all(each["id"] not in {f"t{i}" for i in range(1000)} for each in recovery.listed(Transactions, None)[0])
+    assert {each.name for each in Locks.scan()} >= {"nightly", f"{app}/robot/1"}
 
 
 def locks() -> None:
     """Locks in all modes."""
     with Locks.locked("nightly", wait=0) as lock:
         assert not is_free(lambda: Locks.try_locked("nightly"))
-        assert [each["name"] for each in inspection.listed(Locks)] == ["nightly"]
         assert Locks.lock_state("nightly").holders[0].ticket == lock.ticket
         assert Locks.get("nightly").name == "nightly"
         assert [each.name for each in Locks.query("nightly")] == ["nightly"]
@@ -172,14 +166,17 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_killed_transaction(cheap: Engine, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_a_killed_transaction(memory: Engine, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """`recover` and a sweep complete it, and see no header of others."""
-    table = make(cheap, 100)
+    table = make(memory, 100)
     make_long_from(monkeypatch)
     Order("o", "old", total=1).save()
 
+    ids = list[str]()
+
     def commit() -> None:
         with transaction() as tx:
+            ids.append(tx.id)
             tx.update(tx.get(Order, "o", "old"), [Order.total.set(2)])
             for i in range(6):
                 tx.save(Order("o", str(i), total=2))
@@ -189,12 +186,11 @@ def test_a_killed_transaction(cheap: Engine, monkeypatch: pytest.MonkeyPatch, mo
 
     with dying_where(monkeypatch, is_last, is_answer_lost=moment == "after"):
         assert not survive(commit)
-    [header] = recovery.listed(Transactions, None)[0]
-    assert header["state"] == {"before": "pending", "after": "committed"}[moment]
-    assert Transactions.recover(header["id"], force=True) == {"before": "aborted", "after": "finished"}[moment]
+    assert Transactions.outcome(ids[0]) == {"before": "pending", "after": "committed"}[moment]
+    assert Transactions.recover(ids[0], force=True) == {"before": "aborted", "after": "finished"}[moment]
     assert len(list(Order.query("o"))) == (1 if moment == "before" else 7)
     assert Transactions.sweep(older_than=0).failed == {}
-    assert_others_are_as_they_were(cheap, table, 100)
+    assert_others_are_as_they_were(memory, table, 100)
 
 
 #: Tests of what has tables of its own, which do not look at its rows as they are stored.
@@ -208,6 +204,7 @@ CHOSEN = "not moto and not local and not dynoxide and (one_attempt or any_proces
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_what_is_tested_with_tables_of_its_own() -> None:
     """The same tests pass where the engine puts our rows into one table, beside items of others."""
     command = [sys.executable, "-m", "pytest", "--no-cov", "-q", "-p", "no:cacheprovider", "-k", CHOSEN]

@@ -13,7 +13,7 @@ from tests.support.workers import Locks, Versioned, crew
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
 
 
 def test_workers_forked_from_an_application_that_has_read(real_engine: Engine) -> None:

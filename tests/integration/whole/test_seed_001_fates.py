@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pynamo_locking import transaction
-from pynamo_locking._io import client
 from pynamo_locking.exceptions import OutcomeUnknown, TransactionAborted
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
@@ -14,10 +13,9 @@ from tests.support.wire import Chosen, on
 
 
 @pytest.fixture(autouse=True)
-def _tables(cheap, monkeypatch):
-    cheap.bind(Purse, Transactions)
+def _tables(memory):
+    memory.bind(Purse, Transactions)
     purses(6)
-    monkeypatch.setattr(client, "_PERSISTENT_ATTEMPTS", 1)
     with VirtualClock():
         yield
 

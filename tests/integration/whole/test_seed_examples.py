@@ -283,15 +283,15 @@ def variant(request):
     return VARIANTS[request.param]
 
 
-def test_the_examples_run(engine, variant):
+def test_the_examples_run(concurrent_engine, variant):
     """All examples, in the order of the text, pass their own asserts with each set of imports."""
     imports, changes = variant
     names = {"__name__": "examples"}
     exec(IMPORTS + imports, names)
-    hosts = {quoted: repr(engine.host) for quoted in ('"http://localhost:8000"', "'http://localhost:8000'")}
+    hosts = {quoted: repr(concurrent_engine.host) for quoted in ('"http://localhost:8000"', "'http://localhost:8000'")}
     model, *others = (changed(code, changes | hosts) for code in examples())
     exec(model, names)
-    engine.bind(names["Office"])
+    concurrent_engine.bind(names["Office"])
     for code in others:
         exec(code, names)
     assert names["office_out_of_date"].version == 3
@@ -299,7 +299,7 @@ def test_the_examples_run(engine, variant):
 
 
 @pytest.fixture
-def rooms(engine, variant):
+def rooms(memory, variant):
     """A table of hotel rooms."""
     imports, changes = variant
     names = {"UnicodeAttribute": UnicodeAttribute}
@@ -312,7 +312,7 @@ def rooms(engine, variant):
             version = VersionAttribute()
     """
     exec(imports + changed(textwrap.dedent(code), changes), names)
-    room = engine.bind(names["Room"])
+    room = memory.bind(names["Room"])
     room("101").save()
     return room
 

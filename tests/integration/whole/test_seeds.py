@@ -97,9 +97,9 @@ def test_seed_000_queueing_several_locks_of_one_entity(memory: Engine) -> None:
         pass
 
 
-def test_seed_000_queueing_several_guarded_locks_of_one_entity(engine: Engine) -> None:
+def test_seed_000_queueing_several_guarded_locks_of_one_entity(memory: Engine) -> None:
     """Parts as items of their own: each has its queue and its guard, and the loss of one does not touch the other."""
-    engine.bind(Sheet, Transactions)
+    memory.bind(Sheet, Transactions)
     for part in (1, 2):
         Sheet("a-7", part, body="old").save()
     first = Sheet.locked("a-7", 1, heartbeat=False).acquire()
@@ -113,9 +113,9 @@ def test_seed_000_queueing_several_guarded_locks_of_one_entity(engine: Engine) -
     assert [sheet.body for sheet in Sheet.query("a-7", consistent_read=True)] == ["old", "new"]
 
 
-def test_seed_000_queueing_names_for_the_parts_of_one_item(engine: Engine) -> None:
+def test_seed_000_queueing_names_for_the_parts_of_one_item(memory: Engine) -> None:
     """A name for each part, proved by the transaction that writes the part: refused when that lock is lost."""
-    engine.bind(Locks, Purse, Transactions)
+    memory.bind(Locks, Purse, Transactions)
     purses(1, note="old")
 
     def change(lock: Lock[Locks], action: Action) -> None:
@@ -175,10 +175,10 @@ def test_seed_001_contention_with_other_coordinators(
 
 
 def test_seed_001_contention_with_other_coordinators_a_form_over_several_requests(
-    engine: Engine, others: ThreadPoolExecutor
+    memory: Engine, others: ThreadPoolExecutor
 ) -> None:
     """A coordinator begins a transaction, a second one adds requests to it, a third one commits it."""
-    engine.bind(Purse, Transactions)
+    memory.bind(Purse, Transactions)
     purses(2)
 
     def begin() -> str:
@@ -206,9 +206,9 @@ def test_seed_001_contention_with_other_coordinators_a_form_over_several_request
         commit(id_)
 
 
-def test_seed_002_conditioning_on_the_version_the_write_succeeds(engine: Engine) -> None:
+def test_seed_002_conditioning_on_the_version_the_write_succeeds(memory: Engine) -> None:
     """Without the condition an old copy updates and deletes whatever is there; the copies that it passes then fail."""
-    engine.bind(Plain)
+    memory.bind(Plain)
     Plain("a").save()
     old, other = Plain.get("a"), Plain.get("a")
     other.update([Plain.value.set(1)])
@@ -281,9 +281,9 @@ def rows_between(begin: int, end: int, device: str = "100") -> list[tuple[int, i
     return [(int(row.begin), int(row.end)) for row in Slot.intervals.overlapping(device, begin, end)]
 
 
-def test_seed_004_example_race_condition_the_rows_of_all_devices(engine: Engine) -> None:
+def test_seed_004_example_race_condition_the_rows_of_all_devices(memory: Engine) -> None:
     """The four steps of a request: the earliest begin and the latest end, the rows of all devices, verify, insert."""
-    engine.bind(Lease, SlotLocks, SlotTransactions)
+    memory.bind(Lease, SlotLocks, SlotTransactions)
     stored_hours = [("2024-01-01T12:00:00.000Z", "2024-01-01T15:00:00.000Z")]
     stored_hours.append(("2024-01-01T18:00:00.000Z", "2024-01-01T21:00:00.000Z"))
     Lease.intervals.insert_disjoint([Lease("100", begin, after=end) for begin, end in stored_hours])

@@ -117,16 +117,6 @@ def test_a_hot_key_is_refused_and_the_others_are_not(hot: _Hot) -> None:
     assert "Item" not in hot.client.get_item(**hot.named("hot", "another row"))
 
 
-def test_units_go_by_size(hot: _Hot) -> None:
-    """A write of the whole item, a consistent read, and half of it for another one; the client sees no bill."""
-    answer = hot.put("a", size=3000)
-    assert (hot.written, answer.get("ConsumedCapacity")) == (3, None)
-    hot.client.get_item(**hot.named("a"), ConsistentRead=True)
-    hot.client.get_item(**hot.named("a"))
-    assert hot.read == 1.5
-    assert hot.put("a", ReturnConsumedCapacity="TOTAL")["ConsumedCapacity"]["CapacityUnits"] == 3
-
-
 def test_a_refused_condition_is_billed_by_what_it_met(hot: _Hot) -> None:
     """Not by what it would have written; the item is shown to those who asked for it alone."""
     hot.put("a", size=3000)
@@ -136,17 +126,6 @@ def test_a_refused_condition_is_billed_by_what_it_met(hot: _Hot) -> None:
         assert ("Item" in caught.value.response) is bool(shown)
 
     assert hot.written == 3 + 3 + 3
-
-
-def test_a_query_takes_units_of_its_key(hot: _Hot) -> None:
-    """Reads of a hash key share its units, however they are made."""
-    hot.put("a", size=1)
-    query = {"KeyConditionExpression": "#k = :k", "ExpressionAttributeNames": {"#k": "key"}, "ConsistentRead": True}
-    for key, times in (("a", 11), ("b", 1)):
-        for _ in range(times):
-            hot.client.query(TableName=hot.table, ExpressionAttributeValues={":k": {"S": key}}, **query)
-    with hot.says():
-        hot.client.get_item(**hot.named("a"))
 
 
 def test_a_transaction_is_cancelled(hot: _Hot) -> None:
@@ -160,17 +139,6 @@ def test_a_transaction_is_cancelled(hot: _Hot) -> None:
         hot.client.transact_write_items(TransactItems=puts)
 
     assert [reason["Code"] for reason in caught.value.response["CancellationReasons"]] == ["None", "ThrottlingError"]
-
-
-def test_time_gives_units_back(dynoxide: Engine) -> None:
-    """What is refused now is served a moment later: botocore's own attempts get through."""
-    assert dynoxide.host is not None
-    with Proxy(dynoxide.host, Partitions(10, 30), clock=_time_of_requests()) as proxy:
-        hot = _Hot(proxy, dynoxide)
-        hot.client = _client(proxy, attempts=10)
-        for _ in range(20):
-            hot.put("hot")
-    assert proxy.throttled["PutItem"] > 0
 
 
 def test_our_lock_gets_through(dynoxide: Engine) -> None:

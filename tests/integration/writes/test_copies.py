@@ -8,8 +8,9 @@ import pickle
 import pytest
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost
-from tests.support.models import Account, Device
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import ConfigurationError, ItemLocked, LockLost, StaleVersion
+from tests.support.models import Account, Device, Locks, declare
 from tests.support.parties import in_thread
 
 pytestmark = pytest.mark.core
@@ -39,6 +40,33 @@ def test_a_copy_from_an_earlier_lock_is_not_saved(account, device):
             stale.update([action])
             stale.refresh()
             stale.save()
+
+
+Loose = declare("Loose", numbers="n", lock_table=Locks)
+
+
+def test_a_copy_from_before_an_update_of_another_one_is_not_saved(memory):
+    """Both are of the same lock, in a row of its own; there is no version by which DynamoDB would refuse it."""
+    memory.bind(Locks, Loose)
+    Loose("k").save()
+    with Loose.locked("k") as lock:
+        item = lock.item
+        Loose.get("k").update([Loose.n.add(1)])
+        with pytest.raises(StaleVersion):
+            item.save()
+        item.refresh()
+        item.save()
+    assert Loose.get("k").n == 1
+
+
+def test_an_item_that_gets_another_key_before_the_commit_is_the_one_that_was_given(account):
+    """The transaction writes what it was given, under the lock of that."""
+    with account.locked("a") as lock, TransactWrite(connection=account._get_connection().connection) as write:
+        write.update(lock.item, [account.balance.add(1)])
+        lock.item.account_id = "b"
+    assert account.get("a").balance == 101
+    with pytest.raises(account.DoesNotExist):
+        account.get("b")
 
 
 def test_a_copy_that_was_read_after_the_loss_says_so_in_a_stock_transaction(account):

@@ -352,17 +352,17 @@ def differences(
 
 
 @pytest.mark.parametrize("parts", ALL_PARTS, ids=lambda parts: MODELS[parts].__name__)
-def test_every_way_to_write_every_model_in_every_situation(engine, parts):
+def test_every_way_to_write_every_model_in_every_situation(concurrent_engine, parts):
     """Each write is done or refused as one small table says; a refused one changes nothing."""
-    engine.bind(Locks, MODELS[parts])
+    concurrent_engine.bind(Locks, MODELS[parts])
     cases = [case for case in itertools.product(SITUATIONS, PATHS, (True, False)) if is_possible(parts, *case)]
     assert len(cases) > 100
     # All of them in memory, which is checked against the others; these take samples, which all passed once.
-    step = {"memory": 1, "dynoxide": 3}.get(engine.name, 7)
+    step = {"memory": 1, "dynoxide": 3}.get(concurrent_engine.name, 7)
     problems = []
     for number in range(0, len(cases), step):
         situation, path, checks = cases[number]
-        found = outcome(engine, parts, situation, path, checks, f"k{number}")
+        found = outcome(concurrent_engine, parts, situation, path, checks, f"k{number}")
         problems += [f"{situation}, {path.name}, checks={checks}: {problem}" for problem in found]
     assert not problems, "\n".join(problems)
 

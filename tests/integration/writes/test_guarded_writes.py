@@ -6,13 +6,11 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from pynamodb.attributes import DiscriminatorAttribute, NumberAttribute
 from pynamodb.exceptions import DeleteError, PutError, TransactWriteError, UpdateError
 from pynamodb.transactions import TransactWrite as StockTransactWrite
 
-from pynamo_locking import TransactWrite
-from pynamo_locking._io import lock_requests
-from pynamo_locking.exceptions import ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
+from pynamo_locking import TransactWrite, VersionedMixin
+from pynamo_locking.exceptions import BatchError, ConfigurationError, Conflict, ItemLocked, LockLost, StaleVersion
 from tests.support.models import APART, Account, Device, Document, Locks, declare
 from tests.support.parties import abandoned, held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import existing
@@ -52,75 +50,35 @@ def test_a_write_from_outside_is_refused_while_the_lock_is_held(account, write):
     WRITES[write](item)
 
 
+@pytest.mark.parametrize("model", [Account, Device], ids=["in-the-item", "in-a-row"])
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_inside_a_lost_lock_is_refused(account, write):
+def test_a_write_inside_a_lost_lock_is_refused(account, device, model, write):
     """Once our entry is gone, nothing of ours is applied; the copy stays refused until it is read again."""
-    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
+    key, number = ("a", Account.balance) if model is Account else ("d", Device.total)
+    with pytest.raises(LockLost), model.locked(key, heartbeat=False) as lock:
         item = lock.item
-        account.break_lock("a", ticket=lock.ticket)
+        before = existing(model, key)
+        model.break_lock(key, ticket=lock.ticket)
         with pytest.raises(LockLost) as caught:
-            WRITES[write](item)
+            item.update([number.add(1)]) if write == "update" else WRITES[write](item)
         assert caught.value.ticket == lock.ticket
         assert lock.lost.is_set()
-    assert account.get("a").balance == 100
-    with pytest.raises(LockLost):
-        item.save()
+    assert {**existing(model, key), "lock": None} == {**before, "lock": None}
+    if model is Account:
+        with pytest.raises(LockLost):
+            item.save()
     item.refresh()
     item.save()
 
 
-@pytest.mark.parametrize("write", WRITES)
-def test_a_write_inside_a_lost_lock_in_its_own_row_is_refused(device, write):
-    """The transaction that writes the item checks the lock's row."""
-    with pytest.raises(LockLost), device.locked("d", heartbeat=False) as lock:
-        item = lock.item
-        device.break_lock("d", ticket=lock.ticket)
-        with pytest.raises(LockLost):
-            item.update([Device.total.add(1)]) if write == "update" else WRITES[write](item)
-        assert lock.lost.is_set()
-    assert device.get("d").total == 0
-
-
-def test_writes_inside_the_lock_are_applied(account):
-    """save, update and delete work as ever, one after the other, and count themselves in the entry."""
-    with account.locked("a") as lock:
-        lock.item.balance -= 10
-        lock.item.save()
-        assert account.get("a").balance == 90
-        lock.item.update([account.balance.add(5), account.note.set("x")])
-        assert (lock.item.balance, lock.item.note) == (95, "x")
-        assert account.lock_state("a").holders[0].writes == 2
-        mine = account.get("a")
-        mine.note = None
-        mine.save()
-        assert account.get("a").note is None
-        lock.item.delete()
-        with pytest.raises(account.DoesNotExist):
-            account.get("a")
-
-
-def test_writes_inside_a_lock_in_its_own_row_are_applied(device):
-    """The same through transactions, with the version kept."""
+def test_a_delete_keeps_the_lock_that_is_in_its_own_row(device):
+    """Until the block ends no other caller has it, and the item may be saved anew."""
     with device.locked("d") as lock:
-        lock.item.state = "on"
-        lock.item.save()
-        assert lock.item.version == 2
-        lock.item.update([Device.total.add(3)])
-        assert (lock.item.total, lock.item.version) == (3, 3)
-        assert Device.lock_state("d").holders[0].writes == 2
         lock.item.delete()
-    assert Device.lock_state("d").entries == ()
-    with pytest.raises(Device.DoesNotExist):
-        device.get("d")
-
-
-def test_an_instance_read_inside_the_lock_is_guarded_too(account):
-    """Any copy written in the context of the lock carries the guard, not only `lock.item`."""
-    with pytest.raises(LockLost), account.locked("a", heartbeat=False) as lock:
-        mine = account.get("a")
-        account.break_lock("a", ticket=lock.ticket)
-        with pytest.raises(LockLost):
-            mine.save()
+        assert [entry.ticket for entry in device.lock_state("d").entries] == [lock.ticket]
+        device("d", state="anew").save()
+    assert device.get("d").state == "anew"
+    assert device.lock_state("d").entries == ()
 
 
 def test_the_item_of_a_lock_is_guarded_in_other_threads(account):
@@ -228,17 +186,6 @@ def test_conditions_compose(engine):
         stale.delete(add_version_condition=False)
 
 
-def test_a_version_never_goes_back(engine):
-    """Saving without the version's condition counts the stored version up, not the loaded one."""
-    engine.bind(Document)
-    Document("f", 1).save()
-    stale = Document.get("f", 1)
-    for _ in range(4):
-        Document.get("f", 1).save()
-    stale.save(add_version_condition=False)
-    assert (stale.version, Document.get("f", 1).version) == (6, 6)
-
-
 def test_lock_operations_do_not_touch_the_version(engine):
     """A reader with versions and no locks is not disturbed by a lock that writes nothing."""
     engine.bind(Document)
@@ -253,14 +200,13 @@ def test_condition_and_check_guard_other_items(engine):
     """`lock.held_condition()` holds while the lock does; `lock.add_check_to()` takes it into a transaction."""
     engine.bind(Locks, Account, Device)
     Account("a").save()
-    for lock in (Account.locked("a", heartbeat=False), Device.locked("d", heartbeat=False)):
-        with pytest.raises(LockLost), lock:
+    for model, key in ((Account, "a"), (Device, "d")):
+        with pytest.raises(LockLost), model.locked(key, heartbeat=False) as lock:
             with TransactWrite(connection=Device._get_connection().connection) as transaction:
                 lock.add_check_to(transaction)
                 transaction.save(Device("other", state="guarded"))
-            if lock.name.startswith(Account.Meta.table_name):
+            if model is Account:
                 lock.item.save(lock.held_condition())
-            model, key, _ = lock._handle.target.carrier
             assert model.break_lock(key, ticket=lock.ticket)
             with (
                 pytest.raises(TransactWriteError),
@@ -282,25 +228,17 @@ def test_actions_on_the_lock_itself_are_refused(account):
         item.update([])
 
 
-def test_batch_write_has_to_be_asked_for_by_name(account):
-    """A batch has no conditions; a caller that wants it anyway says so."""
-    with pytest.raises(ConfigurationError, match="unguarded=True"):
-        account.batch_write()
-    with account.batch_write(unguarded=True) as batch:
-        batch.save(account("b", balance=3))
-    assert account.get("b").balance == 3
+Note = declare("Note", VersionedMixin, version=True, numbers="n")
 
 
-def test_reads_inside_the_lock_are_consistent(account):
-    """get() and refresh() of the locked item never show an older image."""
-    with account.locked("a") as lock, count_requests() as counted:
-        account.get("a")
-        lock.item.refresh()
-        account.get("a", consistent_read=True)
-        with pytest.raises(account.DoesNotExist):
-            account.get("b")
-    reads = [body.get("ConsistentRead") for operation, body in counted.bodies if operation == "GetItem"]
-    assert reads == [True, True, True, False]
+def test_a_false_condition_refuses_a_new_item_of_a_batch(engine):
+    """As it refuses one that is saved alone: it is not stored, and the others are."""
+    engine.bind(Note)
+    with pytest.raises(BatchError) as refused, Note.guarded_batch() as batch:
+        for key in "abc":
+            batch.save(Note(key), Note.n == 7 if key == "b" else None)
+    assert [isinstance(result.error, Conflict) for result in refused.value.results] == [False, True, False]
+    assert sorted(note.key for note in Note.scan(consistent_read=True)) == ["a", "c"]
 
 
 def test_a_model_of_keys_alone(engine):
@@ -311,39 +249,6 @@ def test_a_model_of_keys_alone(engine):
     with Flag.edit("up") as flag:
         assert flag.name == "up"
     assert Flag.get("up").lock.entries == ()
-
-
-Animal = declare("Animal", hash_key="name", lock=True, kind=DiscriminatorAttribute())
-
-
-class Dog(Animal, discriminator="dog"):
-    """One kind."""
-
-    tricks = NumberAttribute(default=0)
-
-
-class Cat(Animal, discriminator="cat"):
-    """Another kind."""
-
-
-def test_polymorphic_models(engine):
-    """The lock yields the class that is stored; the wrong class is refused and the lock given back."""
-    engine.bind(Animal)
-    for kind in (Dog, Cat):
-        kind._connection = None
-    Dog("rex").save()
-    with Animal.locked("rex") as lock:
-        assert type(lock.item) is Dog
-        lock.item.tricks += 1
-        lock.item.save()
-    with Dog.edit("rex") as dog:
-        dog.tricks += 1
-    assert Dog.get("rex").tricks == 2
-    with pytest.raises(ValueError, match="Cannot instantiate"), Cat.edit("rex"):
-        pass
-    assert Animal.lock_state("rex").entries == ()
-    for kind in (Dog, Cat):
-        kind._connection = None
 
 
 # Transactions
@@ -414,24 +319,6 @@ def test_deletes_in_our_transaction(engine):
             model.get(key)
 
 
-def test_unlocked_models_in_our_transaction(engine):
-    """Outside of any lock, models with a lock row are written as PynamoDB does, versions included."""
-    engine.bind(Locks, Device)
-    device = Device("d")
-    connection = Device._get_connection().connection
-    with TransactWrite(connection=connection) as transaction:
-        transaction.save(device)
-    assert device.version == 1
-    with TransactWrite(connection=connection) as transaction:
-        transaction.update(device, [Device.total.add(1)])
-    assert Device.get("d").version == 2
-    with pytest.raises(TransactWriteError), TransactWrite(connection=connection) as transaction:
-        transaction.save(Device("d", state="stale"))
-    with TransactWrite(connection=connection) as transaction:
-        transaction.save(Device("d", state="forced"), add_version_condition=False)
-    assert Device.get("d").state == "forced"
-
-
 def test_stock_transactions_are_guarded(engine):
     """PynamoDB's own TransactWrite: its Put demands the lock document that was loaded, and keeps it."""
     engine.bind(Account)
@@ -499,19 +386,20 @@ def test_a_late_write_of_a_revived_entry_is_refused(account):
 
     Found while writing the guard: existence of the entry and its counter are not enough.
     """
-    copies = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = lock_requests.enter
-        patch.setattr(lock_requests, "enter", lambda *args: (copies.append(args), original(*args))[1])
+    client = account._get_connection().connection.client
+    with account.locked("a"):
+        pass
+    with on("UpdateItem", where=lambda body: "#l.#n[0] + :members" in body["UpdateExpression"]).watch() as entering:  # noqa: SIM117
         with account.locked("a") as lock:
+            [before] = account.lock_state("a").entries
             sent = _recorded_write(lock)
     account("a", balance=7).save()
-    original(*copies[0])  # the late copy of the enter request: the id is back, under a new ticket
-    state = account.lock_state("a")
-    assert (state.holders[0].id, state.holders[0].writes) == (lock._handle.entry.entry.id, 0)
-    client = account._get_connection().connection.client
+    client.update_item(**entering.bodies[-1])  # the late copy of the enter request: the id is back, under a new ticket
+    [entry] = account.lock_state("a").entries
+    assert (entry.id, entry.writes) == (before.id, 0)
+    assert entry.ticket > before.ticket
     with pytest.raises(client.exceptions.ConditionalCheckFailedException):
-        client._make_api_call("UpdateItem", sent)
+        client.update_item(**sent)
     assert account.get("a").balance == 7
 
 
@@ -532,16 +420,15 @@ def test_a_late_write_cannot_pass_a_later_one(account):
         lock.item.save()
         client = account._get_connection().connection.client
         with pytest.raises(client.exceptions.ConditionalCheckFailedException):
-            client._make_api_call("UpdateItem", sent)
+            client.update_item(**sent)
     assert account.get("a").balance == 42
 
 
 def test_an_outsider_empties_a_queue_of_many_dead(account):
     """However many died in the queue, in as many requests as that takes."""
     with shifted_clock() as clock:
-        row = abandoned(account.locked("a", lease=6))._handle.target.row
-        for n in range(29):
-            lock_requests.enter(row, lock_requests.NewEntry(f"dead{n}", owner="dead", lease=6), capacity=100)
+        for _ in range(30):  # readers, who hold it together
+            abandoned(account.locked("a", shared=True, lease=6, settings=APART))
         assert len(account.lock_state("a").entries) == 30
         clock.shift += 6 + 10.1
         account.get("a").save()

@@ -5,12 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 
 import pytest
-from botocore.exceptions import ConnectionClosedError
 from pynamodb.exceptions import PutError, TransactWriteError
 
 from pynamo_locking import TransactWrite, VersionedMixin
 from pynamo_locking.exceptions import Conflict, ItemLocked, LockingError, OutcomeUnknown, StaleVersion
-from tests.support import wire
 from tests.support.models import Locks, declare
 from tests.support.parties import held_elsewhere
 from tests.support.wire import on
@@ -152,21 +150,16 @@ def test_a_create_under_a_lock_in_another_row_may_still_arrive():
 @contextmanager
 def broken_meanwhile(operation, model):
     """Keep the first request of this operation, and break the lock of the item before the answer to the second."""
-    kept = []
 
-    def tap(endpoint, request, sent, forward):
-        if sent != operation or kept:
-            return forward()
-        kept.append(forward)
-        connection = model._get_connection().connection
-        image = connection.dispatch("GetItem", {"TableName": model.Meta.table_name, "Key": {"key": {"S": "k"}}})["Item"]
+    def break_it():
+        client, table = model._get_connection().connection.client, model.Meta.table_name
+        image = client.get_item(TableName=table, Key={"key": {"S": "k"}})["Item"]
         image["lock"] = {"M": {**image["lock"]["M"], "queue": {"M": {"e": {"S": "x"}}}}}
-        connection.dispatch("PutItem", {"TableName": model.Meta.table_name, "Item": image})
-        return None, ConnectionClosedError(endpoint_url=request.url, request=request)
+        client.put_item(TableName=table, Item=image)
 
-    with wire.tapped(tap):
+    with on(operation).lose_request(break_it) as lost:
         yield
-        assert kept
+    assert lost.hits
 
 
 @pytest.mark.parametrize("inside", [False, True])

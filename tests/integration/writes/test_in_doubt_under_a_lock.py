@@ -9,9 +9,7 @@ import pynamodb.transactions
 import pytest
 
 from pynamo_locking import TransactWrite
-from pynamo_locking._io import lock_requests
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, OutcomeUnknown, StaleVersion
-from tests.support import wire
 from tests.support.models import APART, Account, Device, Locks
 from tests.support.parties import in_thread
 from tests.support.wire import ALL, on, unanswered
@@ -35,6 +33,14 @@ def account(engine):
 # Writing
 
 
+def is_no_eviction(body):
+    return "#e0" not in body.get("UpdateExpression", "")
+
+
+def is_release(body):
+    return body["UpdateExpression"].startswith("REMOVE #l.#q.#me")
+
+
 WRITES = {
     "save": lambda item: item.save(),
     "update": lambda item: item.update([type(item).note.set("written")]),
@@ -54,7 +60,7 @@ def test_a_write_that_we_sent_again_may_have_been_applied_before_the_lock_was_lo
         unanswered(
             "UpdateItem",
             then=lambda: broken.append(account.break_lock("a", ticket=lock.ticket)),
-            where=lambda body: "#e0" not in body["UpdateExpression"],
+            where=is_no_eviction,
             is_applied=is_applied,
         ) as sent,
         pytest.raises(OutcomeUnknown),
@@ -95,9 +101,9 @@ def test_a_deletion_by_others_is_noted_by_the_write_that_is_refused(engine, acco
     given = edit.__enter__()
     key = account._get_connection().connection.get_identifier_map(account.Meta.table_name, "a")
     engine.client().delete_item(TableName=account.Meta.table_name, **key)
-    with pytest.raises(LockLost):
+    with pytest.raises(LockLost) as caught:
         edit.__exit__(None, None, None) if way == "edit" else WRITES[way](given.item)
-    assert (lock.lost.is_set(), lock._handle.entry.possession.reason) == (True, "deleted")
+    assert (lock.lost.is_set(), caught.value.reason) == (True, "deleted")
     if way != "edit":
         with pytest.raises(LockLost):
             lock.release()
@@ -115,12 +121,10 @@ def test_a_loss_is_noted_by_the_write_that_is_refused(account, way, attempts):
     operation = "DeleteItem" if way == "delete" else "UpdateItem"
 
     def break_it():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wire, "_taps", [()])
-            assert account.break_lock("a", ticket=lock.ticket)
+        assert account.break_lock("a", ticket=lock.ticket)
 
     def write(given):
-        with unanswered(operation, then=break_it, attempts=attempts, is_applied=False):
+        with unanswered(operation, then=break_it, where=is_no_eviction, attempts=attempts, is_applied=False):
             if way == "edit":
                 edit.__exit__(None, None, None)
             else:
@@ -207,9 +211,8 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
             with account.locked("a", settings=APART):
                 pass
 
-    releases = lambda body: body["UpdateExpression"].startswith("REMOVE #l.#q.#me")  # noqa: E731
     with (
-        unanswered("UpdateItem", then=lambda: in_thread(delete), where=releases, attempts=1) as sent,
+        unanswered("UpdateItem", then=lambda: in_thread(delete), where=is_release, attempts=1) as sent,
         account.locked("a", heartbeat=False) as lock,
     ):
         pass
@@ -217,23 +220,18 @@ def test_a_release_in_doubt_and_a_deletion_is_no_loss(account, is_made_anew):
     assert not lock.lost.is_set()
 
 
-def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account, monkeypatch):
+def test_a_write_while_the_lock_is_given_back_is_refused_and_no_loss(account):
     """A thread that writes under the lock comes too late: after the release, which is not answered yet."""
     lock = account.locked("a", heartbeat=False).acquire()
-    item, original, refused = lock.item, lock_requests.release, []
+    item, refused = lock.item, []
 
     def save():
         with pytest.raises(LockLost) as caught:
             item.save()
         refused.append(caught.value.reason)
 
-    def release(*arguments, **options):
-        image = original(*arguments, **options)
-        in_thread(save)
-        return image
-
-    monkeypatch.setattr(lock_requests, "release", release)
-    lock.release()
+    with on("UpdateItem", where=is_release).after(lambda: in_thread(save)):
+        lock.release()
     assert refused == ["deleted"]
     assert not lock.lost.is_set()
 

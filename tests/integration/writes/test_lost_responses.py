@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
-import botocore.endpoint
 import pytest
-from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
+from botocore.exceptions import EndpointConnectionError
 from pynamodb.exceptions import PutError, TransactWriteError, UpdateError
 
-from pynamo_locking import LockSettings, TransactWrite
-from pynamo_locking._io import client, lock_requests
-from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown
-from tests.support import wire
+from pynamo_locking import TransactWrite
+from pynamo_locking.exceptions import LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from tests.support.models import APART, Account, Device, Document, Locks, declare
-from tests.support.parties import held_elsewhere, in_thread, shifted_clock, without_pauses
-from tests.support.wire import Chosen, between_attempts, count_requests, on
+from tests.support.parties import abandoned, in_thread, shifted_clock, without_pauses
+from tests.support.wire import ALL, Chosen, between_attempts, is_save, on
 from tests.support.workers import until
 
 pytestmark = pytest.mark.core
@@ -39,11 +33,6 @@ def _no_pauses_between_attempts():
 def saying(text):
     """Select the requests whose update expression contains a text."""
     return lambda body: text in body.get("UpdateExpression", "")
-
-
-def saves(body):
-    """Select the requests by which items are written: their names are PynamoDB's placeholders."""
-    return body.get("UpdateExpression", "")[:6][5:].isdigit()
 
 
 ENTER = saying("#l.#n[0] + :members")
@@ -103,45 +92,32 @@ def test_renewing(account):
             assert not lock.lost.is_set()
 
 
-@pytest.mark.waits
-def test_renewing_by_heartbeat(account):
-    """The heartbeat goes on through lost answers and lost requests."""
-    settings = LockSettings(request_timeout=0.5)
-    with (
-        on("UpdateItem", times=3, where=RENEW).lose_response() as lost,
-        on("UpdateItem", times=3, where=RENEW).lose_request() as never_sent,
-        account.locked("a", lease=3, settings=settings) as lock,
-    ):
-        while account.lock_state("a").holders[0].heartbeats < 8:
-            assert not lock.lost.is_set()
-            time.sleep(0.01)
-        assert (lost.hits, never_sent.hits) == (3, 3)
-
-
 def test_a_repeated_renewal_recognises_itself(account):
     """A copy of the same renewal that comes second is refused, and that is no loss."""
     with account.locked("a", heartbeat=False) as lock:
-        own = lock._handle.entry
-        own.renew()
-        own.heartbeats -= 1  # as if botocore had sent it twice
-        own.renew()
+        with on("UpdateItem", where=RENEW).double() as faults:
+            lock.renew()
+        assert faults.hits == 1
         assert not lock.lost.is_set()
-        assert account.lock_state("a").holders[0].heartbeats == own.heartbeats == 1
+        assert account.lock_state("a").holders[0].heartbeats == 1
 
 
 def test_a_late_copy_of_a_renewal_changes_nothing(account):
     """It can neither take a newer beat back, nor prolong an entry of the same id under another ticket."""
+    client = account._get_connection().connection.client
     with account.locked("a", heartbeat=False) as lock:
-        entry, row = lock._handle.entry.entry, lock._handle.entry.row
-        lock.renew()
+        with on("UpdateItem", where=RENEW).watch() as sent:
+            lock.renew()
         lock.renew()
         newest = account.lock_state("a").holders[0]
-        with pytest.raises(client.Refused):
-            lock_requests.renew(row, entry, 1, want_image=False)
-        assert account.lock_state("a").holders[0].until_ms == newest.until_ms
-        assert account.lock_state("a").holders[0].heartbeats == 2
-        with pytest.raises(client.Refused):
-            lock_requests.renew(row, replace(entry, ticket=entry.ticket + 1), 9, want_image=False)
+        late = sent.bodies[0]
+        values = late["ExpressionAttributeValues"]
+        other = {**values, ":beat": {"N": "9"}, ":ticket": {"N": str(lock.ticket + 1)}}
+        for request in (late, {**late, "ExpressionAttributeValues": other}):
+            with pytest.raises(client.exceptions.ConditionalCheckFailedException):
+                client.update_item(**request)
+        [entry] = account.lock_state("a").entries
+        assert (entry.heartbeats, entry.until_ms) == (2, newest.until_ms)
 
 
 def test_releasing(account):
@@ -163,43 +139,17 @@ def test_releasing_when_no_answer_ever_comes(account):
     assert lost.hits == 6
 
 
-def test_releasing_a_lock_that_was_evicted(account):
-    """A release that is repeated still knows an eviction from its own doing."""
-    with (
-        pytest.raises(LockLost),
-        on("UpdateItem", where=RELEASE).lose_request() as faults,
-        account.locked("a", heartbeat=False) as lock,
-    ):
-        account.break_lock("a", ticket=lock.ticket)
-    assert faults.hits == 1
-
-
 def test_evicting(account):
     """A lost answer to an eviction: looking again shows that it worked."""
     for _ in range(TIMES):
         with shifted_clock() as clock:
-            account.locked("a", lease=6, heartbeat=False).acquire()._handle.entry.end()
+            abandoned(account.locked("a", lease=6))
             clock.shift += 17
             with on("UpdateItem", where=EVICT).lose_response() as faults, account.locked("a", wait=10) as lock:
                 assert faults.hits == 1
                 assert len(account.lock_state("a").entries) == 1
                 assert lock.is_held
                 assert account.lock_state("a").holders[0].ticket == lock.ticket
-
-
-def test_looking(account):
-    """A waiter whose looks get lost looks again."""
-    holder = held_elsewhere(account.locked("a", settings=APART))
-    got = []
-    with holder, on("GetItem", times=3).lose_response() as faults:
-        waiter = account.locked("a", wait=60)
-        thread = threading.Thread(target=lambda: got.append(waiter.acquire()))
-        thread.start()
-        while faults.hits < 3:
-            pass
-    thread.join()
-    assert got == [waiter]
-    waiter.release()
 
 
 GUARDED = {
@@ -231,21 +181,10 @@ def test_guarded_deletes(account):
         account.get("a")
 
 
-def test_versioned_writes_inside_the_lock(engine):
-    """The version moves once, here and in the table."""
-    engine.bind(Document)
-    Document("f", 1).save()
-    with Document.locked("f", 1) as lock:
-        for n in range(TIMES):
-            with on("UpdateItem").lose_response():
-                lock.item.save()
-            assert lock.item.version == Document.get("f", 1).version == n + 2
-
-
 def test_save_and_release(account):
     """A lost answer to the last request of an edit: saved once, released, no loss reported."""
     for n in range(TIMES):
-        with on("UpdateItem", where=saves).lose_response() as faults, account.edit("a") as item:
+        with on("UpdateItem", where=is_save).lose_response() as faults, account.edit("a") as item:
             item.balance += 1
         assert faults.hits == 1
         assert account.get("a").balance == 101 + n
@@ -261,23 +200,12 @@ def test_save_and_release_after_the_next_holder_has_come_and_gone(account):
 
     with (
         between_attempts(lambda: in_thread(successor)) as calls,
-        on("UpdateItem", where=saves).lose_response(),
+        on("UpdateItem", where=is_save).lose_response(),
         account.edit("a") as item,
     ):
         item.balance += 1
     assert calls
     assert account.get("a").balance == 102
-
-
-def test_save_and_release_of_an_evicted_holder(account):
-    """A save-and-release whose first copy never arrived, and that was evicted meanwhile, is a loss."""
-    edit = account.edit("a", heartbeat=False)
-    with pytest.raises(LockLost), on("UpdateItem", where=saves).lose_request() as faults, edit as item:
-        item.balance = -1
-        account.break_lock("a", ticket=edit.lock.ticket)
-    assert faults.hits == 1
-    assert account.get("a").balance == 100
-    assert edit.lock.lost.is_set()
 
 
 def nobody(_edit):
@@ -315,7 +243,7 @@ def test_save_and_release_twice_without_knowing_it(engine, model, between):
     model("a").save()
     edit = model.edit("a")
     come = partial(between, partial(model.edit, "a"))
-    with on("UpdateItem", where=saves).double(come) as faults, edit as item:
+    with on("UpdateItem", where=is_save).double(come) as faults, edit as item:
         item.balance += 1
     assert faults.hits == 1
     assert not edit.lock.lost.is_set()
@@ -330,7 +258,7 @@ def test_save_and_release_twice_without_knowing_it(engine, model, between):
 def test_a_broken_lock_is_lost_however_often_the_request_is_sent(account, way, sent):
     """The document remembers that it was broken: neither the last write nor the release passes for applied."""
     edit = account.edit("a", heartbeat=False) if way == "edit" else account.locked("a", heartbeat=False)
-    where = RELEASE if way == "release" else saves
+    where = RELEASE if way == "release" else is_save
     with (
         pytest.raises(LockLost) as caught,
         on("UpdateItem", times=sent - 1, where=where).double() as faults,
@@ -377,7 +305,7 @@ def test_save_and_release_without_any_answer(account):
     edit = account.edit("a")
     with (
         pytest.raises(OutcomeUnknown) as caught,
-        on("UpdateItem", times=100, where=saves).lose_response(),
+        on("UpdateItem", times=100, where=is_save).lose_response(),
         edit as item,
     ):
         item.balance = 7
@@ -393,22 +321,13 @@ def test_after_an_unknown_outcome_the_next_write_supersedes_it(account):
     for losing in (Chosen.lose_request, Chosen.lose_response):
         with account.locked("a") as lock:
             before = account.get("a").balance
-            with pytest.raises(OutcomeUnknown) as caught, losing(on("UpdateItem", times=100, where=saves)):
+            with pytest.raises(OutcomeUnknown) as caught, losing(on("UpdateItem", times=100, where=is_save)):
                 lock.item.update([account.balance.add(1)])
             assert isinstance(caught.value, UpdateError)
             landed = losing is Chosen.lose_response
             assert account.get("a").balance == before + landed
             lock.item.update([account.balance.add(10)])
             assert lock.item.balance == before + landed + 10
-
-
-def test_outside_a_lost_answer_is_no_false_lock_error(account):
-    """A save from outside that is repeated succeeds: no entry was in the queue."""
-    item = account.get("a")
-    item.balance = 5
-    with on("UpdateItem").lose_response():
-        item.save()
-    assert account.get("a").balance == 5
 
 
 def test_locks_in_a_row_of_their_own(engine):
@@ -431,6 +350,20 @@ def test_locks_in_a_row_of_their_own(engine):
     assert faults.hits == 1
     assert Device.get("d").total == 4
     assert Device.lock_state("d").entries == ()
+
+
+def test_an_update_beside_that_cannot_be_read_afterwards(engine):
+    """A transaction returns no item. What was written stays written, and the old copy cannot be saved over it."""
+    engine.bind(Locks, Device)
+    Device("d").save()
+    with Device.locked("d", heartbeat=False) as lock:
+        assert lock.item.total == 0
+        with on("GetItem", times=ALL).lose_request():
+            lock.item.update([Device.total.add(1)])
+        with pytest.raises(StaleVersion, match="does not have the result"):
+            lock.item.save()
+        lock.item.refresh()
+        assert lock.item.total == Device.get("d").total == 1
 
 
 def test_our_transaction(engine):
@@ -459,35 +392,10 @@ def test_our_transaction(engine):
         assert caught.value.write_id
 
 
-def test_breaking_and_looking_from_outside(account):
-    """The operator's requests are repeated as well."""
-    lock = account.locked("a", heartbeat=False).acquire()
-    with (
-        on("GetItem", times=2).lose_response(),
-        on("UpdateItem", where=EVICT).lose_response(),
-        count_requests() as counted,
-    ):
-        broken = account.break_lock("a", ticket=lock.ticket)
-    assert account.lock_state("a").entries == ()
-    assert counted.by_operation["GetItem"] >= 3
-    assert broken in (True, False)  # the second copy finds the entry gone
-    with pytest.raises(LockLost):
-        lock.release()
-
-
 @contextmanager
 def _cut_off_after_the_first():
     """Let one request through, lose its answer, and refuse all connections afterwards."""
-    applied = []
-
-    def tap(endpoint, request, operation, forward):
-        if not applied:
-            applied.append(forward())
-            return None, ConnectionClosedError(endpoint_url=request.url, request=request)
-        return None, EndpointConnectionError(endpoint_url=request.url)
-
-    with pytest.MonkeyPatch.context() as patch, wire.tapped(tap):
-        patch.setattr(botocore.endpoint, "time", type("Time", (), {"sleep": staticmethod(lambda seconds: None)}))
+    with on().lose_response(), on(nth=2).answer(EndpointConnectionError, always=True):
         yield
 
 

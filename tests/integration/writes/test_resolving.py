@@ -7,11 +7,9 @@ import copy
 import pickle
 
 import pytest
-from botocore.exceptions import ClientError
 from pynamodb.exceptions import UpdateError
 
 from pynamo_locking import TransactWrite, VersionedMixin
-from pynamo_locking._writes.writer import Writer
 from pynamo_locking.exceptions import OutcomeUnknown, StaleVersion
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks, declare
@@ -147,25 +145,13 @@ def test_a_request_that_arrives_before_the_answer_is_applied(memory):
         assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
 
 
-def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(engine, monkeypatch):
+def test_a_request_that_arrives_between_the_read_and_the_write_is_applied(engine):
     """The write that would keep it out is refused, and the next read finds it."""
     for model, write, operation in writes():
         with on(operation, times=ALL).delay() as late:
             error = unknown(write, model)
-        before_touch(monkeypatch, late[0])
-        assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
-
-
-def before_touch(monkeypatch, act):
-    """Act right before the next write that would keep a request out."""
-    touch = Writer.touch
-
-    def late_touch(self, *arguments, **options):
-        monkeypatch.undo()
-        act()
-        touch(self, *arguments, **options)
-
-    monkeypatch.setattr(Writer, "touch", late_touch)
+        with on("UpdateItem").before(late[0]):
+            assert error.resolve() == ("not applied" if is_refused_late(write) else "applied")
 
 
 def test_after_one_other_write_it_was_not_applied(memory):
@@ -201,19 +187,14 @@ def test_an_unanswered_question_can_be_asked_again(memory):
 
 
 @pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "AccessDeniedException"])
-def test_the_write_that_keeps_it_out_is_refused(memory, monkeypatch, code):
+def test_the_write_that_keeps_it_out_is_refused(memory, code):
     """A busy table gives no answer yet. A missing permission is an error, and no answer about the write."""
     with on("PutItem", times=99).lose_request():
         error = unknown(saves, Note)
 
-    def touch(*_, **__):
-        response = {"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 400}}
-        raise UpdateError("refused", ClientError(response, "UpdateItem"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Writer, "touch", touch)
+    with on("UpdateItem").answer(code, always=True):
         if code == "AccessDeniedException":
-            with pytest.raises(UpdateError, match="refused"):
+            with pytest.raises(UpdateError, match=code):
                 error.resolve()
         else:
             assert error.resolve() == "unknown"

@@ -9,7 +9,7 @@ from pynamodb.attributes import UnicodeAttribute
 
 from pynamo_locking import NamedLock, TransactionTable, TransactWrite, transaction
 from pynamo_locking.exceptions import LockLost, NotUnique, OutcomeUnknown, StaleVersion
-from pynamo_locking.testing import MemoryDynamoDB, VirtualClock, lose_lock
+from pynamo_locking.testing import VirtualClock, lose_lock
 from pynamo_locking.unique import UniqueTable
 from tests.support.models import declare
 from tests.support.parties import abandoned, in_thread
@@ -17,7 +17,7 @@ from tests.support.transaction_models import make_long_from
 from tests.support.wire import unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
 
@@ -49,14 +49,14 @@ def models(memory: Engine) -> None:
 
 
 @pytest.fixture
-def without_tokens(models: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(models: None) -> Iterator[VirtualClock]:
+    with VirtualClock() as clock:
+        yield clock
+
+
+def forget_tokens(clock: VirtualClock) -> None:
     """DynamoDB forgets the token of a request after ten minutes."""
-    handle = MemoryDynamoDB.handle
-
-    def forgetful(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        return handle(self, operation, {k: v for k, v in arguments.items() if k != "ClientRequestToken"})
-
-    monkeypatch.setattr(MemoryDynamoDB, "handle", forgetful)
+    clock.jump(601)
 
 
 def lost(then: Callable[[], object], *, is_applied: bool = False) -> Any:
@@ -147,13 +147,18 @@ def test_an_eviction_that_left_a_trace_tells_that_the_last_save_was_not_stored(m
     assert Beside.get("a").n == 2
 
 
-def test_a_write_that_is_stored_under_its_own_id_was_applied_whatever_became_of_the_lock(without_tokens: None) -> None:
+def test_a_write_that_is_stored_under_its_own_id_was_applied_whatever_became_of_the_lock(clock: VirtualClock) -> None:
     """The entry is gone by then, and the id in the item tells."""
+
+    def next_holder() -> None:
+        lose_lock(Inside, "a")
+        forget_tokens(clock)
+
     Inside("a").save()
     with pytest.raises(LockLost), Inside.locked("a", heartbeat=False) as lock:
         lock.item.n = 5
         with (
-            lost(lambda: lose_lock(Inside, "a"), is_applied=True),
+            lost(next_holder, is_applied=True),
             TransactWrite(connection=Inside._get_connection().connection) as tx,
         ):
             tx.save(lock.item)
@@ -200,20 +205,19 @@ def test_a_check_that_is_refused_says_the_same_however_often_the_item_was_writte
     assert Versioned.get("b").n == 0
 
 
-def test_a_taken_value_is_told_once_the_dead_holder_is_evicted(models: None) -> None:
+def test_a_taken_value_is_told_once_the_dead_holder_is_evicted(clock: VirtualClock) -> None:
     """The eviction clears the item's own row; the row of the value says what is left in the way."""
-    with VirtualClock() as clock:
-        Named("a", name="x").save()
-        Named("b", name="y").save()
-        abandoned(Named.locked("a"))
-        clock.jump(100_000)
-        item = Named.get("a")
-        item.name = "y"
-        with pytest.raises(NotUnique):
-            item.save()
+    Named("a", name="x").save()
+    Named("b", name="y").save()
+    abandoned(Named.locked("a"))
+    clock.jump(100_000)
+    item = Named.get("a")
+    item.name = "y"
+    with pytest.raises(NotUnique):
+        item.save()
 
 
-def test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call(without_tokens: None) -> None:
+def test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call(clock: VirtualClock) -> None:
     """Both calls have the same write ids; the second, of an old copy, is refused, and not taken for the first."""
     Versioned("a").save()
     first, second = Versioned.get("a"), Versioned.get("a")
@@ -224,18 +228,24 @@ def test_a_token_that_the_caller_has_used_before_does_not_tell_of_another_call(w
             tx.save(item)
 
     write(first)
+    forget_tokens(clock)
     with pytest.raises(StaleVersion):
         write(second)
     assert Versioned.get("a").n == 1
 
 
-def test_a_check_that_is_met_again_does_not_tell_that_nothing_was_written(without_tokens: None) -> None:
+def test_a_check_that_is_met_again_does_not_tell_that_nothing_was_written(clock: VirtualClock) -> None:
     """The first copy was applied, and the item has changed so often that only the check is as it was."""
+
+    def others() -> None:
+        add(Versioned, "b", times=2)
+        forget_tokens(clock)
+
     Versioned("a").save()
     Versioned("b").save()
     read, saved = Versioned.get("a"), Versioned.get("b")
     saved.n = 3
 
-    with lost(lambda: add(Versioned, "b", times=2), is_applied=True), pytest.raises(OutcomeUnknown):
+    with lost(others, is_applied=True), pytest.raises(OutcomeUnknown):
         check_and_save(read, saved)
     assert Versioned.get("b").n == 5

@@ -54,6 +54,7 @@ def test_what_just_does_not_fit(name):
         ({"n" * 65_535: text(1)}, []),
         ({"n" * 65_536: text(1)}, [TOO_LONG.format("n" * 40)]),
         ({"é" * 32_768: text(1)}, [TOO_LONG.format("é" * 40)]),
+        ({"🔒" * 16_384: text(1)}, [TOO_LONG.format("🔒" * 40)]),
     ],
 )
 def test_the_words(attributes, expected):

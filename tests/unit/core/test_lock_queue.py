@@ -98,16 +98,6 @@ def test_only_smaller_tickets_are_ahead(order):
     assert set(state.ahead_of(entries[9])) == {entries[3], entries[5]}
 
 
-@steady
-@given(st.sets(st.integers(1, 50), min_size=1, max_size=10))
-def test_exactly_one_entry_has_none_ahead(tickets):
-    """In every queue the one with the smallest ticket holds the lock, and no other."""
-    entries = tuple(entry(ticket) for ticket in sorted(tickets))
-    state = queue(*entries)
-
-    assert tuple(it for it in entries if not state.ahead_of(it)) == state.holders == entries[:1]
-
-
 @pytest.mark.parametrize(
     ("since", "slot", "expected"),
     [

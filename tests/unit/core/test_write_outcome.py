@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections import Counter
 
 import pytest
 
@@ -208,96 +206,6 @@ def test_a_result_of_a_batch():
     """It is applied if there is no error."""
     assert BatchResult("item", "save").is_applied
     assert not BatchResult("item", "save", ValueError()).is_applied
-
-
-class World:
-    """One item, those who write it, and copies of their requests that arrive when they like."""
-
-    def __init__(self):
-        self.item = None
-        self.tokens = itertools.count(10_000_000)
-        self.writes = []
-        self.judged = []
-
-    def token(self):
-        return str(next(self.tokens))
-
-    def begin(self, kind, checked):
-        """A writer reads the item and makes a request: what becomes of it is open."""
-        before = self.item or Known()
-        known = before if checked else Known()
-        self.writes.append(Request(kind, before, next_write_id(known, self.token()), checked))
-
-    def deliver(self, number):
-        """A copy of a request arrives; a refusal is judged on the spot."""
-        if not self.writes:
-            return
-        write = self.writes[number % len(self.writes)]
-        write.copies += 1
-        if not (write.checked and write.before.write_id is not None):
-            write.ids.append(next_write_id(Known(), self.token()))  # each attempt has an id of its own
-        if write.is_accepted_by(self.item):
-            write.applied += 1
-            version = (self.item or Known()).version or 0
-            self.item = None if write.kind is EntryEffect.DELETE else Known(version + 1, write.ids[-1])
-            return
-        for repeated in {write.copies > 1, True}:
-            outcome = judge_by_id(self.item, write.before, write.ids, kind=write.kind, repeated=repeated)
-            self.judged.append((outcome, write.applied, write.kind, self.item))
-
-    def stock(self, step):
-        """A process without write ids writes, properly."""
-        if step == "delete":
-            self.item = None
-        elif step == "put" or self.item is None:
-            self.item = Known(((self.item or Known()).version or 0) + 1)
-        else:
-            self.item = Known((self.item.version or 0) + 1, self.item.write_id)
-
-
-class Request:
-    def __init__(self, kind, before, write_id, checked):
-        self.kind = kind
-        self.before = before
-        self.ids = [write_id]
-        self.checked = checked
-        self.copies = self.applied = 0
-
-    def is_accepted_by(self, item):
-        if not self.checked:
-            return True
-        now = item or Known()
-        return now.version == self.before.version and self.before.write_id in (None, now.write_id)
-
-
-def history(seed):
-    """Let a few writers loose on one item, at random."""
-    world, chance = World(), random.Random(seed)
-    for _ in range(chance.randrange(4, 24)):
-        step = chance.random()
-        if step < 0.5:
-            world.begin(
-                chance.choice([EntryEffect.KEEP, EntryEffect.KEEP, EntryEffect.KEEP, EntryEffect.DELETE]),
-                chance.random() < 0.8,
-            )
-            if chance.random() < 0.6:
-                world.deliver(-1)
-        elif step < 0.85:
-            world.deliver(-1 - chance.randrange(4))
-        else:
-            world.stock(chance.choice(["put", "update", "delete"]))
-    return world.judged
-
-
-def test_any_history():
-    """Writers, deletes and new lives, late copies, stock writers: what is said of a refused write is true."""
-    said = Counter()
-    for seed in range(4000):
-        for outcome, applied, kind, seen in history(seed):
-            said[outcome] += 1
-            assert outcome is not R or not applied, seed
-            assert outcome is not A or applied or (kind is EntryEffect.DELETE and seen is None), seed
-    assert min(said[outcome] for outcome in (A, R, U)) > 1000
 
 
 def test_a_life_is_told_apart_by_nothing_but_its_name():

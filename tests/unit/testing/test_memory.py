@@ -149,6 +149,7 @@ with MemoryDynamoDB() as database:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks here")
 def test_a_child_has_a_database_of_its_own() -> None:
     """Also if it is forked while another thread is in the middle of a request, whose mutex it would inherit."""

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from pynamo_locking.exceptions import ConfigurationError
 from pynamo_locking.testing import MemoryDynamoDB, VirtualClock
 from pynamo_locking.testing.clock import Sleeper
+from tests.support.boundaries import nested, number
 
 
 class Colour(str, Enum):
@@ -122,6 +123,24 @@ def test_a_transaction_reads_four_megabytes(client):
     assert len(client.transact_get_items(TransactItems=gets[:10])["Responses"]) == 10
     with pytest.raises(ClientError, match="4MB"):
         client.transact_get_items(TransactItems=gets)
+
+
+def test_the_sign_of_a_number_takes_a_byte(client):
+    """The largest item has 409,600 of them."""
+    item = {"pk": {"S": "a"}, "n": {"N": "1"}, "t": {"S": "x" * (409_600 - 3 - 3 - 1)}}
+    client.put_item(TableName="stock", Item=item)
+    with pytest.raises(ClientError, match="Item size"):
+        client.put_item(TableName="stock", Item={**item, "n": {"N": "-1"}})
+
+
+def test_maps_are_counted_through_the_path_that_they_are_put_at(client):
+    """31 levels, of those that are there and those that are new."""
+    row = {"TableName": "stock", "Key": {"pk": {"S": "a"}}}
+    client.put_item(TableName="stock", Item={"pk": {"S": "a"}, "m": nested(20, number("1"))})
+    update = {"UpdateExpression": f"SET m{'.a' * 19} = :v"}
+    client.update_item(**row, **update, ExpressionAttributeValues={":v": nested(12, number("1"))})
+    with pytest.raises(ClientError, match="Nesting Levels"):
+        client.update_item(**row, **update, ExpressionAttributeValues={":v": nested(13, number("1"))})
 
 
 def test_an_empty_update_makes_the_item(client):

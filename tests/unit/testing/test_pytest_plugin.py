@@ -6,6 +6,8 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 
+import pytest
+
 PLUGIN = "_pynamo_locking_pytestplugin"
 
 USES_FIXTURES = """
@@ -71,12 +73,14 @@ def test_it_is_installed():
     assert [entry.value for entry in entry_points(group="pytest11", name="pynamo_locking")] == [PLUGIN]
 
 
+@pytest.mark.processes
 def test_the_fixtures_work(tmp_path):
     """Each test gets a database and a clock of its own, and leaves nothing behind."""
     output = run_pytest(tmp_path, USES_FIXTURES)
     assert " 6 passed" in output, output
 
 
+@pytest.mark.processes
 def test_the_fixtures_are_listed(tmp_path):
     """With the first line of their docstrings."""
     output = run_pytest(tmp_path, USES_NOTHING, "--fixtures")
@@ -85,6 +89,7 @@ def test_the_fixtures_are_listed(tmp_path):
     assert "An empty DynamoDB in memory" in output
 
 
+@pytest.mark.processes
 def test_who_does_not_use_it_does_not_pay(tmp_path):
     """Loading the plugin imports neither this package nor PynamoDB."""
     output = run_pytest(tmp_path, USES_NOTHING)

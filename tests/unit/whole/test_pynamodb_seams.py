@@ -16,16 +16,12 @@ from botocore.exceptions import ClientError
 from pynamodb.attributes import NumberAttribute, TTLAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PynamoDBException, VerboseClientError
-from pynamodb.expressions.condition import Condition, size
-from pynamodb.expressions.operand import Path, Value
-from pynamodb.expressions.update import Update
 from pynamodb.models import Model
-from pynamodb.transactions import TransactGet, TransactWrite
+from pynamodb.transactions import TransactWrite
 
 import pynamo_locking
 from pynamo_locking._core import dynamodb
 from pynamo_locking._io import client, responses
-from pynamo_locking._io.stored_rows import Stored
 
 
 class Item(Model):
@@ -208,59 +204,6 @@ def test_a_model_has(name):
     pin(Item("x", 1), name)
 
 
-def test_names_of_keys_and_version():
-    """Key names and the version's are Python names; the attributes know the stored ones."""
-    assert (Item._hash_keyname, Item._range_keyname, Item._version_attribute_name) == ("key", "part", "version")
-    assert Item._hash_key_attribute().attr_name == "k"
-    assert Item._range_key_attribute().attr_name == "part"
-    assert Item._ttl_attribute() is Item.expires
-    assert Item._get_discriminator_class({"k": {"S": "x"}}) is None
-
-
-def test_keys_are_serialized_bare():
-    """Without their type; `get_operation_kwargs` adds it."""
-    keys = Item("x", 1)._get_hash_range_key_serialized_values()
-
-    assert tuple(keys) == ("x", "1")
-
-
-def test_the_connection_of_a_table():
-    """It has the name of the table, builds requests, and holds the plain connection."""
-    connection = Item._get_connection()
-    kwargs = connection.get_operation_kwargs(
-        "x",
-        range_key="1",
-        key="Key",
-        actions=[Path("a").set(1)],
-        condition=Path("b").exists(),
-        return_values="ALL_NEW",
-        return_values_on_condition_failure="ALL_OLD",
-    )
-
-    assert connection.table_name == "items"
-    assert isinstance(connection.connection, Connection)
-    assert kwargs == {
-        "TableName": "items",
-        "Key": {"k": {"S": "x"}, "part": {"N": "1"}},
-        "ConditionExpression": "attribute_exists (#0)",
-        "UpdateExpression": "SET #1 = :0",
-        "ExpressionAttributeNames": {"#0": "b", "#1": "a"},
-        "ExpressionAttributeValues": {":0": {"N": "1"}},
-        "ReturnValues": "ALL_NEW",
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
-
-
-@pytest.mark.parametrize("checks", [True, False])
-def test_a_put_with_or_without_the_version(checks):
-    """`_get_save_args` is the only builder of a Put that can leave the version out."""
-    keys, kwargs = Item("x", 1, version=3)._get_save_args(None, add_version_condition=checks)
-    put = Item._get_connection().get_operation_kwargs(*keys, **kwargs | {"key": "Item"})
-
-    assert put["Item"] == {"k": {"S": "x"}, "part": {"N": "1"}, "v": {"N": "4"}}
-    assert put.get("ConditionExpression") == ("#0 = :0" if checks else None)
-
-
 def test_overridden_methods_have_the_same_parameters():
     """Callers, PynamoDB among them, pass them by position or name."""
     from pynamo_locking import LockableModel
@@ -301,91 +244,6 @@ def test_a_transaction_keeps_its_actions_in_lists():
     assert kwargs["ClientRequestToken"] == "token"
     assert [next(iter(action)) for action in kwargs["TransactItems"]] == ["ConditionCheck", "Delete", "Put", "Update"]
     assert item.version == 1
-
-
-def test_a_transaction_commits_when_its_block_ends():
-    """Through `_commit`, which ours overrides; not after an exception."""
-    commits = []
-
-    class Counting(TransactWrite):
-        def _commit(self):
-            commits.append(1)
-
-    with Counting(connection=Connection(region="us-east-1")):
-        pass
-    with pytest.raises(KeyError), Counting(connection=Connection(region="us-east-1")):
-        raise KeyError
-
-    assert commits == [1]
-
-
-def test_a_transactional_read_gives_a_future():
-    """`Lock.item` reads a row whose lock is elsewhere with it."""
-    with_get = TransactGet(connection=Connection(region="us-east-1"))
-
-    assert hasattr(with_get.get(Item, "x", 1), "get")
-
-
-# Expressions, for the guards
-
-
-def test_a_stored_value_is_sent_as_it_is():
-    """`Value.__init__` would take a map apart; ours is built without it from `attr_type` and `values`."""
-    stored = {"M": {"a": {"L": [{"N": "1"}]}}}
-    value, values = Stored(stored), {}
-    condition = Path(["lock"]) == value
-
-    assert isinstance(value, Value)
-    assert (value.attr_type, value.value) == ("M", stored)
-    assert condition.serialize({}, values) == "#0 = :0"
-    assert values == {":0": stored}
-
-
-def test_paths_take_names_as_they_are():
-    """A list of names is not split at dots, and is indexed further."""
-    names = {}
-    path = Path(["lock", "queue", "a.b"])["writes"]
-
-    assert (path < 5).serialize(names, {}) == "#0.#1.#2.#3 < :0"
-    assert list(names) == ["lock", "queue", "a.b", "writes"]
-    assert path.path == ["lock", "queue", "a.b", "writes"]
-
-
-def test_paths_lead_into_lists():
-    """A path of names takes an index and goes on; a stored list can be appended to the list at a path."""
-    names, values = {}, {}
-    entry, upcoming = Path(["lock", "queue", "a.b"]), Path(["lock", "next"])
-    update = Update(entry.set(upcoming.append(Stored({"L": []}))), upcoming[0].set(upcoming[0] + 1))
-
-    assert (entry[1]["w"] < 5).serialize(names, {}) == "#0.#1.#2[1].#3 < :0"
-    assert list(names) == ["lock", "queue", "a.b", "w"]
-    assert update.serialize({}, values) == "SET #0.#1.#2 = list_append (#0.#3, :0), #0.#3[0] = #0.#3[0] + :1"
-    assert values == {":0": {"L": []}, ":1": {"N": "1"}}
-
-
-def test_size_of_a_path():
-    """The function of the expression language; it compares and joins like other conditions."""
-    path = Path(["lock", "queue"])
-    condition = path.does_not_exist() | (size(path) == 0)
-
-    assert isinstance(condition, Condition)
-    assert condition.serialize({}, {}) == "(attribute_not_exists (#0.#1) OR size (#0.#1) = :0)"
-
-
-def test_a_version_that_may_be_missing():
-    """`path | 0` is if_not_exists, and numbers can be added to it."""
-    names, values = {}, {}
-    update = Update(Path(["v"]).set((Path(["v"]) | Value(0)) + 1), Path(["w"]).remove())
-
-    assert update.serialize(names, values) == "SET #0 = if_not_exists (#0, :0) + :1 REMOVE #1"
-
-
-def test_actions_know_their_path():
-    """Actions on the lock are recognised by the first name of their path."""
-    path = Path(["lock", "next"])
-
-    for action in (path.set(1), path.remove(), path.add(1), path.delete({1})):
-        assert action.values[0].path[0] == "lock"
 
 
 def test_errors_of_pynamodb_take_message_and_cause():
