@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.schedule import Insert, Job, Story, fill
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
 ONE = Insert("d", 5, 9, "a", "stored", (), 1, 0.0, 1.0)
 ROW = ("a", "d", 5, 9)
