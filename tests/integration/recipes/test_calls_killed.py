@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
 
 PROCESSES, KEYS, CALLS = short_or_long((3, 8, 2), (8, 50, 5))
 LEASE_S: Final = 1.5

@@ -423,6 +423,7 @@ def test_an_error_ends_no_campaign(memory: Engine, caplog: pytest.LogCaptureFixt
         assert clock.elapsed < 2 * LEASE
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_lead(memory: Engine) -> None:
     memory.bind(Locks)
@@ -451,9 +452,8 @@ def test_options_that_cannot_work(memory: Engine, options: dict[str, Any], messa
         Locks.lead("scheduler", **options)
 
 
-def test_the_cost_of_a_term(engine: Engine) -> None:
+def test_the_cost_of_a_term(clock: VirtualClock) -> None:
     """1 write to begin, 1 to end, and none for signs of the work."""
-    engine.bind(Locks)
     with Locks.locked("scheduler", settings=APART):  # creates the row
         pass
     with count_requests() as counted, Locks.lead("scheduler", settings=APART) as campaign:
@@ -463,12 +463,11 @@ def test_the_cost_of_a_term(engine: Engine) -> None:
     assert counted.by_operation == {"UpdateItem": 2}
 
 
-# Tasks; in real time
+# Tasks
 
 
-def test_tasks(engine: Engine) -> None:
+def test_tasks(clock: VirtualClock) -> None:
     """A task waits to be elected while others go on, and is succeeded when it leaves the block."""
-    engine.bind(Locks)
 
     async def lead() -> None:
         async with Locks.lead("scheduler", settings=APART) as first:
@@ -489,8 +488,7 @@ def test_tasks(engine: Engine) -> None:
     assert not Locks.lock_state("scheduler").entries
 
 
-def test_a_task_that_is_cancelled_leaves_nothing(memory: Engine) -> None:
-    memory.bind(Locks)
+def test_a_task_that_is_cancelled_leaves_nothing(clock: VirtualClock) -> None:
 
     async def lead(is_elected: asyncio.Event) -> None:
         async with Locks.lead("scheduler", settings=APART) as campaign:
