@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEASE = 12.0
 #: A candidate stands for a process.
-OPTIONS: dict[str, Any] = {"lease": LEASE, "settings": APART}
+OPTIONS: dict[str, Any] = {"lease": LEASE, "settings": replace(APART, poll_interval=0.25, max_poll_interval=0.25)}
 #: Two looks of a waiter, and the heartbeat's own pause.
 LOOK = 1.0
 
@@ -354,7 +354,7 @@ def test_a_campaign_is_stopped_at_any_moment(clock: VirtualClock, moment: int) -
 
 def test_campaigns_that_share_an_entry(clock: VirtualClock) -> None:
     """Those of one process are in one line, and the one that waits there is stopped as well."""
-    options = {**OPTIONS, "settings": replace(APART, max_callers_per_entry=32)}
+    options = {**OPTIONS, "settings": replace(OPTIONS["settings"], max_callers_per_entry=32)}
     with Locks.lead("scheduler", **options) as first:
         assert first.elected() is not None
         second, third = (Locks.lead("scheduler", **options) for _ in range(2))
