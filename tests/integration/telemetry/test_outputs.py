@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import blinker
@@ -23,36 +23,36 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking import events, transaction
-from pynamo_locking._io import event_stream
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
+from tests.integration.telemetry.forked import in_child
 from tests.support.models import Account, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Transactions
 from tests.support.wire import on
-from tests.support.workers import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.engines.engine import Engine
 
 
 @pytest.fixture(autouse=True)
-def _tables(memory: Engine) -> Iterator[None]:
+def _tables(memory: Engine) -> None:
     memory.bind(Locks, Account, Document, Purse, Transactions)
     Account("a").save()
     Document("f", 1).save()
     for lock in (Account.locked("a"), Document.locked("f", 1)):
         with lock:
             pass
-    yield
-    assert event_stream.listeners == ()
 
 
 @pytest.fixture
-def clock() -> Iterator[VirtualClock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
+    """Virtual time, with few looks."""
+    rare = replace(Account.Meta.lock_settings, poll_interval=0.5, max_poll_interval=0.5)
+    monkeypatch.setattr(Account.Meta, "lock_settings", rare)
     with VirtualClock() as clock:
         yield clock
 
@@ -189,22 +189,14 @@ def test_a_level_is_a_number() -> None:
         logs.install(level="INFO")  # type: ignore[arg-type]
 
 
-def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger that is switched off costs a look at its level."""
-    monkeypatch.setattr(logs, "_facts", lambda _: pytest.fail("made for no handler"))
-    quiet = logging.getLogger("quiet")
-    quiet.setLevel(logging.ERROR)
-    with logs.install(quiet), Account.locked("a"):
-        pass
-
-
-def test_the_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warnings_stay(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     """Those of the library itself do not depend on any subscription."""
     lock = Account.locked("a", heartbeat=False).acquire()
     with on("UpdateItem", times=5).lose_request():
         lock.release()
     assert "a thread goes on with it" in caplog.text
-    until(lambda: Account.lock_state("a").entries == (), "the release by a thread")
+    while Account.lock_state("a").entries:  # until it was
+        clock.sleep(1)
 
 
 # Signals
@@ -538,6 +530,7 @@ def test_installed_anew() -> None:
         assert traced.points("lock.held") == []
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_tells_of_its_own_locks_only(traced: Traced) -> None:
     """What the parent holds is neither held nor ended in the child, which stays subscribed."""
@@ -554,38 +547,3 @@ def test_a_forked_child_tells_of_its_own_locks_only(traced: Traced) -> None:
         assert in_child(child) == "[] [1] ['acquire', 'hold']"
         assert [point.value for point in traced.points("lock.held")] == [1]
     assert traced.span("hold").status.status_code is trace.StatusCode.UNSET
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_can_subscribe_though_the_parent_was_about_to() -> None:
-    """The mutex that another thread of the parent had at the moment of the fork is not the child's."""
-
-    def child() -> str:
-        with events.subscribe(print):
-            return str(len(event_stream.listeners))
-
-    with event_stream._mutex:
-        assert in_thread(lambda: in_child(child)) == "1"
-
-
-def in_child(work: Callable[[], str]) -> str:
-    """Run something in a forked child; return what it returns, or says before it dies."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads of the test run do not matter here
-        pid = os.fork()
-    if pid == 0:
-        try:
-            import faulthandler
-
-            faulthandler.dump_traceback_later(60, exit=True)
-            os.write(writing, work().encode())
-        except BaseException as error:  # noqa: BLE001 - the parent asserts on it
-            os.write(writing, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answers:
-        said = answers.read()
-    os.waitpid(pid, 0)
-    return said

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,16 +19,14 @@ from pynamodb.signals import post_dynamodb_send
 
 from pynamo_locking import TransactWrite, events, transaction
 from pynamo_locking._io import runtime
-from pynamo_locking._pynamodb import requests_seen
 from pynamo_locking._transactions import commit as commit_module
 from pynamo_locking.events import Throttled
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
 from pynamo_locking.telemetry import logs, opentelemetry
 from pynamo_locking.testing import VirtualClock, throttled
-from pynamo_locking.testing.memory import client_error
 from tests.support.models import declare
 from tests.support.transaction_models import Purse, Transactions, make_long_from
-from tests.support.wire import on
+from tests.support.wire import Forward, on, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,9 +87,13 @@ WAYS: dict[str, tuple[Callable[[], Any], str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("index", [None, "by-owner"], ids=["table", "index"])
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(
+    ("way", "limit", "index"),
+    [
+        *((way, LIMITS[0], None) for way in WAYS),
+        *((way, limit, index) for way in ("get", "save") for limit in LIMITS[1:] for index in (None, "by-owner")),
+    ],
+)
 def test_each_reason_is_in_the_error_and_in_a_metric(
     heard: list[Throttled], limit: Any, index: str | None, way: str
 ) -> None:
@@ -161,14 +165,16 @@ def test_a_cancelled_transaction_tells_which_item_it_was(heard: list[Throttled],
 def test_a_throttled_statement_of_a_batch_is_told(heard: list[Throttled]) -> None:
     """Of those the table is known; each of the two is sent again."""
 
-    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+    def refuse(_endpoint: object, request: Any, operation: str, forward: Forward) -> Any:
         if operation != "BatchExecuteStatement":
-            return send()
-        return {
-            "Responses": [{"Error": {"Code": "ThrottlingError", "Message": "too fast"}} for _ in kwargs["Statements"]]
-        }
+            return forward()
+        refused = [{"Error": {"Code": "ThrottlingError", "Message": "too fast"}}] * len(
+            json.loads(request.body)["Statements"]
+        )
+        answer = {"Responses": refused, "ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
+        return (SimpleNamespace(status_code=200, headers={}, content=b""), answer), None
 
-    with requests_seen(see, lambda: False):
+    with tapped(refuse):
         guarded_batch()
     told = [(event.name, event.reason) for event in heard]
     assert told == [(Account.Meta.table_name, "ThrottlingError")] * len(told)
@@ -261,27 +267,25 @@ def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: p
             mine.held -= 1
             self.mutex.release()
 
-    def once(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        place = operation, str(kwargs.get("UpdateExpression"))
-        if place in struck or operation == "BatchExecuteStatement":
-            return send()
+    def is_new(body: dict[str, Any]) -> bool:
+        place = str([*body, body.get("UpdateExpression")])
+        is_new = place not in struck
         struck.add(place)
-        raise client_error(operation, "ThrottlingException", "too fast", {})
+        return is_new
 
-    struck: set[tuple[str, str]] = set()
+    struck: set[str] = set()
+    written = "PutItem", "UpdateItem", "TransactWriteItems"
     monkeypatch.setattr(runtime.Runtime, "mutex", lambda _: Counted())
     monkeypatch.setattr(commit_module, "next_renewal", lambda *_: 0.0)
     make_long_from(monkeypatch, 2)
     with (
         events.subscribe(lambda event: told.append((event.operation, getattr(mine, "held", 0))), Throttled),
-        requests_seen(once, lambda: False),
-        suppress(PynamoDBException),
+        on(*written, where=is_new).answer("ThrottlingException", always=True),
     ):
         with Account.locked("a", heartbeat=False) as lock:
-            with suppress(OutcomeUnknown):
-                lock.renew()
-            with suppress(PynamoDBException):
-                lock.item.update([Account.balance.add(1)])
+            for write in (lock.renew, lambda: lock.item.update([Account.balance.add(1)])):
+                with suppress(OutcomeUnknown, PynamoDBException):
+                    write()
         with transaction() as tx:
             for i in range(4):
                 tx.save(Purse(f"p{i}"))
