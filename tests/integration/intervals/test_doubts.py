@@ -178,39 +178,6 @@ def test_an_amended_row_is_checked(unknown):
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
 
 
-def test_other_updates_and_moves_are_done(unknown):
-    """On top of what the first one did, once."""
-    Slot.intervals.insert_disjoint(slots((10, 20), (30, 40)))
-    row = Slot.get("d", 10)
-    unknown(lambda: row.update([Slot.end.set(15), Slot.note.set("kept")]))
-    row.update([Slot.end.set(16)])
-    assert (row.end, row.note, row.version) == (16, "kept", 3)
-
-    moved = Slot.get("d", 30)
-    unknown(lambda: Slot.intervals.move(moved, 50, 60))
-    Slot.intervals.move(moved, 50, 70)
-    assert stored() == [(10, 16, "kept", 3), (50, 70, None, 2)]
-
-
-@pytest.mark.parametrize(
-    "first",
-    [lambda row: Slot.intervals.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])],
-)
-def test_a_save_takes_back_nothing_that_the_instance_never_had(unknown, first):
-    """An instance that does not show what may have been done is stale if it was done."""
-    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
-    unknown(lambda: first(row))
-    row.note = "mine"
-
-    with pytest.raises(StaleVersion):
-        row.save()
-    assert stored_slots() == [(10, 15)]
-    row.refresh()
-    row.note = "mine"
-    row.save()
-    assert stored()[0][:3] == (10, 15, "mine")
-
-
 def saved(row: Slot) -> None:
     """A save of another value."""
     row.note = "saved"

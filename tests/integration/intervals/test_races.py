@@ -13,7 +13,6 @@ import pytest
 from pynamo_locking.exceptions import (
     ConfigurationError,
     LockTimeout,
-    OutcomeUnknown,
     OverlapError,
     StaleVersion,
     TransactionConflict,
@@ -32,7 +31,7 @@ from tests.support.interval_models import (
 )
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
-from tests.support.wire import ALL, Send, intercepted, on
+from tests.support.wire import Send, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,38 +240,6 @@ def test_a_refusal_names_rows_that_are_there(in_memory):
 
 
 # Lost answers
-
-
-def test_a_second_call_finds_its_own_rows(in_memory):
-    """After an unknown outcome, the same instances again: what was stored counts as stored."""
-    rows = slots((10, 20), (30, 40))
-    with on("TransactWriteItems", times=ALL).lose_response(), pytest.raises(OutcomeUnknown):
-        Slot.intervals.insert_disjoint(rows)
-    assert [row.version for row in rows] == [None, None]
-    with pytest.raises(OverlapError):
-        Slot.intervals.insert_disjoint(slots((10, 20)))
-
-    Slot.intervals.insert_disjoint([*rows, *slots((50, 60))])
-
-    assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
-    assert [row.version for row in rows] == [1, 1]
-    rows[0].note = "mine"
-    rows[0].save()
-
-    with on("TransactWriteItems", times=ALL).lose_response(), pytest.raises(OutcomeUnknown):
-        Slot.intervals.move(rows[0], 22, 28)
-    assert (rows[0].begin, rows[0].end, rows[0].version) == (10, 20, 2)
-    Slot.intervals.move(rows[0], 22, 28)
-    assert (rows[0].begin, rows[0].end, rows[0].version) == (22, 28, 1)
-    assert stored_slots() == [(22, 28), (30, 40), (50, 60)]
-
-
-def test_a_lost_answer_alone_is_nothing(in_memory):
-    """The transaction is sent again under its token."""
-    with on("TransactWriteItems").lose_response() as lost:
-        Slot.intervals.insert_disjoint(slots((10, 20)))
-    assert lost.hits
-    assert stored_slots() == [(10, 20)]
 
 
 # Locks

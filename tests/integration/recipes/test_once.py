@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -20,11 +21,12 @@ from tests.support.wire import ALL, count_requests, on
 from tests.support.workers import until_in_line, until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking.recipes import OnceRun, RunRecord
     from tests.engines.engine import Engine
 
+T = TypeVar("T")
 DAY = timedelta(days=1)
 #: Few looks, since each one takes a step of the virtual clock.
 RARE = LockSettings(poll_interval=2, max_poll_interval=2)
@@ -235,70 +237,65 @@ def test_a_run_that_dies_is_taken_over(clock):
     assert last() is not None
 
 
-def test_one_that_waits_for_a_run_that_succeeds(clock):
-    """Finds it done, and leaves the queue."""
-    answers = []
-    with once(owner="first") as ours:
+def in_background(work: Callable[[], T]) -> Callable[[], T]:
+    """Do the work in a thread, beside the test; return what waits for its result."""
+    results = list[T]()
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+
+    def result() -> T:
+        thread.join()
+        return results[0]
+
+    return result
+
+
+def waiting(**terms: Any) -> Callable[[], OnceRun[Locks]]:
+    """Let another caller wait for the run that is under way; return what waits for its answer."""
+    answer = in_background(lambda: run_once(**terms))
+    until_queued(Locks, "job", 2)
+    return answer
+
+
+@pytest.mark.parametrize(("fails", "expected"), [(False, ("done", "first")), (True, ("due", "second"))])
+def test_one_that_waits_for_a_run(clock, fails, expected):
+    """Finds it done, and leaves the queue; or takes over."""
+    with suppress(ZeroDivisionError), once(owner="first") as ours:
         assert ours
-        waiter = in_background(lambda: answers.append(run_once(owner="second")))
-        until_queued(Locks, "job", 2)
-    waiter.join()
-    (answer,) = answers
+        answer = waiting(owner="second")
+        if fails:
+            raise ZeroDivisionError
+    run = answer()
 
-    assert (answer.status, answer.last) == ("done", last())
-    assert last().owner == "first"
+    assert (run.status, last().owner) == expected
+    assert run.last == (None if fails else last())
     assert Locks.lock_state("job").entries == ()
-
-
-def test_one_that_waits_for_a_run_that_fails(clock):
-    """Takes over."""
-    answers = []
-    with pytest.raises(ZeroDivisionError), once(owner="first"):
-        waiter = in_background(lambda: answers.append(run_once(owner="second")))
-        until_queued(Locks, "job", 2)
-        _ = 1 / 0
-    waiter.join()
-
-    assert [bool(each) for each in answers] == [True]
-    assert last().owner == "second"
 
 
 def test_one_that_has_waited_until_the_next_period(clock):
     """Asked for the period that is over: that one is done. The run of the next one is left to its time."""
-    answers = []
     clock.jump(12 * 3600 - 30)
     with once() as ours:
         assert ours
-        waiter = in_background(lambda: answers.append(run_once()))
-        until_queued(Locks, "job", 2)
+        answer = waiting()
         clock.sleep(60)
-    waiter.join()
+    run = answer()
 
-    assert [each.status for each in answers] == ["done"]
+    assert run.status == "done"
     with pytest.raises(ConfigurationError, match=r"does not run here \(done\), so there is no ticket"):
-        _ = answers[0].ticket
+        _ = run.ticket
     assert asked() == "due"
 
 
 def test_a_run_without_a_grid_begins_when_its_turn_comes(clock):
     """Not when it was asked for: what it has waited for has taken minutes."""
-    runs = []
     with pytest.raises(ZeroDivisionError), once(owner="first"):
-        waiter = in_background(lambda: runs.append(run_once(since_success=True)))
-        until_queued(Locks, "job", 2)
+        answer = waiting(since_success=True)
         clock.sleep(120)
         _ = 1 / 0
-    waiter.join()
 
-    assert [run.period_begins for run in runs] == [NOON + timedelta(seconds=last().began_ms / 1000 - NOON.timestamp())]
+    assert answer().period_begins == NOON + timedelta(seconds=last().began_ms / 1000 - NOON.timestamp())
     assert last().period_ms == last().began_ms >= NOON.timestamp() * 1000 + 120_000
-
-
-def in_background(work: Any) -> Any:
-    """Do the work in a thread, beside the test."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
 
 
 def test_busy(clock):
@@ -450,7 +447,7 @@ def test_the_row_outlives_a_lease_that_is_longer_than_a_day(clock):
         assert ours
         waiter = in_background(Locks.locked("job", settings=long, lease=5 * DAY, heartbeat=False).acquire)
         until_queued(Locks, "job", 2)
-    waiter.join()
+    waiter()
     [entry] = Locks.lock_state("job").entries
     assert expiry_s() >= entry.until_ms / 1000
 
@@ -463,7 +460,7 @@ def test_callers_of_one_process_hand_over_and_keep_the_row(clock, way):
     with getattr(Locks, way)("job"):
         waiter = in_background(Locks.locked("job", heartbeat=False).acquire)
         until_in_line(Locks, "job", 1)
-    waiter.join()
+    waiter()
 
     assert expiry_s() >= clock.now.timestamp() + 9 * 86400
 

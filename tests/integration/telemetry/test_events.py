@@ -626,7 +626,7 @@ def test_a_lost_lock_is_no_conflict(heard: Heard) -> None:
 # Transactions
 
 
-@pytest.mark.parametrize(("purses", "expected"), [(0, "nothing"), (1, "single"), (2, "native"), (8, "long")], ids=str)
+@pytest.mark.parametrize(("purses", "expected"), [(0, "nothing"), (1, "single"), (2, "native"), (8, "long")])
 def test_a_commit(clock: VirtualClock, heard: Heard, monkeypatch: Any, purses: int, expected: str) -> None:
     """On each path: how many items, how long, for whom."""
     make_long_from(monkeypatch)
@@ -645,14 +645,6 @@ def test_a_commit(clock: VirtualClock, heard: Heard, monkeypatch: Any, purses: i
         "consumed_units": None if purses == 0 else ANY,
     }
     assert heard.kinds == ["TransactionCommitted"]
-
-
-def test_a_read_only_commit(heard: Heard) -> None:
-    """A path of its own."""
-    Purse("p").save()
-    with transaction() as tx:
-        tx.get(Purse, "p")
-    assert heard.only(TransactionCommitted).path == "read"
 
 
 def test_a_commit_under_a_key_that_is_known(heard: Heard) -> None:
