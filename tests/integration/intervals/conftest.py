@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def in_memory(memory: Engine) -> Iterator[None]:
+def in_memory(memory: Engine) -> Iterator[VirtualClock]:
     """The tables, in virtual time: what happens in between, happens in requests."""
     memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
-    with VirtualClock():
-        yield
+    with VirtualClock() as clock:
+        yield clock
 
 
 @pytest.fixture

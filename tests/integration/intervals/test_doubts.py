@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -318,6 +319,16 @@ def test_another_row_came_in_the_place_of_an_amended_one(unknown):
         row.save()
     assert [each.note for each in caught.value.rows] == ["other"]
     assert (row.end, row.version) == (15, None)
+
+
+def test_a_row_in_doubt_that_has_expired_is_stored_anew(in_memory, unknown):
+    """An expired row counts as absent, so it is not the row that the first call has stored."""
+    row = Lease("o", "a", after="c", expires=timedelta(seconds=5))
+    unknown(row.save)
+    in_memory.jump(10)
+    row.expires = timedelta(days=1)
+    Lease.intervals.insert_disjoint([row])
+    assert Lease.get("o", "a").version == row.version == 1
 
 
 def test_a_row_that_was_read_again_is_in_no_doubt(unknown):

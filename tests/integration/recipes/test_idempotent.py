@@ -1030,12 +1030,16 @@ def test_a_settlement_whose_answer_is_lost_is_recognised(calls, settle):
 
 
 def test_a_settled_result_is_kept_as_long_as_it_counts(clock):
-    """From when it was settled: also in the row of a call that was abandoned long before."""
+    """From when it was settled, and no other time: also in the row of a call that was abandoned long before."""
     begun("k")
     clock.jump(timedelta(days=2).total_seconds())
     asyncio.run(Calls.asettle("k", 1, expires_after=timedelta(days=30)))
     row = Calls.get("k")
     assert row.expires.timestamp() * 1000 >= row.kept_until_ms
+    clock.jump(timedelta(days=29).total_seconds())
+    assert made("k") == 1
+    clock.jump(timedelta(days=1).total_seconds())
+    assert made("k") == 2
 
 
 def test_a_transaction_cannot_refuse_abandoned_calls(purse):

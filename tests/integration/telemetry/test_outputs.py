@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING, Any
 import blinker
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking import events, transaction
 from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
+from tests.integration.telemetry.conftest import Traced
 from tests.integration.telemetry.forked import in_child
 from tests.support.models import Account, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
@@ -266,49 +262,6 @@ def test_a_missing_package_is_named(
 
 
 # Traces
-
-
-class Traced:
-    """Spans and metrics in memory."""
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.tracers.get_tracer("application")
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
-
-    @property
-    def spans(self) -> list[ReadableSpan]:
-        return list(self.exporter.get_finished_spans())
-
-    def span(self, name: str) -> ReadableSpan:
-        [found] = [span for span in self.spans if span.name.split()[0] == name]
-        return found
-
-    def points(self, name: str) -> list[Any]:
-        """What a metric shows now."""
-        data = self.reader.get_metrics_data()
-        if data is None:
-            return []
-        return [
-            point
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == f"pynamo_locking.{name}"
-            for point in metric.data.data_points
-        ]
-
-
-@pytest.fixture
-def traced() -> Iterator[Traced]:
-    traced = Traced()
-    with opentelemetry.install(tracer_provider=traced.tracers, meter_provider=traced.meters):
-        yield traced
-    traced.tracers.shutdown()
-    traced.meters.shutdown()
 
 
 def named(span_or_point: Any, name: str) -> Any:

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking.events import Acquired, Event, Released, TimedOut, Waiting, subscribe
 from pynamo_locking.exceptions import LockTimeout
-from pynamo_locking.telemetry import opentelemetry
 from tests.support.parties import held_elsewhere
 from tests.support.wire import count_requests, on
 from tests.support.workers import PATIENCE, Plain, until
@@ -26,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engines.engine import Engine
+    from tests.integration.telemetry.conftest import Traced
 
 
 @pytest.fixture
@@ -121,15 +116,11 @@ def test_a_subscriber_that_looks_is_not_counted(heard: list[Event]) -> None:
         assert over.requests == counted.total - 1
 
 
-def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
+def test_the_spans_of_a_task_are_under_its_own(heard: list[Event], traced: Traced) -> None:
     """Though they are made in threads, and however the tasks mix; the block goes on in the caller's span."""
-    exporter = InMemorySpanExporter()
-    tracers = TracerProvider(shutdown_on_exit=False)
-    tracers.add_span_processor(SimpleSpanProcessor(exporter))
-    meters = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
 
     async def request(number: int) -> None:
-        with tracers.get_tracer("application").start_as_current_span(f"request {number}") as parent:
+        with traced.tracer.start_as_current_span(f"request {number}") as parent:
             async with Plain.edit("a", owner=str(number)) as item:
                 assert trace.get_current_span() is parent
                 item.value += 1
@@ -137,9 +128,8 @@ def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
     async def main() -> None:
         await asyncio.gather(*[request(number) for number in range(5)])
 
-    with opentelemetry.install(tracer_provider=tracers, meter_provider=meters):
-        asyncio.run(main())
-    spans = exporter.get_finished_spans()
+    asyncio.run(main())
+    spans = traced.spans
     requests = {span.context.span_id: span.name for span in spans if span.name.startswith("request") and span.context}
     owners = {span: (span.attributes or {}).get("pynamo_locking.owner") for span in spans}
     made = sorted(
@@ -149,5 +139,3 @@ def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
     )
     expected = [(kind, f"request {number}") for kind in ("acquire", "hold") for number in range(5)]
     assert made == [(kind, request, request) for kind, request in expected]
-    tracers.shutdown()
-    meters.shutdown()

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, PynamoDBException, VerboseClientError
 from pynamodb.signals import post_dynamodb_send
@@ -22,7 +20,7 @@ from pynamo_locking._io import runtime
 from pynamo_locking._transactions import commit as commit_module
 from pynamo_locking.events import Throttled
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
-from pynamo_locking.telemetry import logs, opentelemetry
+from pynamo_locking.telemetry import logs
 from pynamo_locking.testing import VirtualClock, throttled
 from tests.support.models import declare
 from tests.support.transaction_models import Purse, Transactions, make_long_from
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
+    from tests.integration.telemetry.conftest import Traced
 
 Account: Any = declare("Account", hash_key="id", lock=True, version=True, numbers="balance")
 LIMITS: list[Any] = [
@@ -95,15 +94,13 @@ WAYS: dict[str, tuple[Callable[[], Any], str, tuple[str, ...]]] = {
     ],
 )
 def test_each_reason_is_in_the_error_and_in_a_metric(
-    heard: list[Throttled], limit: Any, index: str | None, way: str
+    heard: list[Throttled], traced: Traced, limit: Any, index: str | None, way: str
 ) -> None:
     """With the table or the index, and in an event with the key; a metric has no key."""
     act, kind, keys = WAYS[way]
     table = Account.Meta.table_name
     reason = f"{'Table' if index is None else 'Index'}{kind}{limit}"
-    reader = InMemoryMetricReader()
     with (
-        opentelemetry.install(meter_provider=MeterProvider([reader])),
         throttled(Account, limit=limit, index=index) as strikes,
         pytest.raises((LockingError, PynamoDBException)) as caught,
     ):
@@ -116,20 +113,11 @@ def test_each_reason_is_in_the_error_and_in_a_metric(
     assert (last.reason, last.table, last.index) == (reason, table, index)
     assert {name for event in heard for name in event.name.split(", ")} >= {_name(key) for key in keys}
 
-    points = _points(reader)
-    assert sum(points.values()) == strikes.count
+    points = traced.points("throttled")
+    assert sum(point.value for point in points) == strikes.count
     place = {"db.system.name": "aws.dynamodb", "db.collection.name": table, "pynamo_locking.reason": reason}
-    assert (place if index is None else {**place, "pynamo_locking.index": index}).items() in [
-        dict(about).items() for about in points
-    ]
-
-
-def _points(reader: InMemoryMetricReader) -> dict[tuple[tuple[str, Any], ...], int]:
-    data = reader.get_metrics_data()
-    assert data is not None
-    metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
-    [points] = [metric.data.data_points for metric in metrics if metric.name == "pynamo_locking.throttled"]
-    return {tuple(point.attributes.items()): point.value for point in points}  # type: ignore[union-attr]
+    about = place if index is None else {**place, "pynamo_locking.index": index}
+    assert about in [dict(point.attributes) for point in points]
 
 
 def test_a_retry_hides_no_throttling(heard: list[Throttled], caplog: pytest.LogCaptureFixture) -> None:
