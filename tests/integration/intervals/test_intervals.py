@@ -86,21 +86,24 @@ def test_a_row_is_refused_where_others_are(in_memory, begin, end, others):
         assert stored_slots() == sorted([*before, (begin, end)])
 
 
-@pytest.mark.parametrize(("begin", "end", "is_free"), [(-2, -1, True), (-2, 0, True), (-1, 0.5, False), (1, 2, True)])
-def test_the_end_may_be_the_range_key(in_memory, begin, end, is_free):
-    """With times, and a number as hash key; the same rules."""
+@pytest.mark.parametrize(
+    ("begin", "end", "others"),
+    [(-2, -1, []), (-2, 0, []), (-1, 0.5, [0]), (1, 2, []), (1, 2.5, [2]), (0.5, 9, [0, 2])],
+)
+def test_the_end_may_be_the_range_key(in_memory, begin, end, others):
+    """With times, and a number as hash key; the same rules: a row that ends where the new one begins hides none."""
     Booking.intervals.insert_disjoint(
         [Booking(7, NOON + HOUR, begin=NOON), Booking(7, NOON + 3 * HOUR, begin=NOON + 2 * HOUR)]
     )
     row = Booking(7, NOON + end * HOUR, begin=NOON + begin * HOUR)
 
-    if is_free:
+    if not others:
         Booking.intervals.insert_disjoint([row])
     else:
         with pytest.raises(OverlapError) as caught:
             Booking.intervals.insert_disjoint([row])
-        assert [each.begin for each in caught.value.rows] == [NOON]
-    assert len(rows_of(Booking)) == 2 + is_free
+        assert [each.begin for each in caught.value.rows] == [NOON + other * HOUR for other in others]
+    assert len(rows_of(Booking)) == 2 + (not others)
 
 
 def test_all_rows_or_none(tables):

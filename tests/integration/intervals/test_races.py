@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 
 from pynamo_locking.exceptions import (
     ConfigurationError,
+    ItemLocked,
     LockTimeout,
     OverlapError,
     StaleVersion,
@@ -112,6 +114,26 @@ def test_a_stale_row_is_no_reason_to_try_again(in_memory, sent):
 
     assert sent.count("TransactWriteItems") == 1
     assert (row.begin, row.end, row.version) == (10, 20, 1)
+
+
+def test_a_locked_row_is_no_reason_to_try_again(in_memory, sent):
+    """Its holder says when it is free, and not the guard."""
+    Lease.intervals.insert_disjoint([row := Lease("o", "a", after="b")])
+    with held_elsewhere(Lease.locked("o", "a")):
+        sent.clear()
+        with pytest.raises(ItemLocked):
+            Lease.intervals.move(row, "x", "z")
+        assert sent == ["GetItem", "Query", "TransactWriteItems"]
+
+
+def test_an_expired_row_that_ttl_deletes_first_is_no_reason_to_give_up(in_memory):
+    """The insert over it would have deleted it, and finds that it has gone."""
+    Lease.intervals.insert_disjoint([Lease("o", "c", after="e", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))])
+    place = {"TableName": Lease.Meta.table_name, "Key": {"owner": {"S": "o"}, "first": {"S": "c"}}}
+    ttl = functools.partial(Lease._get_connection().connection.dispatch, "DeleteItem", place)
+    with others_before("TransactWriteItems", ttl):
+        Lease.intervals.insert_disjoint([Lease("o", "d", after="f")])
+    assert [row["first"] for row in rows_of(Lease)] == [{"S": "d"}]
 
 
 # Taking turns

@@ -48,6 +48,13 @@ class Declined(Exception):  # noqa: N818
     """An error that is final."""
 
 
+class Refused(Exception):  # noqa: N818
+    """Another one, which its arguments do not make again."""
+
+    def __init__(self, order: str, why: str) -> None:
+        super().__init__(f"{order}: {why}")
+
+
 @pytest.fixture
 def calls(cheap: Engine) -> type[Calls]:
     """The table, on the two cheap engines."""
@@ -156,11 +163,6 @@ def test_an_exception_that_is_final_is_a_result(calls, way):
 
 def test_a_final_exception_that_cannot_be_made_again_frees_the_key(memory):
     Calls.create_table()
-
-    class Refused(Exception):  # noqa: N818
-        def __init__(self, order: str, why: str) -> None:
-            super().__init__(f"{order}: {why}")
-
     with pytest.raises(TypeError, match="why"), Calls.call("k", store_errors=(Refused,)):
         raise Refused("o-1", "too late")
     with Calls.call("k", store_errors=(Refused,)) as call:
@@ -213,18 +215,20 @@ def test_a_result_that_cannot_be_stored_frees_the_key(calls):
     assert make(0) is make(0) is None
 
 
+class Reversed:
+    """A serializer that no other one understands."""
+
+    @staticmethod
+    def dumps(value: Any) -> Any:
+        return value[::-1] if isinstance(value, str) else value
+
+    @staticmethod
+    def loads(text: str) -> str:
+        return text[::-1]
+
+
 def test_a_serializer_of_the_caller(calls):
     """It has to make text."""
-
-    class Reversed:
-        @staticmethod
-        def dumps(value: Any) -> Any:
-            return value[::-1] if isinstance(value, str) else value
-
-        @staticmethod
-        def loads(text: str) -> str:
-            return text[::-1]
-
     for _ in range(2):
         with calls.call("k", serializer=Reversed) as call:
             if not call.is_repeated:
@@ -917,6 +921,7 @@ def no_answer(send: Send, operation: str, _arguments: dict[str, Any]) -> Any:
     [
         (object(), TypeError),
         ("x" * 500_000, ConfigurationError),
+        (Refused("o-1", "too late"), TypeError),
         (SystemExit(), SystemExit),
         (asyncio.CancelledError(), asyncio.CancelledError),
         ("no answer", OutcomeUnknown),
@@ -927,7 +932,7 @@ def test_work_whose_result_was_not_stored_is_not_repeated(clock, result, error):
     with (
         pytest.raises(error),
         ExitStack() as faults,
-        Calls.call("k", lease=20, on_abandoned="raise") as call,
+        Calls.call("k", lease=20, on_abandoned="raise", store_errors=(Refused,)) as call,
     ):
         if isinstance(result, BaseException):
             raise result
@@ -968,6 +973,14 @@ def test_a_settled_result_is_that_of_its_payload(clock):
     with pytest.raises(PayloadMismatch):
         made("k", payload=["mallory", 30])
     assert made("k", payload=["alice", 30]) == 1
+
+
+def test_a_settled_result_is_stored_by_the_callers_serializer(clock):
+    """Callers read it by theirs."""
+    begun("k")
+    clock.jump(35)
+    Calls.settle("k", "abc", serializer=Reversed)
+    assert made("k", serializer=Reversed) == "abc"
 
 
 def test_a_call_that_was_only_paused_stores_its_result(clock):

@@ -1,4 +1,4 @@
-"""Spans and metrics in memory."""
+"""Spans and metrics in memory, and a transaction whose process has died."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking.telemetry import opentelemetry
+from pynamo_locking.transactions import Transaction
+from tests.support.deeds import dying_at
+from tests.support.transaction_models import Purse, Transactions, make_long_from, survive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pynamo_locking.testing import VirtualClock
+
 
 class Traced:
-    """Spans and metrics in memory."""
+    """Spans and metrics in memory, and a transaction whose process has died."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -58,3 +63,15 @@ def traced() -> Iterator[Traced]:
         yield traced
     traced.tracers.shutdown()
     traced.meters.shutdown()
+
+
+def left_open(clock: VirtualClock, monkeypatch: Any, *, is_decided: bool) -> Transaction:
+    """A long commit whose process has died at its decision."""
+    make_long_from(monkeypatch)
+    tx = Transaction(Transactions, owner="dead", workers=1)
+    for i in range(8):
+        tx.save(Purse(f"p{i}"))
+    with dying_at(monkeypatch, "decision", is_answer_lost=is_decided):
+        assert not survive(tx.commit)
+    clock.sleep(60)
+    return tx

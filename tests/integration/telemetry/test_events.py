@@ -44,6 +44,7 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from tests.integration.telemetry.conftest import left_open
 from tests.support.deeds import dying_at
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
@@ -688,18 +689,6 @@ def test_a_commit_of_unknown_outcome(heard: Heard) -> None:
         tx.save(Purse("q"))
     assert heard.only(WriteInDoubt).name == tx.id
     assert heard.only(TransactionRolledBack).error == "OutcomeUnknown"
-
-
-def left_open(clock: VirtualClock, monkeypatch: Any, *, is_decided: bool) -> Transaction:
-    """A long commit whose process has died at its decision."""
-    make_long_from(monkeypatch)
-    tx = Transaction(Transactions, owner="dead", workers=1)
-    for i in range(8):
-        tx.save(Purse(f"p{i}"))
-    with dying_at(monkeypatch, "decision", is_answer_lost=is_decided):
-        assert not survive(tx.commit)
-    clock.sleep(60)
-    return tx
 
 
 @pytest.mark.parametrize(("is_decided", "outcome"), [(False, "aborted"), (True, "finished")])

@@ -18,15 +18,15 @@ import pytest
 from opentelemetry import trace
 
 from pynamo_locking import events, transaction
-from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
-from tests.integration.telemetry.conftest import Traced
+from tests.integration.telemetry.conftest import Traced, left_open
 from tests.integration.telemetry.forked import in_child
 from tests.support.models import Account, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Transactions
-from tests.support.wire import on
+from tests.support.wire import ALL, on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -365,6 +365,48 @@ def test_conflicts_are_events_of_the_callers_span(traced: Traced) -> None:
     }
 
 
+def warned_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """What the log of the test has warned of, by kind of event."""
+    found = [record for record in caplog.records if record.name == "mine" and record.levelno == logging.WARNING]
+    return [vars(record)["lock_event"] for record in found]
+
+
+def test_a_write_in_doubt_is_a_warning_and_no_conflict(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
+    """It may have changed something, so it is counted apart."""
+    account = Account.get("a")
+    silence = on("UpdateItem", times=ALL).lose_response()
+    with logs.install("mine"), traced.tracer.start_as_current_span("request"), silence, pytest.raises(OutcomeUnknown):
+        account.update([Account.balance.add(1)])
+    assert warned_of(caplog) == ["WriteInDoubt"]
+    assert [event.name for event in traced.span("request").events] == ["WriteInDoubt"]
+    [point] = traced.points("writes.in_doubt")
+    assert (point.value, point.attributes["error.type"]) == (1, "OutcomeUnknown")
+    assert traced.points("conflicts") == []
+
+
+def test_a_recovery_is_a_warning_and_is_counted(
+    clock: VirtualClock, traced: Traced, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what became of the transaction, and by who completed it."""
+    tx = left_open(clock, monkeypatch, is_decided=True)
+    with logs.install("mine"), traced.tracer.start_as_current_span("request"):
+        Transactions.recover(tx.id)
+    assert warned_of(caplog) == ["TransactionRecovered"]
+    assert [event.name for event in traced.span("request").events] == ["TransactionRecovered"]
+    [point] = traced.points("transactions.recovered")
+    assert (point.value, named(point, "outcome"), named(point, "recovered_by")) == (1, "finished", "recover")
+
+
+def test_a_late_renewal_is_counted_as_late(clock: VirtualClock, traced: Traced) -> None:
+    """A waiter could have evicted us."""
+    with Account.locked("a", lease=30, heartbeat=False) as lock:
+        for passes_s in (29, 31):
+            clock.jump(passes_s)
+            lock.renew()
+    renewals = {named(point, "outcome"): point.value for point in traced.points("lock.renewals")}
+    assert renewals == {"renewed": 1, "late": 1}
+
+
 def test_a_transaction_is_a_span(clock: VirtualClock, traced: Traced) -> None:
     """From its beginning to its end, under the caller's; one that is rolled back for an error has that."""
     with traced.tracer.start_as_current_span("request") as parent:
@@ -383,8 +425,9 @@ def test_a_transaction_is_a_span(clock: VirtualClock, traced: Traced) -> None:
     )
     assert second.status.status_code is trace.StatusCode.ERROR
     assert named(second, "outcome") == "rolled_back"
-    counted = {named(point, "outcome"): point.count for point in traced.points("transaction.duration")}
-    assert counted == {"committed": 1, "rolled_back": 1}
+    counted = {named(point, "outcome"): point for point in traced.points("transaction.duration")}
+    assert {outcome: point.count for outcome, point in counted.items()} == {"committed": 1, "rolled_back": 1}
+    assert counted["committed"].sum == pytest.approx(3, abs=0.01)
 
 
 def test_the_parent_is_found_from_a_worker_thread_of_asyncio(traced: Traced) -> None:
@@ -412,6 +455,8 @@ def test_durations_are_seconds(clock: VirtualClock, traced: Traced) -> None:
         with Account.locked("a", heartbeat=False):
             clock.sleep(seconds)
     [hold], [wait] = traced.points("lock.hold.duration"), traced.points("lock.wait.duration")
+    [units] = traced.points("lock.consumed_units")
+    assert units.value == 4  # of each two requests
     assert (hold.count, hold.sum, hold.min, hold.max) == (2, 4, 1, 3)
     assert (wait.count, wait.sum) == (2, 0)
     assert tuple(hold.explicit_bounds) == opentelemetry.BUCKETS_S
