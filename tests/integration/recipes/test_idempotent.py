@@ -161,12 +161,37 @@ def test_an_exception_that_is_final_is_a_result(calls, way):
         raise AssertionError
 
 
-def test_a_final_exception_that_cannot_be_made_again_frees_the_key(memory):
-    Calls.create_table()
-    with pytest.raises(TypeError, match="why"), Calls.call("k", store_errors=(Refused,)):
-        raise Refused("o-1", "too late")
-    with Calls.call("k", store_errors=(Refused,)) as call:
+class Interrupted:
+    """A serializer that does not come to its end."""
+
+    loads = json.loads
+
+    @staticmethod
+    def dumps(_: Any) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("result", "terms", "error", "match"),
+    [
+        (object(), {}, TypeError, "not JSON"),
+        ("\N{LATIN SMALL LETTER U WITH DIAERESIS}" * 70_000, {}, ConfigurationError, "return where it is"),
+        (None, {"serializer": Interrupted}, KeyboardInterrupt, None),
+        (Refused("o-1", "too late"), {"store_errors": (Refused,)}, TypeError, "why"),
+    ],
+)
+def test_an_end_that_cannot_be_stored_frees_the_key(calls, result, terms, error, match):
+    """A result, or a final exception; whatever the serializer raises reaches the caller."""
+    with pytest.raises(error, match=match), calls.call("k", **terms) as call:
+        if isinstance(result, Exception):
+            raise result
+        call.result = result
+    assert calls.lock_state("k").entries == ()
+    with calls.call("k") as call:
         assert not call.is_repeated
+        call.result = "x" * 389_000
+    with calls.call("k") as call:
+        assert len(call.result) == 389_000
 
 
 def test_another_payload_is_refused(calls, way):
@@ -200,19 +225,6 @@ def test_every_caller_gets_what_was_stored(calls):
 
     assert pair(1, 2) == pair(1, 3) == [1, 2]
     assert pair(1, 2, 3) == [1, 2, 3]
-
-
-def test_a_result_that_cannot_be_stored_frees_the_key(calls):
-    """The error of the serializer reaches the caller."""
-
-    @idempotent(Calls, key="n", key_prefix="objects")
-    def make(n: int) -> object:
-        return object() if n else None
-
-    with pytest.raises(TypeError, match="not JSON"):
-        make(1)
-    assert calls.lock_state("objects#1").entries == ()
-    assert make(0) is make(0) is None
 
 
 class Reversed:
@@ -602,21 +614,6 @@ def test_a_task_stores_the_result_with_its_commit(purse):
     assert Purse.get("new").balance == 0
 
 
-def test_an_interrupted_end_frees_the_key(calls):
-    """Whatever the serializer raises."""
-
-    class Interrupted:
-        @staticmethod
-        def dumps(value: Any) -> str:
-            raise KeyboardInterrupt
-
-        loads = json.loads
-
-    with pytest.raises(KeyboardInterrupt), calls.call("k", serializer=Interrupted):
-        pass
-    assert calls.lock_state("k").entries == ()
-
-
 def test_a_commit_of_a_zombie_is_refused(purse):
     """Its effect and its result, both."""
     zombie = Calls.call("k", heartbeat=False)
@@ -758,17 +755,6 @@ def test_a_transactional_function_is_refused(memory):
         @idempotent(Calls, key="a")
         @atransactional()
         async def _coroutine(tx: Any, a: str) -> None: ...
-
-
-def test_a_result_that_is_too_large_frees_the_key(memory):
-    Calls.create_table()
-    with pytest.raises(ConfigurationError, match="return where it is"), Calls.call("k") as call:
-        call.result = "ü" * 70_000  # \u00fc
-    with Calls.call("k") as call:
-        assert not call.is_repeated
-        call.result = "x" * 389_000
-    with Calls.call("k") as call:
-        assert len(call.result) == 389_000
 
 
 def test_a_result_that_is_an_empty_text(memory):

@@ -176,6 +176,18 @@ def test_work_that_has_failed_and_is_told_to_resign_has_failed(clock: VirtualClo
     assert [term.reason for term in terms] == ["failed", "failed", "resigned"]
 
 
+def test_work_that_has_lost_another_lock_has_failed(clock: VirtualClock) -> None:
+    """Only the loss of its own term is no failure."""
+    reasons: list[str] = []
+
+    def lose(term: LeaderTerm) -> None:
+        raise LockLost("that of another job", reason="evicted", ticket=term.ticket + 1)
+
+    with Locks.lead("scheduler", on_elected=lose, on_lost=reasons.append, **OPTIONS):
+        clock.sleep(LEASE)
+        assert set(reasons) == {"failed"}
+
+
 def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
     def on_lost(reason: str) -> None:
         raise ValueError(reason)

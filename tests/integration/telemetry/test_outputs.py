@@ -75,17 +75,17 @@ def facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     """With its kind and name in the message, and all of its facts as attributes, which JSON takes as they are."""
-    lock = Account.locked("a", owner="me", heartbeat=False)
+    lock = Account.locked("a", owner="me\n", heartbeat=False)
     with caplog.at_level(logging.INFO, "pynamo_locking.events"), logs.install(), lock:
         clock.sleep(2)
     acquired, released = caplog.records
-    about = f"{lock.name} (owner me, ticket {lock.ticket}"
+    about = f"{lock.name} (owner me\\n, ticket {lock.ticket}"
     assert acquired.getMessage() == f"Acquired {about}, waited 0 ms, lease 60000 ms)"
     assert released.getMessage() == f"Released {about}, held 2000 ms)"
     assert (released.levelno, released.name) == (logging.INFO, "pynamo_locking.events")
     facts = facts_in(released)
     assert json.loads(json.dumps(facts)) == facts
-    assert (facts["lock_event"], facts["lock_held_ms"], facts["lock_owner"]) == ("Released", 2000, "me")
+    assert (facts["lock_event"], facts["lock_held_ms"], facts["lock_owner"]) == ("Released", 2000, "me\n")
     assert (facts["lock_name"], facts["lock_model"], facts["lock_ticket"]) == (lock.name, "Account", lock.ticket)
 
 
@@ -150,6 +150,7 @@ def test_an_outage_is_not_logged_twice(clock: VirtualClock, caplog: pytest.LogCa
         outage(clock, "me")
     warnings_told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [message.split()[0] for message in warnings_told] == ["RenewalFailed"] * (len(LINES) - 1) + ["Renewed"]
+    assert sum(message.startswith("RenewalFailed") for message in caplog.messages) == len(LINES) - 1
     assert {record.name for record in caplog.records} == {"pynamo_locking.events"}
     first, *_, over = warnings_told
     assert "remaining 20000 ms, error ConnectionClosedError, failing 10000 ms" in first
