@@ -79,7 +79,7 @@ def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, "pynamo_locking.events"), logs.install(), lock:
         clock.sleep(2)
     acquired, released = caplog.records
-    about = f"{lock.name} (owner me\\n, ticket {lock.ticket}"
+    about = f"{lock.name} (owner me\\x0a, ticket {lock.ticket}"
     assert acquired.getMessage() == f"Acquired {about}, waited 0 ms, lease 60000 ms)"
     assert released.getMessage() == f"Released {about}, held 2000 ms)"
     assert (released.levelno, released.name) == (logging.INFO, "pynamo_locking.events")
