@@ -730,6 +730,23 @@ def test_a_transaction_that_others_keep_busy(heard: Heard, clock: VirtualClock, 
     assert heard.only(WriteRefused).error == "TransactionConflict"
 
 
+def test_events_are_the_same_by_kind_and_facts() -> None:
+    """So a set of them has each once; what happened in another way is another event."""
+    ended: dict[str, Any] = {"transaction_id": "t", "owner": "o", "lasted_ms": 3.0, "items": 1, "path": ""}
+    about: dict[str, Any] = {"time_ms": 1, "monotonic_s": 2.0, "consumed_units": None, **ended}
+    committed, again = (TransactionCommitted(**about, is_repeated=False) for _ in "ab")
+    assert {committed, again} == {committed}
+    assert TransactionCommitted(**about, is_repeated="") != TransactionRolledBack(**about, error="")  # type: ignore[arg-type]
+    assert committed != TransactionCommitted(**{**about, "items": 2}, is_repeated=False)
+
+
+@pytest.mark.parametrize(("margin_ms", "is_late"), [(0.0, False), (-0.1, True)])
+def test_a_renewal_is_late_once_the_lease_has_ended(margin_ms: float, *, is_late: bool) -> None:
+    lock: dict[str, Any] = {"name": "n", "table": "t", "model": None, "owner": "o", "entry_id": "e", "ticket": 1}
+    took: dict[str, Any] = {"lease_ms": 1000, "took_ms": 1.0, "consumed_units": 1}
+    assert Renewed(time_ms=1, monotonic_s=2.0, margin_ms=margin_ms, **took, **lock).is_late is is_late
+
+
 # Who listens cannot do harm
 
 
