@@ -364,6 +364,23 @@ def test_a_campaign_is_stopped_at_any_moment(clock: VirtualClock, moment: int) -
         assert not Locks.lock_state("scheduler").entries
 
 
+def test_a_stop_waits_for_work_that_hangs_until_the_lease_has_expired(clock: VirtualClock) -> None:
+    """And no longer: another process leads by then."""
+    hangs = threading.Event()
+
+    def hang(_: LeaderTerm) -> None:
+        while not hangs.is_set() and clock.elapsed < 10 * LEASE:
+            clock.sleep(LEASE)
+
+    campaign = Locks.lead("scheduler", on_elected=hang, **OPTIONS)
+    campaign.start()
+    elected(campaign)
+    began = clock.elapsed
+    campaign.stop()
+    assert clock.elapsed - began <= LEASE + LOOK
+    hangs.set()
+
+
 def test_campaigns_that_share_an_entry(clock: VirtualClock) -> None:
     """Those of one process are in one line, and the one that waits there is stopped as well."""
     options = {**OPTIONS, "settings": replace(OPTIONS["settings"], max_callers_per_entry=32)}

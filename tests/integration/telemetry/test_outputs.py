@@ -306,6 +306,8 @@ def test_the_span_of_a_wait_is_as_long_as_the_wait(clock: VirtualClock, traced: 
     acquire, request = traced.span("acquire"), traced.span("request")
     assert acquire.end_time - acquire.start_time >= 10_000_000_000  # type: ignore[operator]
     assert named(acquire, "polls") > 1
+    [wait] = traced.points("lock.wait.duration")
+    assert 10 <= wait.sum < 60
     waiting, evicted = request.events
     assert (waiting.name, named(waiting, "holder")) == ("Waiting", "dead")
     assert (evicted.name, named(evicted, "owner")) == ("Evicted", "dead")
@@ -512,6 +514,15 @@ def test_cancelling_ends_spans_of_what_is_held() -> None:
         assert traced.span("hold").end_time is not None
         assert traced.points("lock.held") == []
     assert len(traced.spans) == 2
+
+
+def test_another_provider_counts_what_was_acquired_since() -> None:
+    """Each installation knows what it was told."""
+    first, second = Traced(), Traced()
+    with opentelemetry.install(tracer_provider=first.tracers, meter_provider=first.meters), Account.locked("a"):
+        with opentelemetry.install(tracer_provider=second.tracers, meter_provider=second.meters):
+            assert second.points("lock.held") == []
+        assert [point.value for point in first.points("lock.held")] == [1]
 
 
 def test_installed_anew() -> None:
