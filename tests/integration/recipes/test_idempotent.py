@@ -400,6 +400,7 @@ def test_an_unknown_outcome_is_told_by_the_next_call(calls, way):
     """The result was stored although no answer came."""
     charge = counting(way)
     with (
+        VirtualClock(),
         on("UpdateItem", times=99, where=lambda body: "version" in str(body)).lose_response(),
         pytest.raises(OutcomeUnknown),
     ):
