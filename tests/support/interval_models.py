@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
 from pynamodb.attributes import NumberAttribute, UnicodeAttribute, UTCDateTimeAttribute
-from pynamodb.connection import Connection
 from pynamodb.models import Model
 
 from pynamo_locking import (
@@ -22,11 +20,10 @@ from pynamo_locking import (
 from pynamo_locking.intervals import IntervalMixin
 from tests.support.models import declare, meta
 from tests.support.transaction_models import rows_of
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 
 #: Guards and range locks.
@@ -97,44 +94,37 @@ def overlaps_in(model: type[Model], hash_name: str, begin: str, end: str) -> lis
 
 
 @contextmanager
-def unapplied(monkeypatch: pytest.MonkeyPatch, model: type[Model], refusals: int = 1) -> Iterator[list[str]]:
+def unapplied(model: type[Model], refusals: int = 1) -> Iterator[None]:
     """Leave the rows of the first native transaction out of their table, as DynamoDB may for a moment.
 
     Transactional reads of these rows are refused so many times; then the rows are in their place. What else is sent,
     above all the guard, is applied at once.
-
-    Yields:
-        The operations that were sent, in order.
     """
-    original, sent, left = Connection.dispatch, list[str](), [refusals]
-    hidden: list[tuple[dict[str, Any], dict[str, Any]]] = []  # key and item
+    send, table = model._get_connection().connection.dispatch, model._get_connection().table_name
     names = [each["AttributeName"] for each in model._get_schema()["key_schema"]]
-    table = model._get_connection().table_name
+    hidden: list[tuple[dict[str, Any], dict[str, Any]]] = []  # key and item
 
-    def hide(connection: Connection, action: dict[str, Any]) -> None:
-        if action.get("TableName") == table:
-            key = action.get("Key") or {name: action["Item"][name] for name in names}
-            place = {"TableName": table, "Key": key}
-            hidden.append((key, original(connection, "GetItem", place)["Item"]))
-            original(connection, "DeleteItem", place)
+    def hide() -> None:
+        [body] = written.bodies
+        for action in [each.get("Put") or each.get("Update") or {} for each in body["TransactItems"]]:
+            if action.get("TableName") == table:
+                key = action.get("Key") or {name: action["Item"][name] for name in names}
+                hidden.append((key, send("GetItem", {"TableName": table, "Key": key})["Item"]))
+                send("DeleteItem", {"TableName": table, "Key": key})
 
-    def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
-        sent.append(operation)
-        asked = [each["Get"]["Key"] for each in kwargs["TransactItems"]] if operation == "TransactGetItems" else []
-        if any(key in asked for key, _ in hidden):
-            left[0] -= 1
-            if left[0] >= 0:
-                reasons = [{"Code": "TransactionConflict"} for _ in asked]
-                error: Any = {"Error": {"Code": "TransactionCanceledException"}, "CancellationReasons": reasons}
-                raise ClientError(error, operation)
-            while hidden:
-                original(connection, "PutItem", {"TableName": table, "Item": hidden.pop()[1]})
-        answer = original(connection, operation, kwargs, *arguments)
-        if operation == "TransactWriteItems" and sent.count(operation) == 1:
-            for each in kwargs["TransactItems"]:
-                hide(connection, each.get("Put") or each.get("Update") or {})
-        return answer
+    def show() -> None:
+        while hidden:
+            send("PutItem", {"TableName": table, "Item": hidden.pop()[1]})
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        yield sent
+    def is_asked_for(body: dict[str, Any]) -> bool:
+        asked = [each["Get"]["Key"] for each in body["TransactItems"]]
+        return any(key in asked for key, _ in hidden)
+
+    refusal = ("TransactionCanceledException", "TransactionConflict")
+    reads = on("TransactGetItems", where=is_asked_for, nth=refusals + 1)
+    with (
+        on("TransactWriteItems").after(hide) as written,
+        reads.before(show),
+        on("TransactGetItems", where=is_asked_for, times=refusals).answer(*[refusal] * refusals),
+    ):
+        yield

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
     from tests.engines.servers import Servers
 
-pytestmark = pytest.mark.waits
+pytestmark = [pytest.mark.waits, pytest.mark.processes]
 
 REAL: Final = ["dynoxide", "dynamodb-local"]
 PREFIX: Final = "certify-test-"

@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pynamodb.connection import Connection
 
-from pynamo_locking._io import runtime
+from pynamo_locking.testing import VirtualClock
 from tests.support.interval_models import Booking, Lease, Slot, SlotLocks, SlotTransactions
+from tests.support.parties import in_thread
+from tests.support.wire import Forward, on, tapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
 
 
 @pytest.fixture
-def in_memory(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables, and no call sleeps: what happens in between, happens in requests."""
-    monkeypatch.setattr(runtime.current, "sleep", lambda _: None)
+def in_memory(memory: Engine) -> Iterator[VirtualClock]:
+    """The tables, in virtual time: what happens in between, happens in requests."""
     memory.bind(Slot, Booking, Lease, SlotLocks, SlotTransactions)
+    with VirtualClock() as clock:
+        yield clock
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sent() -> Iterator[list[str]]:
     """The operations that are sent from here on."""
     operations = list[str]()
 
-    def note(send: Callable[[], Any], name: str, _: dict[str, Any]) -> Any:
-        operations.append(name)
-        return send()
+    def note(_endpoint: object, _request: object, operation: str, forward: Forward) -> Any:
+        operations.append(operation)
+        return forward()
 
-    tap(monkeypatch, note)
-    return operations
-
-
-def tap(monkeypatch: pytest.MonkeyPatch, see: Callable[[Callable[[], Any], str, Any], Any]) -> None:
-    """Let a function answer each request from here on: it is given what sends it, its name, and its arguments."""
-    original = Connection.dispatch
-
-    def dispatch(connection: Connection, name: str, kwargs: dict[str, Any], *arguments: Any) -> Any:
-        return see(lambda: original(connection, name, kwargs, *arguments), name, kwargs)
-
-    monkeypatch.setattr(Connection, "dispatch", dispatch)
+    with tapped(note, outermost=True):
+        yield operations
 
 
-def show_until_it_is_settled(monkeypatch: pytest.MonkeyPatch, model: Any, old: dict[str, Any], *keys: str) -> None:
+@contextmanager
+def others_before(operation: str, act: Callable[[], object], *, nth: int = 1, times: int = 1) -> Iterator[Any]:
+    """Let another party act right before some requests of that kind, and not before its own; yield those."""
+    is_acting = []
+
+    def other() -> None:
+        is_acting.append(True)
+        in_thread(act)
+        is_acting.clear()
+
+    with on(operation, where=lambda _: not is_acting, nth=nth, times=times).before(other) as hits:
+        yield hits
+
+
+@contextmanager
+def shown_until_it_is_settled(model: Any, old: dict[str, Any], *keys: str) -> Iterator[None]:
     """Put a row back that was deleted; the delete arrives right before the row is read in a transaction."""
-    connection, place = model._get_connection().connection, {"TableName": model.Meta.table_name}
+    send, place = model._get_connection().connection.dispatch, {"TableName": model.Meta.table_name}
     key = {name: old[name] for name in keys}
-    connection.dispatch("PutItem", {**place, "Item": old})
-    send_now = Connection.dispatch
+    send("PutItem", {**place, "Item": old})
 
-    def delete(send: Callable[[], Any], name: str, kwargs: dict[str, Any]) -> Any:
-        if name == "TransactGetItems" and key in [each["Get"]["Key"] for each in kwargs["TransactItems"]]:
-            send_now(connection, "DeleteItem", {**place, "Key": key})
-        return send()
+    def is_asked_for(body: dict[str, Any]) -> bool:
+        return key in [each["Get"]["Key"] for each in body["TransactItems"]]
 
-    tap(monkeypatch, delete)
+    with on("TransactGetItems", where=is_asked_for).before(lambda: send("DeleteItem", {**place, "Key": key})):
+        yield

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
 from pynamodb.exceptions import PutError, UpdateError
 
 from pynamo_locking.exceptions import Conflict, LockingError, OutcomeUnknown, OverlapError, StaleVersion
-from tests.integration.intervals.conftest import tap
+from tests.integration.intervals.conftest import others_before
 from tests.support.interval_models import Lease, Slot, slots, stored_slots
-from tests.support.parties import in_thread
 from tests.support.transaction_models import make_long_from, rows_of
 from tests.support.wire import ALL, count_requests, on
 
@@ -24,19 +23,12 @@ pytestmark = pytest.mark.core
 
 
 @pytest.fixture
-def unknown(in_memory, monkeypatch):
+def unknown(in_memory):
     """Make a call whose caller does not hear whether it was done; it is done, unless said otherwise."""
 
     def lose(call: Callable[[], Any], *, is_done: bool = True) -> None:
-        def unanswered(send: Callable[[], Any], name: str, _: Any) -> Any:
-            is_lost = name == "TransactWriteItems"
-            answer = send() if is_done or not is_lost else None
-            if is_lost:
-                raise ReadTimeoutError(endpoint_url="nowhere")
-            return answer
-
-        with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
-            tap(patch, unanswered)
+        writes = on("TransactWriteItems", times=ALL)
+        with writes.lose_response() if is_done else writes.lose_request(), pytest.raises(OutcomeUnknown):
             call()
 
     return lose
@@ -75,7 +67,6 @@ CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int
     "update new": (lambda: slots((50, 60))[0], lambda row: row.update([Slot.end.set(61)]), (50, 61, None, 1)),
     "move elsewhere": (lambda: Slot.get("d", 10), lambda row: Slot.intervals.move(row, 50, 60), (50, 60, None, 1)),
     "move in place": (lambda: Slot.get("d", 10), lambda row: Slot.intervals.move(row, 10, 15), (10, 15, None, 2)),
-    "save": (lambda: ended(Slot.get("d", 10), 15), lambda row: row.save(), (10, 15, None, 2)),
     "save blindly": (
         lambda: ended(Slot.get("d", 10), 15),
         lambda row: row.save(add_version_condition=False),
@@ -86,7 +77,6 @@ CALLS: dict[str, tuple[Callable[[], Slot], Callable[[Slot], Any], tuple[int, int
         lambda row: row.save(Slot.note.does_not_exist()),
         (10, 15, "x", 2),
     ),
-    "update": (lambda: Slot.get("d", 10), lambda row: row.update([Slot.end.set(15)]), (10, 15, None, 2)),
     "update if": (
         lambda: Slot.get("d", 10),
         lambda row: row.update([Slot.end.set(15), Slot.note.set("x")], Slot.note.does_not_exist()),
@@ -117,7 +107,7 @@ def test_the_same_call_again_tells(unknown, make, call, expected, is_done):
     assert Slot.get("d", row.begin).note == "mine"
 
 
-@pytest.mark.parametrize("name", ["save", "move in place", "update"])
+@pytest.mark.parametrize("name", ["save if", "move in place", "update if"])
 def test_another_party_was_faster(unknown, name):
     """The write was not done, and another one was: the second call says that the row is stale."""
     Slot.intervals.insert_disjoint(slots((10, 20)))
@@ -131,45 +121,21 @@ def test_another_party_was_faster(unknown, name):
     assert stored() == [(10, 15, None, 2)]
 
 
-def right_before(monkeypatch: pytest.MonkeyPatch, operation: str, nth: int, act: Callable[[], object]) -> list[str]:
-    """Let something happen right before a request that is to come; return whether it has, in a list."""
-    seen, done = list[str](), list[str]()
-
-    def happen(send: Callable[[], Any], name: str, _: Any) -> Any:
-        if name == operation and not done:
-            seen.append(name)
-            if len(seen) == nth:
-                done.append(name)
-                in_thread(act)
-        return send()
-
-    tap(monkeypatch, happen)
-    return done
-
-
 @pytest.mark.parametrize(
     ("operation", "nth"), [("GetItem", 1), ("Query", 1), ("GetItem", 2), ("TransactWriteItems", 1)]
 )
-@pytest.mark.parametrize("name", ["insert", "update new", "move elsewhere", "move in place", "save", "update"])
-def test_the_first_call_is_done_during_the_second(in_memory, monkeypatch, name, operation, nth):
+@pytest.mark.parametrize("name", ["insert", "move elsewhere", "save if"])
+def test_the_first_call_is_done_during_the_second(in_memory, name, operation, nth):
     """Its transaction arrives late, right before a request of the second one, which notices at any of them."""
     Slot.intervals.insert_disjoint(slots((10, 20)))
     make, call, expected = CALLS[name]
-    late, row = list[Any](), make()
-
-    def keep(send: Callable[[], Any], sent: str, _: Any) -> Any:
-        if sent == "TransactWriteItems":
-            late[:] = [send]
-            raise ReadTimeoutError(endpoint_url="nowhere")
-        return send()
-
-    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
-        tap(patch, keep)
+    row = make()
+    with on("TransactWriteItems", times=ALL).delay() as late, pytest.raises(OutcomeUnknown):
         call(row)
-    arrived = right_before(monkeypatch, operation, nth, late[-1])
-    call(row)
+    with others_before(operation, late[-1], nth=nth) as arrived:
+        call(row)
 
-    assert arrived
+    assert arrived.hits
     assert expected in stored()
     assert (int(row.begin), int(row.end), row.note, row.version) == expected
 
@@ -213,39 +179,6 @@ def test_an_amended_row_is_checked(unknown):
     assert stored() == [(10, 20, None, 1), (40, 50, None, 1)]
 
 
-def test_other_updates_and_moves_are_done(unknown):
-    """On top of what the first one did, once."""
-    Slot.intervals.insert_disjoint(slots((10, 20), (30, 40)))
-    row = Slot.get("d", 10)
-    unknown(lambda: row.update([Slot.end.set(15), Slot.note.set("kept")]))
-    row.update([Slot.end.set(16)])
-    assert (row.end, row.note, row.version) == (16, "kept", 3)
-
-    moved = Slot.get("d", 30)
-    unknown(lambda: Slot.intervals.move(moved, 50, 60))
-    Slot.intervals.move(moved, 50, 70)
-    assert stored() == [(10, 16, "kept", 3), (50, 70, None, 2)]
-
-
-@pytest.mark.parametrize(
-    "first",
-    [lambda row: Slot.intervals.move(row, 10, 15), lambda row: row.update([Slot.end.set(15), Slot.note.set("x")])],
-)
-def test_a_save_takes_back_nothing_that_the_instance_never_had(unknown, first):
-    """An instance that does not show what may have been done is stale if it was done."""
-    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
-    unknown(lambda: first(row))
-    row.note = "mine"
-
-    with pytest.raises(StaleVersion):
-        row.save()
-    assert stored_slots() == [(10, 15)]
-    row.refresh()
-    row.note = "mine"
-    row.save()
-    assert stored()[0][:3] == (10, 15, "mine")
-
-
 def saved(row: Slot) -> None:
     """A save of another value."""
     row.note = "saved"
@@ -270,32 +203,29 @@ SECOND: dict[str, tuple[Callable[[Slot], Any], Callable[[int, int, str | None], 
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-@pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("first", FIRST)
-def test_no_write_takes_back_one_in_doubt(unknown, first, second, is_done):
+def test_no_write_takes_back_one_in_doubt(unknown, first, is_done):
     """Of any two: the second one is done on top of the first one, or refused, and then the first one stands.
 
     A save is of the values that the instance has, so it is refused after what the instance does not show.
     """
-    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
-    (write, done), (again, expected) = FIRST[first], SECOND[second]
+    write, done = FIRST[first]
     before: tuple[int, int, str | None] = done if is_done else (10, 20, None)
-    unknown(lambda: write(row), is_done=is_done)
+    for second, (again, expected) in SECOND.items():
+        for each in Slot.query("d", consistent_read=True):
+            each.delete()
+        Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
+        unknown(lambda row=row: write(row), is_done=is_done)
+        refused = False
+        try:
+            again(row)
+        except (StaleVersion, OverlapError):
+            refused = True
 
-    refused = None
-    try:
-        again(row)
-    except LockingError as error:
-        refused = error
-
-    after = [each[:3] for each in stored()]
-    if refused is None:
-        shown = done if first == "save" else before  # a save brings along what an earlier one has left in the instance
-        assert after == [expected(*(shown if "update" not in second else before))]
-    else:
-        assert isinstance(refused, (StaleVersion, OverlapError)), refused
-        assert after == [before]
-        assert is_done
+        after = [each[:3] for each in stored()]
+        shown = done if first == "save" and "update" not in second else before  # what an earlier save has left there
+        assert after == [before if refused else expected(*shown)], second
+        assert is_done or not refused, second
 
 
 @pytest.mark.parametrize("new", [True, False])
@@ -327,18 +257,14 @@ def test_a_doubt_is_not_forgotten_for_a_refusal(unknown, refusal, end, condition
     assert row.version == 1
 
 
-def test_a_write_that_was_interrupted_is_in_doubt(in_memory, monkeypatch):
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_write_that_was_interrupted_is_in_doubt(in_memory):
     """Ctrl-C arrives after the write was done and before its answer: the same call again tells."""
     [row] = slots((10, 20))
-
-    def interrupt(send: Callable[[], Any], name: str, _: Any) -> Any:
-        answer = send()
-        if name == "TransactWriteItems":
-            raise KeyboardInterrupt
-        return answer
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        tap(patch, interrupt)
+    with on("TransactWriteItems").after(interrupt), pytest.raises(KeyboardInterrupt):
         row.save()
     row.save()
 
@@ -355,7 +281,7 @@ def test_a_doubt_that_is_over_costs_nothing(unknown):
     assert counted.by_operation == {"PutItem": 1}
 
 
-def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown, monkeypatch):
+def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown):
     """The write is decided, and the row still shows as before: it is settled before it is looked at."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     [before] = rows_of(Slot)
@@ -363,23 +289,23 @@ def test_a_row_in_doubt_that_is_not_in_its_place_yet(unknown, monkeypatch):
     [after] = rows_of(Slot)
     put = functools.partial(Slot._get_connection().connection.dispatch, "PutItem")
     put({"TableName": Slot.Meta.table_name, "Item": before})
-    right_before(monkeypatch, "TransactGetItems", 1, lambda: put({"TableName": Slot.Meta.table_name, "Item": after}))
-    with count_requests() as counted:
+    arrive = functools.partial(put, {"TableName": Slot.Meta.table_name, "Item": after})
+    with others_before("TransactGetItems", arrive), count_requests() as counted:
         row.save()
     assert stored() == [(10, 25, None, 2)]
     assert counted.by_operation["TransactWriteItems"] == 0
 
 
-def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(unknown, monkeypatch):
+def test_a_row_that_was_found_counts_as_stored_whatever_becomes_of_it(unknown):
     """It is not looked at once more, when another party may have changed it: the first call was done all the same."""
     rows = slots((10, 20))
     unknown(lambda: Slot.intervals.insert_disjoint(rows))
-    right_before(monkeypatch, "GetItem", 2, lambda: Slot.get("d", 10).touch())
-    Slot.intervals.insert_disjoint(rows)
+    with others_before("GetItem", lambda: Slot.get("d", 10).touch(), nth=2):
+        Slot.intervals.insert_disjoint(rows)
     assert rows[0].version == 1
 
 
-def test_another_row_came_in_the_place_of_an_amended_one(unknown, monkeypatch):
+def test_another_row_came_in_the_place_of_an_amended_one(unknown):
     """Each attempt looks for itself who is there."""
     row = slots((10, 20))[0]
     unknown(row.save)
@@ -389,11 +315,20 @@ def test_another_row_came_in_the_place_of_an_amended_one(unknown, monkeypatch):
         Slot.get("d", 10).delete()
         Slot.intervals.insert_disjoint(slots((10, 12), note="other"))
 
-    right_before(monkeypatch, "TransactWriteItems", 1, replace)
-    with pytest.raises(OverlapError) as caught:
+    with others_before("TransactWriteItems", replace), pytest.raises(OverlapError) as caught:
         row.save()
     assert [each.note for each in caught.value.rows] == ["other"]
     assert (row.end, row.version) == (15, None)
+
+
+def test_a_row_in_doubt_that_has_expired_is_stored_anew(in_memory, unknown):
+    """An expired row counts as absent, so it is not the row that the first call has stored."""
+    row = Lease("o", "a", after="c", expires=timedelta(seconds=5))
+    unknown(row.save)
+    in_memory.jump(10)
+    row.expires = timedelta(days=1)
+    Lease.intervals.insert_disjoint([row])
+    assert Lease.get("o", "a").version == row.version == 1
 
 
 def test_a_row_that_was_read_again_is_in_no_doubt(unknown):
@@ -426,7 +361,7 @@ def test_a_long_call_again(unknown, monkeypatch):
 HUGE = "x" * 500_000
 
 
-def test_every_error_of_a_save_is_a_put_error(in_memory, monkeypatch):
+def test_every_error_of_a_save_is_a_put_error(in_memory):
     """Also where DynamoDB refuses the transaction, or a read before it, for a reason of its own; with that as cause."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     for each, kind, call in [
@@ -442,14 +377,7 @@ def test_every_error_of_a_save_is_a_put_error(in_memory, monkeypatch):
         assert not isinstance(caught.value, LockingError)
         assert caught.value.cause_response_code in {"ValidationException", "TransactionCanceledException"}
     for operation in ("GetItem", "Query", "TransactGetItems"):
-
-        def lose(send: Callable[[], Any], name: str, _: Any, lost: str = operation) -> Any:
-            if name == lost:
-                raise ReadTimeoutError(endpoint_url="nowhere")
-            return send()
-
-        with monkeypatch.context() as patch:
-            tap(patch, lose)
+        with on(operation, times=ALL).lose_request():
             with pytest.raises(PutError):
                 slots((15, 25))[0].save()
             with pytest.raises(UpdateError):

@@ -12,7 +12,6 @@ from pynamodb.exceptions import TransactWriteError
 from pynamodb.models import Model
 
 from pynamo_locking import TransactWrite, atransaction, transaction, transactional
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import (
     ConfigurationError,
     Conflict,
@@ -23,7 +22,7 @@ from pynamo_locking.exceptions import (
     also,
 )
 from pynamo_locking.transactions import Transaction
-from tests.integration.intervals.conftest import show_until_it_is_settled
+from tests.integration.intervals.conftest import shown_until_it_is_settled
 from tests.support.interval_models import (
     Booking,
     Lease,
@@ -37,7 +36,7 @@ from tests.support.interval_models import (
 )
 from tests.support.models import declare
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
-from tests.support.transaction_models import rows_of
+from tests.support.transaction_models import make_long_from, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,9 +116,10 @@ def test_rows_invoice_and_counter_in_one_request(in_memory, sent):
     assert sent == ["GetItem", "Query", "Query", "TransactWriteItems"]
 
 
-@pytest.mark.parametrize("rows", [3, 150])
-def test_all_or_none(in_memory, rows):
+@pytest.mark.parametrize("rows", [3, 15])
+def test_all_or_none(in_memory, monkeypatch, rows):
     """The rows, the invoice: another writer has changed the invoice, so there is none of it."""
+    make_long_from(monkeypatch, 10)
     Invoice("n", total=1).save()
     leases = [Lease("o", f"{i:04}", after=f"{i + 1:04}") for i in range(rows)]
     with pytest.raises(StaleVersion), transaction() as tx:
@@ -294,7 +294,7 @@ def test_an_expiring_row_is_moved_on(in_memory):
     assert [row["first"] for row in rows_of(Lease)] == [{"S": "3"}]
 
 
-def test_a_deleted_row_that_is_still_shown_is_settled(in_memory, monkeypatch):
+def test_a_deleted_row_that_is_still_shown_is_settled(in_memory):
     """DynamoDB has put the new row into its place, and not yet removed the old one: the guard names that as well."""
     Slot.intervals.insert_disjoint(slots((10, 20)))
     [old] = rows_of(Slot)
@@ -303,22 +303,21 @@ def test_a_deleted_row_that_is_still_shown_is_settled(in_memory, monkeypatch):
     with transaction() as tx:
         tx.delete(Slot.get("d", 10))
         insert(tx, (12, 14))
-    show_until_it_is_settled(monkeypatch, Slot, old, "pk", "sk")
-    Slot.intervals.insert_disjoint(slots((11, 12)))
+    with shown_until_it_is_settled(Slot, old, "pk", "sk"):
+        Slot.intervals.insert_disjoint(slots((11, 12)))
     assert stored_slots()[:2] == [(11, 12), (12, 14)]
 
 
-def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(in_memory, monkeypatch):
+def test_an_expired_row_that_was_deleted_for_a_new_row_is_settled(in_memory):
     """It still shows, and the next writer's clock is behind: for that writer it is alive, and hides the new row."""
     with shifted_clock() as world:
-        soon = datetime.fromtimestamp(runtime.current.time_ms() / 1000 + 60, timezone.utc)
+        soon = datetime.fromtimestamp(world.time_ms() / 1000 + 60, timezone.utc)
         Lease.intervals.insert_disjoint([Lease("o", "1", after="2", expires=soon)])
         [old] = rows_of(Lease)
         world.shift = 120
         with transaction() as tx:
             tx.insert_disjoint(Lease, [Lease("o", "0", after="5")])
-    show_until_it_is_settled(monkeypatch, Lease, old, "owner", "first")
-    with pytest.raises(OverlapError):
+    with shown_until_it_is_settled(Lease, old, "owner", "first"), pytest.raises(OverlapError):
         Lease.intervals.insert_disjoint([Lease("o", "3", after="4")])
 
 
@@ -335,9 +334,10 @@ def test_an_update_of_an_expired_row_is_not_forgotten(in_memory):
 # Idempotency keys
 
 
-@pytest.mark.parametrize("size", [1, 120])
-def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory, size):
+@pytest.mark.parametrize("size", [1, 15])
+def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory, monkeypatch, size):
     """The key tells whose rows they are, so the second transaction writes nothing, and is told of no overlap."""
+    make_long_from(monkeypatch, 10)
     stored = Lease("m", "1", after="2")
     Lease.intervals.insert_disjoint([stored])
 
@@ -356,7 +356,7 @@ def test_a_repeated_transaction_does_not_find_its_own_rows_in_the_way(in_memory,
     assert count() == 1
 
 
-def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory, monkeypatch):
+def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory):
     """DynamoDB has stored the rows of the first transaction, and not yet its key; the second one runs in a task."""
 
     async def again() -> bool:
@@ -365,7 +365,7 @@ def test_a_key_that_is_not_in_its_place_yet_is_found(in_memory, monkeypatch):
             await tx.save(Invoice("n", total=9))
         return tx.is_repeated
 
-    with unapplied(monkeypatch, SlotTransactions):
+    with unapplied(SlotTransactions):
         with transaction(SlotTransactions, idempotency_key="k") as tx:
             tx.insert_disjoint(Slot, slots((0, 5)))
             bill(tx)
@@ -449,9 +449,10 @@ def test_a_lost_race_is_a_conflict_that_a_retry_solves(in_memory):
         in_thread(lambda: Slot.intervals.insert_disjoint(slots((60, 70))))
 
 
-@pytest.mark.parametrize("size", [1, 120])
-def test_transactions_that_race_for_one_place(in_memory, size):
+@pytest.mark.parametrize("size", [1, 15])
+def test_transactions_that_race_for_one_place(in_memory, monkeypatch, size):
     """Each has looked before the others commit: one of them stores its rows, also on the long path."""
+    make_long_from(monkeypatch, 10)
     running = [Transaction(SlotTransactions) for _ in range(4)]
     for i, tx in enumerate(running):
         leases = [Lease("o", f"{10 * n + i:05}", after=f"{10 * n + i + 8:05}") for n in range(size)]

@@ -86,21 +86,24 @@ def test_a_row_is_refused_where_others_are(in_memory, begin, end, others):
         assert stored_slots() == sorted([*before, (begin, end)])
 
 
-@pytest.mark.parametrize(("begin", "end", "is_free"), [(-2, -1, True), (-2, 0, True), (-1, 0.5, False), (1, 2, True)])
-def test_the_end_may_be_the_range_key(in_memory, begin, end, is_free):
-    """With times, and a number as hash key; the same rules."""
+@pytest.mark.parametrize(
+    ("begin", "end", "others"),
+    [(-2, -1, []), (-2, 0, []), (-1, 0.5, [0]), (1, 2, []), (1, 2.5, [2]), (0.5, 9, [0, 2])],
+)
+def test_the_end_may_be_the_range_key(in_memory, begin, end, others):
+    """With times, and a number as hash key; the same rules: a row that ends where the new one begins hides none."""
     Booking.intervals.insert_disjoint(
         [Booking(7, NOON + HOUR, begin=NOON), Booking(7, NOON + 3 * HOUR, begin=NOON + 2 * HOUR)]
     )
     row = Booking(7, NOON + end * HOUR, begin=NOON + begin * HOUR)
 
-    if is_free:
+    if not others:
         Booking.intervals.insert_disjoint([row])
     else:
         with pytest.raises(OverlapError) as caught:
             Booking.intervals.insert_disjoint([row])
-        assert [each.begin for each in caught.value.rows] == [NOON]
-    assert len(rows_of(Booking)) == 2 + is_free
+        assert [each.begin for each in caught.value.rows] == [NOON + other * HOUR for other in others]
+    assert len(rows_of(Booking)) == 2 + (not others)
 
 
 def test_all_rows_or_none(tables):
@@ -212,7 +215,7 @@ def test_hash_keys_that_are_the_same_are_one(in_memory):
         Booking.intervals.insert_disjoint(rows[1:])
 
 
-@pytest.mark.parametrize("count", [1, 10, 100, 1000])
+@pytest.mark.parametrize("count", [1, 200])
 def test_requests_do_not_grow_with_the_stored_rows(in_memory, sent, count):
     """A read, a query of one page, a transaction; each ninth time a transactional read."""
     with Slot.batch_write(unguarded=True) as batch:
@@ -227,22 +230,10 @@ def test_requests_do_not_grow_with_the_stored_rows(in_memory, sent, count):
     assert [each for each in sent if each != "TransactGetItems"] == INSERT * 10
 
 
-def test_a_look_reads_a_page_of_few_rows(in_memory, monkeypatch):
-    """Rows of 1 KB, a thousand of them below the new one: 1 unit for the guard, 2 for five rows."""
-    with Slot.batch_write(unguarded=True) as batch:
-        for row in slots(*((i, i + 1) for i in range(1000)), note="x" * 1000):
-            batch.save(row)
-
-    requests, _, read_units = units(monkeypatch, lambda: Slot.intervals.insert_disjoint(slots((2000, 2001))))
-
-    assert requests == 3
-    assert 0 < read_units <= 3
-
-
 # Moving, saving, updating, deleting
 
 
-@pytest.mark.parametrize(("begin", "end"), [(0, 5), (10, 30), (12, 15), (5, 12), (18, 30)])
+@pytest.mark.parametrize(("begin", "end"), [(0, 5), (10, 30), (12, 15), (5, 12)])
 def test_a_row_moves_where_it_is_free(in_memory, begin, end):
     """Also over itself; with its other values; the instance is the moved row, and can be saved."""
     Slot.intervals.insert_disjoint([row := slots((10, 20), note="kept")[0], *slots((30, 40))])
@@ -293,8 +284,8 @@ def test_a_stale_row_does_not_move(in_memory):
         Slot.intervals.move(slots((50, 60))[0], 50, 61)
 
 
-def test_a_save_within_its_interval_is_one_write(in_memory, sent):
-    """As without the mixin."""
+def test_a_save_within_its_interval_and_a_delete_are_one_write(in_memory, sent):
+    """As without the mixin; a delete makes room."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     sent.clear()
 
@@ -302,8 +293,10 @@ def test_a_save_within_its_interval_is_one_write(in_memory, sent):
     row.save()
     assert sent == ["PutItem"]
     row.save(add_version_condition=False)
-    assert sent[1:] == ["UpdateItem"]
     assert Slot.get("d", 10).version == 3
+    Slot("d", 10).delete(add_version_condition=False)
+    assert sent[1:] == ["UpdateItem", "GetItem", "DeleteItem"]
+    Slot.intervals.insert_disjoint(slots((15, 25)))
 
 
 def test_a_save_that_changes_the_interval_is_guarded(tables):
@@ -412,17 +405,6 @@ def test_an_update_creates_no_row_without_an_interval(in_memory):
         with pytest.raises(UpdateError):
             Slot("d", 1).update([Slot.note.set("x")], add_version_condition=checks)
     assert rows_of(Slot) == []
-
-
-def test_a_delete_makes_room(in_memory, sent):
-    """It is the plain delete."""
-    Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
-    sent.clear()
-    row.delete()
-    assert sent == ["DeleteItem"]
-    Slot.intervals.insert_disjoint(slots((15, 25)))
-    Slot("d", 15).delete(add_version_condition=False)
-    assert stored_slots() == []
 
 
 # Ways round
@@ -538,11 +520,13 @@ def test_what_overlaps_and_what_is_free(tables):
         Slot.intervals.overlapping(None, 1, 2)
 
 
-@pytest.mark.parametrize("count", [100, 1000])
-def test_a_look_reads_what_it_returns(in_memory, monkeypatch, count):
-    """Rows of 1 KB, four to a unit: besides the ten rows of the answer at most as many again, and 16."""
+def test_a_look_reads_what_it_returns(in_memory, monkeypatch):
+    """Rows of 1 KB, four to a unit: besides the ten rows of the answer at most as many again, and 16.
+
+    An insert reads five rows, and the guard.
+    """
     with Slot.batch_write(unguarded=True) as batch:
-        for row in slots(*((i, i + 1) for i in range(count)), note="x" * 1000):
+        for row in slots(*((i, i + 1) for i in range(200)), note="x" * 1000):
             batch.save(row)
 
     for call in (Slot.intervals.overlapping, Slot.intervals.free):
@@ -550,6 +534,8 @@ def test_a_look_reads_what_it_returns(in_memory, monkeypatch, count):
         assert (requests, read_units <= 5) == (1, True)
     requests, _, read_units = units(monkeypatch, lambda: Slot.intervals.overlapping("d", 10, 90))
     assert (requests, read_units <= (2 * 80 + 16) / 4 + 1) == (3, True)
+    requests, _, read_units = units(monkeypatch, lambda: Slot.intervals.insert_disjoint(slots((300, 301))))
+    assert (requests, read_units <= 3) == (3, True)
 
 
 def test_rows_that_expired_are_in_no_ones_way(tables):

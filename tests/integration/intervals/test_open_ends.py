@@ -223,9 +223,9 @@ def test_a_save_keeps_an_open_end(tables):
     assert stored() == [(20, None)]
 
 
-def test_open_rows_that_are_not_in_their_place_yet(tables, monkeypatch):
+def test_open_rows_that_are_not_in_their_place_yet(tables):
     """The guard names them with their open end."""
-    with unapplied(monkeypatch, Tariff):
+    with unapplied(Tariff):
         Tariff.intervals.insert_disjoint(tariffs((10, None)))
         with pytest.raises(OverlapError):
             Tariff.intervals.insert_disjoint(tariffs((100, None)))

@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.schedule import Insert, Job, Story, fill
 
-pytestmark = pytest.mark.alone
-
 ONE = Insert("d", 5, 9, "a", "stored", (), 1, 0.0, 1.0)
 ROW = ("a", "d", 5, 9)
 REFUSED = Insert("d", 7, 8, "b", "refused", ("a",), 0, 0.5, 2.0)
 
 
+@pytest.mark.alone
+@pytest.mark.processes
 @pytest.mark.parametrize("pessimistic", [False, True], ids=["optimistic", "pessimistic"])
 def test_nothing_overlaps(real_engine, pessimistic):
     """8 processes, few devices and little room; the table is swept past the library."""

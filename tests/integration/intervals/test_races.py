@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -9,19 +10,16 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.exceptions import ReadTimeoutError
-from pynamodb.connection import Connection
 
-from pynamo_locking._intervals.disjoint_writes import MOST_TOUCHED
 from pynamo_locking.exceptions import (
     ConfigurationError,
+    ItemLocked,
     LockTimeout,
-    OutcomeUnknown,
     OverlapError,
     StaleVersion,
     TransactionConflict,
 )
-from tests.integration.intervals.conftest import show_until_it_is_settled, tap
+from tests.integration.intervals.conftest import others_before, shown_until_it_is_settled
 from tests.support.interval_models import (
     Booking,
     Lease,
@@ -35,28 +33,15 @@ from tests.support.interval_models import (
 )
 from tests.support.parties import held_elsewhere, in_thread, shifted_clock
 from tests.support.transaction_models import rows_of
+from tests.support.wire import Send, intercepted, on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
-
-
-def before_each(monkeypatch: pytest.MonkeyPatch, operation: str, act: Callable[[], None], times: int = 1) -> list[str]:
-    """Let another party act right before each request of that kind, so many times; return what is sent."""
-    sent, left = list[str](), [times]
-
-    def other(send: Callable[[], Any], name: str, _: Any) -> Any:
-        sent.append(name)
-        if name == operation and left[0] > 0:
-            before, left[0] = left[0] - 1, 0  # not for the requests of `act`
-            in_thread(act)
-            left[0] = before
-        return send()
-
-    tap(monkeypatch, other)
-    return sent
+#: A guard that names more rows is settled.
+MOST_TOUCHED = 8
 
 
 def elsewhere(begins: int = 100) -> Callable[[], None]:
@@ -73,11 +58,10 @@ def elsewhere(begins: int = 100) -> Callable[[], None]:
 # Another party in between
 
 
-def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory, monkeypatch):
+def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory):
     """The race of the story: both have looked, both write. One of them is refused, and says by whom."""
-    before_each(monkeypatch, "TransactWriteItems", lambda: Slot.intervals.insert_disjoint(slots((15, 25))))
-
-    with pytest.raises(OverlapError) as caught:
+    other = others_before("TransactWriteItems", lambda: Slot.intervals.insert_disjoint(slots((15, 25))))
+    with other, pytest.raises(OverlapError) as caught:
         Slot.intervals.insert_disjoint(slots((10, 20)))
 
     assert [row.begin for row in caught.value.rows] == [15]
@@ -96,12 +80,13 @@ def test_a_row_that_appears_between_the_look_and_the_write_is_noticed(in_memory,
     ],
     ids=["insert", "move", "move in place", "save", "update", "blind update"],
 )
-def test_a_row_that_appears_elsewhere_only_costs_another_attempt(in_memory, monkeypatch, act, expected):
+def test_a_row_that_appears_elsewhere_only_costs_another_attempt(in_memory, sent, act, expected):
     """Whatever is done, three times over; the instance is what it should be afterwards."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     row.end = expected[1] if expected == (10, 18) else 20
-    sent = before_each(monkeypatch, "TransactWriteItems", elsewhere(), times=3)
-    act(row)
+    sent.clear()
+    with others_before("TransactWriteItems", elsewhere(), times=3):
+        act(row)
 
     assert sent.count("TransactWriteItems") == 4 + 3
     assert {expected, (100, 101), (101, 102), (102, 103)} <= set(stored_slots())
@@ -110,26 +95,45 @@ def test_a_row_that_appears_elsewhere_only_costs_another_attempt(in_memory, monk
     row.save()
 
 
-def test_the_wait_is_bounded(in_memory, monkeypatch):
+def test_the_wait_is_bounded(in_memory, sent):
     """A caller that always finds others faster gives up with an error that says that nothing was written."""
-    sent = before_each(monkeypatch, "TransactWriteItems", elsewhere(), times=100)
-    with pytest.raises(TransactionConflict, match="nothing was written"):
+    others = others_before("TransactWriteItems", elsewhere(), times=100)
+    with others, pytest.raises(TransactionConflict, match="nothing was written"):
         Slot.intervals.insert_disjoint(slots((10, 20)), wait=0)
 
     assert (10, 20) not in stored_slots()
     assert sent.count("TransactWriteItems") == 2
 
 
-def test_a_stale_row_is_no_reason_to_try_again(in_memory, monkeypatch):
+def test_a_stale_row_is_no_reason_to_try_again(in_memory, sent):
     """The row was changed in between, and the guard was not."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
-    sent = before_each(monkeypatch, "TransactWriteItems", lambda: Slot.get("d", 10).touch())
-
-    with pytest.raises(StaleVersion):
+    sent.clear()
+    with others_before("TransactWriteItems", lambda: Slot.get("d", 10).touch()), pytest.raises(StaleVersion):
         Slot.intervals.move(row, 50, 60)
 
     assert sent.count("TransactWriteItems") == 1
     assert (row.begin, row.end, row.version) == (10, 20, 1)
+
+
+def test_a_locked_row_is_no_reason_to_try_again(in_memory, sent):
+    """Its holder says when it is free, and not the guard."""
+    Lease.intervals.insert_disjoint([row := Lease("o", "a", after="b")])
+    with held_elsewhere(Lease.locked("o", "a")):
+        sent.clear()
+        with pytest.raises(ItemLocked):
+            Lease.intervals.move(row, "x", "z")
+        assert sent == ["GetItem", "Query", "TransactWriteItems"]
+
+
+def test_an_expired_row_that_ttl_deletes_first_is_no_reason_to_give_up(in_memory):
+    """The insert over it would have deleted it, and finds that it has gone."""
+    Lease.intervals.insert_disjoint([Lease("o", "c", after="e", expires=datetime(2020, 1, 1, tzinfo=timezone.utc))])
+    place = {"TableName": Lease.Meta.table_name, "Key": {"owner": {"S": "o"}, "first": {"S": "c"}}}
+    ttl = functools.partial(Lease._get_connection().connection.dispatch, "DeleteItem", place)
+    with others_before("TransactWriteItems", ttl):
+        Lease.intervals.insert_disjoint([Lease("o", "d", after="f")])
+    assert [row["first"] for row in rows_of(Lease)] == [{"S": "d"}]
 
 
 # Taking turns
@@ -149,10 +153,10 @@ def beside(count: int, then: Callable[[], object] = lambda: None) -> Callable[[]
     return other
 
 
-def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, monkeypatch):
+def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, sent):
     """It enters the queue of each hash key, and increments each guard: who has read it before that is refused."""
-    sent = before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
-    Slot.intervals.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")])
+    with others_before("TransactWriteItems", beside(3), times=3):
+        Slot.intervals.insert_disjoint([*slots((10, 20)), *slots((10, 20), device="a")])
 
     enter, count, leave = ["UpdateItem"] * 2, ["UpdateItem"], ["UpdateItem"]
     turn = [*enter, *enter, *count, *count, "Query", "Query", "TransactWriteItems", *leave, *leave]
@@ -162,9 +166,10 @@ def test_a_writer_that_was_refused_often_takes_its_turn(in_memory, monkeypatch):
     assert [SlotLocks.lock_state(f"turn#{Slot.Meta.table_name}/{device}").entries for device in "da"] == [(), ()]
 
 
-def test_a_turn_that_does_not_come_in_time(in_memory, monkeypatch):
-    before_each(monkeypatch, "TransactWriteItems", beside(3), times=3)
+def test_a_turn_that_does_not_come_in_time(in_memory):
+    """Whoever is before us stays there: nothing was written."""
     with (
+        others_before("TransactWriteItems", beside(3), times=3),
         held_elsewhere(SlotLocks.locked(f"turn#{Slot.Meta.table_name}/d")),
         pytest.raises(TransactionConflict, match="until the time to wait was over; nothing was written"),
     ):
@@ -172,12 +177,12 @@ def test_a_turn_that_does_not_come_in_time(in_memory, monkeypatch):
     assert (10, 20) not in stored_slots()
 
 
-def test_a_stale_row_ends_a_turn(in_memory, monkeypatch):
+def test_a_stale_row_ends_a_turn(in_memory, sent):
     """That we have incremented the guard ourselves does not count as a change by others."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     others = beside(3, then=lambda: Slot.get("d", 10).touch())
-    sent = before_each(monkeypatch, "TransactWriteItems", others, times=4)
-    with pytest.raises(StaleVersion):
+    sent.clear()
+    with others_before("TransactWriteItems", others, times=4), pytest.raises(StaleVersion):
         Slot.intervals.move(row, 50, 60)
     assert sent.count("TransactWriteItems") == 2 * 3 + 1
 
@@ -186,9 +191,9 @@ def test_a_stale_row_ends_a_turn(in_memory, monkeypatch):
 
 
 @pytest.mark.parametrize("between", [0, 3, MOST_TOUCHED + 2])
-def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(in_memory, monkeypatch, between):
+def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(in_memory, sent, between):
     """DynamoDB applies a transaction item by item: the guard shows a row that no query finds. However long ago."""
-    with unapplied(monkeypatch, Slot, refusals=1 if between <= MOST_TOUCHED else 2) as sent:
+    with unapplied(Slot, refusals=1 if between <= MOST_TOUCHED else 2):
         Slot.intervals.insert_disjoint(slots((10, 20)))
         assert stored_slots() == []
         for i in range(between):
@@ -202,26 +207,26 @@ def test_a_row_that_is_not_in_its_place_yet_is_in_the_way(in_memory, monkeypatch
     assert "TransactGetItems" in sent
 
 
-def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory, monkeypatch):
+def test_a_row_that_has_left_and_still_shows_is_waited_for(in_memory):
     """The delete of a move may come last as well: a refusal would name a row that is not there any more."""
     Slot.intervals.insert_disjoint([row := slots((10, 20))[0]])
     [old] = rows_of(Slot)
     for i in range(MOST_TOUCHED + 1):  # until the guard names the insert no more
         Slot.intervals.insert_disjoint(slots((100 + i, 101 + i)))
     Slot.intervals.move(row, 30, 40)
-    show_until_it_is_settled(monkeypatch, Slot, old, "pk", "sk")
-    Slot.intervals.insert_disjoint([new := slots((10, 20))[0]])
+    with shown_until_it_is_settled(Slot, old, "pk", "sk"):
+        Slot.intervals.insert_disjoint([new := slots((10, 20))[0]])
 
     assert new.version == 1
     assert {(10, 20), (30, 40)} <= set(stored_slots())
 
 
-def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory, monkeypatch):
+def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory):
     """A row of another transaction is there, its guard is not: that is an overlap, and not a stale row."""
     Slot.intervals.insert_disjoint(slots((1, 2)))
     [old], state = rows_of(SlotLocks), {"began": False, "hides": False}
 
-    def hide(send: Callable[[], Any], name: str, kwargs: Any) -> Any:
+    def hide(send: Send, name: str, kwargs: dict[str, Any]) -> Any:
         if name == "TransactWriteItems" and not state["began"]:
             state["began"] = True
             in_thread(lambda: Slot.intervals.insert_disjoint(slots((10, 20))))
@@ -231,16 +236,15 @@ def test_a_guard_that_is_not_in_its_place_yet_is_waited_for(in_memory, monkeypat
             state["hides"] = False
         return {"Item": old} if name == "GetItem" and is_guard and state["hides"] else send()
 
-    tap(monkeypatch, hide)
-    with pytest.raises(OverlapError):
+    with intercepted(hide), pytest.raises(OverlapError):
         Slot.intervals.insert_disjoint(slots((10, 20)))
 
     assert state == {"began": True, "hides": False}
 
 
-def test_rows_elsewhere_are_not_waited_for(in_memory, monkeypatch):
+def test_rows_elsewhere_are_not_waited_for(in_memory, sent):
     """What the guard says of them is enough."""
-    with unapplied(monkeypatch, Slot) as sent:
+    with unapplied(Slot):
         Slot.intervals.insert_disjoint(slots((10, 20)))
         Slot.intervals.insert_disjoint(slots((20, 30), (0, 10)))
 
@@ -258,56 +262,6 @@ def test_a_refusal_names_rows_that_are_there(in_memory):
 
 
 # Lost answers
-
-
-def lose_answers(monkeypatch: pytest.MonkeyPatch, times: int, error: BaseException | None = None) -> list[str]:
-    """Apply the next transactions, and lose their answers; return what was lost."""
-    lost = list[str]()
-
-    def lose(send: Callable[[], Any], name: str, _: Any) -> Any:
-        answer = send()
-        if name == "TransactWriteItems" and len(lost) < times:
-            lost.append(name)
-            raise error or ReadTimeoutError(endpoint_url="nowhere")
-        return answer
-
-    tap(monkeypatch, lose)
-    return lost
-
-
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt()], ids=["timeout", "interrupt"])
-def test_a_second_call_finds_its_own_rows(in_memory, monkeypatch, error):
-    """After an unknown outcome, the same instances again: what was stored counts as stored."""
-    rows = slots((10, 20), (30, 40))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt if error else OutcomeUnknown):
-        lose_answers(patch, 99, error)
-        Slot.intervals.insert_disjoint(rows)
-    assert [row.version for row in rows] == [None, None]
-    with pytest.raises(OverlapError):
-        Slot.intervals.insert_disjoint(slots((10, 20)))
-
-    Slot.intervals.insert_disjoint([*rows, *slots((50, 60))])
-
-    assert stored_slots() == [(10, 20), (30, 40), (50, 60)]
-    assert [row.version for row in rows] == [1, 1]
-    rows[0].note = "mine"
-    rows[0].save()
-
-    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
-        lose_answers(patch, 99)
-        Slot.intervals.move(rows[0], 22, 28)
-    assert (rows[0].begin, rows[0].end, rows[0].version) == (10, 20, 2)
-    Slot.intervals.move(rows[0], 22, 28)
-    assert (rows[0].begin, rows[0].end, rows[0].version) == (22, 28, 1)
-    assert stored_slots() == [(22, 28), (30, 40), (50, 60)]
-
-
-def test_a_lost_answer_alone_is_nothing(in_memory, monkeypatch):
-    """The transaction is sent again under its token."""
-    lost = lose_answers(monkeypatch, 1)
-    Slot.intervals.insert_disjoint(slots((10, 20)))
-    assert lost
-    assert stored_slots() == [(10, 20)]
 
 
 # Locks
@@ -335,9 +289,9 @@ def test_pessimistic_callers_wait_for_the_range(in_memory):
 
 
 @pytest.mark.parametrize("pessimistic", [False, True])
-def test_threads_that_insert_at_random_never_overlap(dynoxide, pessimistic):
+def test_threads_that_insert_at_random_never_overlap(concurrent_engine, pessimistic):
     """Four of them, on two hash keys, with moves and deletes among it; each refusal names rows that do overlap."""
-    dynoxide.bind(Slot, SlotLocks)
+    concurrent_engine.bind(Slot, SlotLocks)
     done, refusals = list[str](), list[OverlapError]()
 
     def work(seed: int) -> None:
@@ -379,23 +333,19 @@ def test_the_sweep_sees_an_overlap(in_memory):
     assert len(overlaps_in(Slot, "pk", "sk", "e")) == 1
 
 
-def test_a_row_whose_life_is_prolonged_too_late(memory, monkeypatch):
+def test_a_row_whose_life_is_prolonged_too_late(memory):
     """It was sent in time and arrives when another row is there: what had expired has gone, so it is refused."""
     memory.bind(Lease, SlotLocks, SlotTransactions)
     with shifted_clock() as clock:
         row = Lease("o", "a", after="k", expires=timedelta(seconds=5))
         row.save()
         row.expires = timedelta(seconds=1000)
-        send = Connection.dispatch
 
-        def late(self: Connection, operation: str, kwargs: Any) -> Any:
-            monkeypatch.setattr(Connection, "dispatch", send)
+        def another() -> None:
             clock.shift += 10
             in_thread(lambda: Lease.intervals.insert_disjoint([Lease("o", "c", after="d", note="other")]))
-            return send(self, operation, kwargs)
 
-        monkeypatch.setattr(Connection, "dispatch", late)
-        with pytest.raises(StaleVersion):
+        with on().before(another), pytest.raises(StaleVersion):
             row.save()
         assert [each.note for each in Lease.intervals.overlapping("o", None, None)] == ["other"]
         assert len(rows_of(Lease)) == 1

@@ -16,13 +16,12 @@ import pytest
 from pynamodb.exceptions import PynamoDBException
 
 from pynamo_locking import LockSettings, TransactionTable, transaction, transactional
-from pynamo_locking.exceptions import CallAbandoned, ItemLocked, LockingError, LockLost, OutcomeUnknown
+from pynamo_locking.exceptions import LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.recipes import IdempotencyTable, idempotent
-from tests.support.crew import Child, Crew, Log, places_of, use
+from tests.support.crew import Crew, Log, places_of
 from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.proxy import Fault, Proxy, Storm
-from tests.support.workers import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,44 +108,6 @@ def work(number: int, folder: Path) -> None:
         except (LockingError, PynamoDBException) as error:
             said = next(kind.__name__ for kind in (LockLost, OutcomeUnknown, Exception) if isinstance(error, kind)), ""
         log.note([key, *said])
-
-
-def die_in_a_call(pipe: Any, places: Any, key: str) -> None:
-    """Begin a call, say so, and never end it."""
-    use(places)
-    with Calls.call(key, on_abandoned="raise"):
-        pipe.send(key)
-        time.sleep(60)
-
-
-def test_a_killed_call_is_settled_by_a_person(dynoxide: Engine) -> None:
-    """Until then each caller is refused; meanwhile a call that lives cannot be settled."""
-    dynoxide.bind(Calls)
-    for key in ("k-1", "k-2"):
-        with Child(die_in_a_call, places_of(dynoxide, [Calls]), key) as child:
-            assert child.hear() == key
-            with pytest.raises(ItemLocked):
-                Calls.settle(key, 1)
-            child.kill()
-        for _ in range(2):
-            with pytest.raises(CallAbandoned), Calls.call(key, on_abandoned="raise"):
-                raise AssertionError
-    until(lambda: all(settled(key) for key in ("k-1", "k-2")), "the end of both leases")
-    with Calls.call("k-1", on_abandoned="raise") as call:
-        assert call.result == "done"
-    with Calls.call("k-2", on_abandoned="raise") as call:
-        assert not call.is_repeated
-
-
-def settled(key: str) -> bool:
-    """Settle a call, if it is abandoned by the clocks as well."""
-    try:
-        Calls.settle(key, "done") if key == "k-1" else Calls.forget(key)
-    except ItemLocked:
-        return False
-    except Calls.DoesNotExist:  # it is
-        return True
-    return True
 
 
 @pytest.mark.timeout(120 + PROCESSES * KEYS)

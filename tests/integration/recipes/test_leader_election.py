@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEASE = 12.0
 #: A candidate stands for a process.
-OPTIONS: dict[str, Any] = {"lease": LEASE, "settings": APART}
+OPTIONS: dict[str, Any] = {"lease": LEASE, "settings": replace(APART, poll_interval=0.25, max_poll_interval=0.25)}
 #: Two looks of a waiter, and the heartbeat's own pause.
 LOOK = 1.0
 
@@ -174,6 +174,18 @@ def test_work_that_has_failed_and_is_told_to_resign_has_failed(clock: VirtualClo
     pauses = [later - earlier for earlier, later in itertools.pairwise(began)]
     assert pauses == [pytest.approx(LEASE / 3, abs=0.2)] * 2, "the campaign did not let another process lead"
     assert [term.reason for term in terms] == ["failed", "failed", "resigned"]
+
+
+def test_work_that_has_lost_another_lock_has_failed(clock: VirtualClock) -> None:
+    """Only the loss of its own term is no failure."""
+    reasons: list[str] = []
+
+    def lose(term: LeaderTerm) -> None:
+        raise LockLost("that of another job", reason="evicted", ticket=term.ticket + 1)
+
+    with Locks.lead("scheduler", on_elected=lose, on_lost=reasons.append, **OPTIONS):
+        clock.sleep(LEASE)
+        assert set(reasons) == {"failed"}
 
 
 def test_a_failing_on_lost_ends_no_campaign(clock: VirtualClock) -> None:
@@ -352,9 +364,26 @@ def test_a_campaign_is_stopped_at_any_moment(clock: VirtualClock, moment: int) -
         assert not Locks.lock_state("scheduler").entries
 
 
+def test_a_stop_waits_for_work_that_hangs_until_the_lease_has_expired(clock: VirtualClock) -> None:
+    """And no longer: another process leads by then."""
+    hangs = threading.Event()
+
+    def hang(_: LeaderTerm) -> None:
+        while not hangs.is_set() and clock.elapsed < 10 * LEASE:
+            clock.sleep(LEASE)
+
+    campaign = Locks.lead("scheduler", on_elected=hang, **OPTIONS)
+    campaign.start()
+    elected(campaign)
+    began = clock.elapsed
+    campaign.stop()
+    assert clock.elapsed - began <= LEASE + LOOK
+    hangs.set()
+
+
 def test_campaigns_that_share_an_entry(clock: VirtualClock) -> None:
     """Those of one process are in one line, and the one that waits there is stopped as well."""
-    options = {**OPTIONS, "settings": replace(APART, max_callers_per_entry=32)}
+    options = {**OPTIONS, "settings": replace(OPTIONS["settings"], max_callers_per_entry=32)}
     with Locks.lead("scheduler", **options) as first:
         assert first.elected() is not None
         second, third = (Locks.lead("scheduler", **options) for _ in range(2))
@@ -423,6 +452,7 @@ def test_an_error_ends_no_campaign(memory: Engine, caplog: pytest.LogCaptureFixt
         assert clock.elapsed < 2 * LEASE
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_lead(memory: Engine) -> None:
     memory.bind(Locks)
@@ -451,9 +481,8 @@ def test_options_that_cannot_work(memory: Engine, options: dict[str, Any], messa
         Locks.lead("scheduler", **options)
 
 
-def test_the_cost_of_a_term(engine: Engine) -> None:
+def test_the_cost_of_a_term(clock: VirtualClock) -> None:
     """1 write to begin, 1 to end, and none for signs of the work."""
-    engine.bind(Locks)
     with Locks.locked("scheduler", settings=APART):  # creates the row
         pass
     with count_requests() as counted, Locks.lead("scheduler", settings=APART) as campaign:
@@ -463,12 +492,11 @@ def test_the_cost_of_a_term(engine: Engine) -> None:
     assert counted.by_operation == {"UpdateItem": 2}
 
 
-# Tasks; in real time
+# Tasks
 
 
-def test_tasks(engine: Engine) -> None:
+def test_tasks(clock: VirtualClock) -> None:
     """A task waits to be elected while others go on, and is succeeded when it leaves the block."""
-    engine.bind(Locks)
 
     async def lead() -> None:
         async with Locks.lead("scheduler", settings=APART) as first:
@@ -489,8 +517,7 @@ def test_tasks(engine: Engine) -> None:
     assert not Locks.lock_state("scheduler").entries
 
 
-def test_a_task_that_is_cancelled_leaves_nothing(memory: Engine) -> None:
-    memory.bind(Locks)
+def test_a_task_that_is_cancelled_leaves_nothing(clock: VirtualClock) -> None:
 
     async def lead(is_elected: asyncio.Event) -> None:
         async with Locks.lead("scheduler", settings=APART) as campaign:

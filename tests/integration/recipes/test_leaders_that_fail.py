@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
+pytestmark = pytest.mark.processes
+
 LEASE = 1.5
 SETTINGS = LockSettings(lease=LEASE, request_timeout=0.25, poll_interval=0.02, max_clock_skew=None)
 #: An upper bound for what takes about one lease, on a machine that does other things as well.

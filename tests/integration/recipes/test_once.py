@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from pynamo_locking import LockSettings, NamedLock, atransaction, transaction
-from pynamo_locking._io import lock_requests
-from pynamo_locking._io.client import Unavailable
-from pynamo_locking._locks import inspection
 from pynamo_locking.exceptions import ConfigurationError, CorruptRow, LockLost, LockTimeout, OutcomeUnknown
 from pynamo_locking.testing import VirtualClock
 from tests.support.models import Locks, declare
@@ -23,11 +21,12 @@ from tests.support.wire import ALL, count_requests, on
 from tests.support.workers import until_in_line, until_queued
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pynamo_locking.recipes import OnceRun, RunRecord
     from tests.engines.engine import Engine
 
+T = TypeVar("T")
 DAY = timedelta(days=1)
 #: Few looks, since each one takes a step of the virtual clock.
 RARE = LockSettings(poll_interval=2, max_poll_interval=2)
@@ -93,18 +92,10 @@ def test_the_first_run_is_ours_and_the_second_is_not(engine):
     assert noted.period_ms == run.period_begins.timestamp() * 1000
     assert noted.period_ms <= noted.began_ms <= noted.ended_ms
     assert Locks.lock_state("job").entries == ()
-    assert {each["name"]: each["last_success"] for each in inspection.listed(Locks, with_free=True)}["job"] == {
-        "ticket": noted.ticket,
-        "owner": "web-1",
-        "period_began_at": inspection.text_of_ms(noted.period_ms),
-        "began_at": inspection.text_of_ms(noted.began_ms),
-        "ended_at": inspection.text_of_ms(noted.ended_ms),
-    }
 
 
-def test_what_it_costs(dynoxide):
+def test_what_it_costs(clock):
     """Done: 1 read. Ours: 1 read, 2 writes, and no request to note the success."""
-    dynoxide.bind(Locks)
     with Locks.locked("job"):
         pass  # the first lock of a name creates its row
     with count_requests() as first:
@@ -154,10 +145,11 @@ def test_a_clock_that_is_wrong_is_reported(clock, caplog):
 
 
 def test_at_least(clock):
-    """A late run shortly before midnight, and one on time shortly after it: the second would be too soon."""
+    """A late run shortly before midnight, and one on time shortly after it: too soon, by when the first one began."""
     clock.jump(12 * 3600 - 60)
-    run_once()
-    clock.jump(60)
+    with once() as ours:
+        assert ours
+        clock.jump(60)
     assert asked() == "due"
     assert asked(at_least=timedelta(minutes=10)) == "too_soon"
     clock.jump(9 * 60 - 1)
@@ -246,70 +238,65 @@ def test_a_run_that_dies_is_taken_over(clock):
     assert last() is not None
 
 
-def test_one_that_waits_for_a_run_that_succeeds(clock):
-    """Finds it done, and leaves the queue."""
-    answers = []
-    with once(owner="first") as ours:
+def in_background(work: Callable[[], T]) -> Callable[[], T]:
+    """Do the work in a thread, beside the test; return what waits for its result."""
+    results = list[T]()
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+
+    def result() -> T:
+        thread.join()
+        return results[0]
+
+    return result
+
+
+def waiting(**terms: Any) -> Callable[[], OnceRun[Locks]]:
+    """Let another caller wait for the run that is under way; return what waits for its answer."""
+    answer = in_background(lambda: run_once(**terms))
+    until_queued(Locks, "job", 2)
+    return answer
+
+
+@pytest.mark.parametrize(("fails", "expected"), [(False, ("done", "first")), (True, ("due", "second"))])
+def test_one_that_waits_for_a_run(clock, fails, expected):
+    """Finds it done, and leaves the queue; or takes over."""
+    with suppress(ZeroDivisionError), once(owner="first") as ours:
         assert ours
-        waiter = in_background(lambda: answers.append(run_once(owner="second")))
-        until_queued(Locks, "job", 2)
-    waiter.join()
-    (answer,) = answers
+        answer = waiting(owner="second")
+        if fails:
+            raise ZeroDivisionError
+    run = answer()
 
-    assert (answer.status, answer.last) == ("done", last())
-    assert last().owner == "first"
+    assert (run.status, last().owner) == expected
+    assert run.last == (None if fails else last())
     assert Locks.lock_state("job").entries == ()
-
-
-def test_one_that_waits_for_a_run_that_fails(clock):
-    """Takes over."""
-    answers = []
-    with pytest.raises(ZeroDivisionError), once(owner="first"):
-        waiter = in_background(lambda: answers.append(run_once(owner="second")))
-        until_queued(Locks, "job", 2)
-        _ = 1 / 0
-    waiter.join()
-
-    assert [bool(each) for each in answers] == [True]
-    assert last().owner == "second"
 
 
 def test_one_that_has_waited_until_the_next_period(clock):
     """Asked for the period that is over: that one is done. The run of the next one is left to its time."""
-    answers = []
     clock.jump(12 * 3600 - 30)
     with once() as ours:
         assert ours
-        waiter = in_background(lambda: answers.append(run_once()))
-        until_queued(Locks, "job", 2)
+        answer = waiting()
         clock.sleep(60)
-    waiter.join()
+    run = answer()
 
-    assert [each.status for each in answers] == ["done"]
+    assert run.status == "done"
     with pytest.raises(ConfigurationError, match=r"does not run here \(done\), so there is no ticket"):
-        _ = answers[0].ticket
+        _ = run.ticket
     assert asked() == "due"
 
 
 def test_a_run_without_a_grid_begins_when_its_turn_comes(clock):
     """Not when it was asked for: what it has waited for has taken minutes."""
-    runs = []
     with pytest.raises(ZeroDivisionError), once(owner="first"):
-        waiter = in_background(lambda: runs.append(run_once(since_success=True)))
-        until_queued(Locks, "job", 2)
+        answer = waiting(since_success=True)
         clock.sleep(120)
         _ = 1 / 0
-    waiter.join()
 
-    assert [run.period_begins for run in runs] == [NOON + timedelta(seconds=last().began_ms / 1000 - NOON.timestamp())]
+    assert answer().period_begins == NOON + timedelta(seconds=last().began_ms / 1000 - NOON.timestamp())
     assert last().period_ms == last().began_ms >= NOON.timestamp() * 1000 + 120_000
-
-
-def in_background(work: Any) -> Any:
-    """Do the work in a thread, beside the test."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
 
 
 def test_busy(clock):
@@ -321,46 +308,26 @@ def test_busy(clock):
     assert Locks.lock_state("job").entries == ()
 
 
-def test_no_answer_is_an_error(clock, monkeypatch):
+def test_no_answer_is_an_error(clock):
     """And not "busy": whether the job runs is unknown."""
-
-    def silent(*arguments: Any, **options: Any) -> Any:
-        raise Unavailable(ConnectionError("no route"))
-
-    monkeypatch.setattr(lock_requests, "read", silent)
-    assert asked() == "due"  # the lock's own answer is enough
-    monkeypatch.setattr(lock_requests, "_call", silent)
-    with pytest.raises(LockTimeout):
-        run_once(wait=0)
+    with on("GetItem", times=ALL).lose_request():
+        assert asked() == "due"  # the lock's own answer is enough
+        with on("UpdateItem", times=ALL).lose_request(), pytest.raises(LockTimeout):
+            run_once(wait=0)
 
 
 @pytest.mark.parametrize("silent_from", [10, 15])
-def test_no_answer_at_the_end_of_a_wait_is_an_error(clock, monkeypatch, silent_from):
+def test_no_answer_at_the_end_of_a_wait_is_an_error(clock, silent_from):
     """Also if another party had the lock when DynamoDB was last heard: it may have succeeded, or failed, since."""
-    with held_elsewhere(Locks.locked("job")):
-        answers = lock_requests.read
-
-        def silent_later(*arguments: Any, **options: Any) -> Any:
-            if clock.elapsed >= silent_from:
-                raise Unavailable(ConnectionError("no route"))
-            return answers(*arguments, **options)
-
-        monkeypatch.setattr(lock_requests, "read", silent_later)
-        with pytest.raises(LockTimeout, match="no answer"):
-            run_once(wait=15)
+    silence = on("GetItem", where=lambda _: clock.elapsed >= silent_from, times=ALL).lose_request()
+    with held_elsewhere(Locks.locked("job")), silence, pytest.raises(LockTimeout, match="no answer"):
+        run_once(wait=15)
 
 
-def test_a_blip_that_is_over_is_not_told(clock, monkeypatch):
+def test_a_blip_that_is_over_is_not_told(clock):
     """The error of a wait that was answered at its end names the holder, and no outage of an hour ago."""
-    with held_elsewhere(Locks.locked("job")):
-        answers = lock_requests.read
-
-        def silent_at_first(*arguments: Any, **options: Any) -> Any:
-            if clock.elapsed < 10:
-                raise Unavailable(ConnectionError("no route"))
-            return answers(*arguments, **options)
-
-        monkeypatch.setattr(lock_requests, "read", silent_at_first)
+    silence = on("GetItem", where=lambda _: clock.elapsed < 10, times=ALL).lose_request()
+    with held_elsewhere(Locks.locked("job")), silence:
         run = run_once(wait=20)
     assert run.timeout is not None
     assert "no answer" not in str(run.timeout)
@@ -388,9 +355,8 @@ def finishes(body: dict[str, Any]) -> bool:
     return ":success" in body.get("ExpressionAttributeValues", {})
 
 
-def test_a_lost_answer_to_the_note(dynoxide):
+def test_a_lost_answer_to_the_note(clock):
     """The second copy recognises the first, by the ticket that is noted."""
-    dynoxide.bind(Locks)
     with on("UpdateItem", where=finishes).lose_response() as lost:
         run = run_once()
 
@@ -398,29 +364,22 @@ def test_a_lost_answer_to_the_note(dynoxide):
     assert last().ticket == run.ticket
 
 
-def test_a_lost_answer_to_the_note_and_a_later_success(dynoxide, monkeypatch):
+def test_a_lost_answer_to_the_note_and_a_later_success(clock):
     """The document proves that the first copy was applied, although a later run has noted its own since."""
-    dynoxide.bind(Locks)
-    send, sent = lock_requests._call, []
 
-    def lose_the_answer(row: Any, operation: str, arguments: Any) -> Any:
-        answer = send(row, operation, arguments)
-        if finishes(arguments) and not sent:
-            sent.append(arguments)
-            in_thread(lambda: run_once(period=1, since_success=False, zone=timezone(timedelta(hours=1)), owner="later"))
-            raise Unavailable(ConnectionError("cut"))
-        return answer
+    def later() -> None:
+        in_thread(lambda: run_once(period=1, zone=timezone(timedelta(hours=1)), owner="later"))
 
-    monkeypatch.setattr(lock_requests, "_call", lose_the_answer)
-    run = run_once(owner="first")
+    clock.jump(1.5)
+    with on("UpdateItem", where=finishes).lose_response(later):
+        run = run_once(owner="first")
 
     assert last().owner == "later"
     assert last().ticket > run.ticket
 
 
-def test_no_answer_to_the_note(dynoxide):
+def test_no_answer_to_the_note(clock):
     """The caller hears that it is not known, and the entry is removed."""
-    dynoxide.bind(Locks)
     with on("UpdateItem", times=99, where=finishes).lose_request(), pytest.raises(OutcomeUnknown, match="runs again"):
         run_once()
 
@@ -429,9 +388,8 @@ def test_no_answer_to_the_note(dynoxide):
     assert run_once()
 
 
-def test_a_note_that_arrives_late_is_refused(dynoxide):
+def test_a_note_that_arrives_late_is_refused(clock):
     """Its entry is gone: the run that was taken over stays the one that counts."""
-    dynoxide.bind(Locks)
     with on("UpdateItem", times=ALL, where=finishes).delay() as late, pytest.raises(OutcomeUnknown):
         run_once(owner="first")
     run_once(owner="second")
@@ -490,7 +448,7 @@ def test_the_row_outlives_a_lease_that_is_longer_than_a_day(clock):
         assert ours
         waiter = in_background(Locks.locked("job", settings=long, lease=5 * DAY, heartbeat=False).acquire)
         until_queued(Locks, "job", 2)
-    waiter.join()
+    waiter()
     [entry] = Locks.lock_state("job").entries
     assert expiry_s() >= entry.until_ms / 1000
 
@@ -503,7 +461,7 @@ def test_callers_of_one_process_hand_over_and_keep_the_row(clock, way):
     with getattr(Locks, way)("job"):
         waiter = in_background(Locks.locked("job", heartbeat=False).acquire)
         until_in_line(Locks, "job", 1)
-    waiter.join()
+    waiter()
 
     assert expiry_s() >= clock.now.timestamp() + 9 * 86400
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pynamo_locking._io import runtime
 from pynamo_locking.exceptions import LockLost, LockTimeout
 from pynamo_locking.recipes import idempotent
 from tests.support.call_models import Calls
-from tests.support.parties import in_thread
+from tests.support.parties import in_thread, shifted_clock
 from tests.support.wire import count_requests, on
 
 with warnings.catch_warnings():
@@ -69,11 +67,11 @@ class Work:
 
 
 @pytest.fixture
-def work(dynoxide: Engine, monkeypatch: pytest.MonkeyPatch) -> Work:
+def work(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Work:
     """On an engine that both reach."""
     for name, value in {"AWS_DEFAULT_REGION": "eu-west-1", "POWERTOOLS_SERVICE_NAME": "s"}.items():
         monkeypatch.setenv(name, value)
-    return Work(dynoxide)
+    return Work(memory)
 
 
 class Killed(BaseException):
@@ -98,7 +96,7 @@ def counted(call: Callable[[], object], error: type[Exception] | None = None) ->
     return requests.by_operation
 
 
-def test_requests_of_each_case_beside_powertools(work, monkeypatch):
+def test_requests_of_each_case_beside_powertools(work):
     """As the table of the page says."""
     found = dict[str, tuple[int, int]]()
 
@@ -119,16 +117,18 @@ def test_requests_of_each_case_beside_powertools(work, monkeypatch):
     both("after that", counted(lambda: work.theirs("r")), counted(lambda: work.ours("r")))
     work.theirs("e", expires_s=-10)
     work.ours("e", expires_after=0.001)
-    monkeypatch.setattr(runtime.current, "time_ms", lambda: int(time.time() * 1000) + 60_000, raising=False)
-    both("expired", counted(lambda: work.theirs("e")), counted(lambda: work.ours("e")))
+    with shifted_clock() as clock:
+        clock.shift = 60
+        both("expired", counted(lambda: work.theirs("e")), counted(lambda: work.ours("e")))
     work.inner = die
     with pytest.raises(Killed):
         work.theirs("d", left_ms=-1_000)
     killed = Calls.call("f#d", heartbeat=False, lease=6)
     in_thread(killed.__enter__)
-    monkeypatch.setattr(runtime.current, "time_ms", lambda: int(time.time() * 1000) + 90_000, raising=False)
     work.inner = dict
-    both("killed", counted(lambda: work.theirs("d")), counted(lambda: work.ours("d")))
+    with shifted_clock() as clock:
+        clock.shift = 90
+        both("killed", counted(lambda: work.theirs("d")), counted(lambda: work.ours("d")))
     assert found == {
         "first": (2, 2),
         "repeat": (1, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import ANY
@@ -13,12 +13,7 @@ from unittest.mock import ANY
 import pytest
 from pynamodb.connection import Connection
 
-from pynamo_locking import TransactWrite, transaction
-from pynamo_locking._core import events
-from pynamo_locking._io import event_stream, lock_requests
-from pynamo_locking._locks import held_lock, lock_events
-from pynamo_locking._locks.release import evict_dead
-from pynamo_locking._writes import write
+from pynamo_locking import TransactWrite, events, transaction
 from pynamo_locking.events import (
     Acquired,
     Event,
@@ -49,6 +44,7 @@ from pynamo_locking.exceptions import (
 )
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
+from tests.integration.telemetry.conftest import left_open
 from tests.support.deeds import dying_at
 from tests.support.models import APART, Account, Device, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
@@ -63,6 +59,8 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=Event)
 
 MODELS = (Locks, Account, Device, Document, Purse, Transactions)
+#: Few looks in virtual time.
+RARE = replace(APART, poll_interval=0.5, max_poll_interval=0.5)
 
 
 class Heard:
@@ -108,8 +106,10 @@ def fill() -> None:
 
 
 @pytest.fixture
-def clock(tables: None) -> Iterator[VirtualClock]:
-    """Virtual time, for which no test really waits."""
+def clock(tables: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
+    """Virtual time, for which no test really waits, with few looks."""
+    shared = replace(RARE, max_callers_per_entry=Account.Meta.lock_settings.max_callers_per_entry)
+    monkeypatch.setattr(Account.Meta, "lock_settings", shared)
     with VirtualClock() as clock:
         yield clock
 
@@ -212,20 +212,13 @@ def test_who_subscribes_late_hears_of_the_end(tables: None) -> None:
     assert heard.kinds == ["Released"]
 
 
-def test_a_release_without_an_answer_is_not_confirmed(heard: Heard) -> None:
-    """The holder does not know whether the others have to wait for the lease."""
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_release_whose_answer_is_lost(clock: VirtualClock, heard: Heard, *, is_confirmed: bool) -> None:
+    """A second request finds that the first one was applied; if none arrives, others may have to wait for the lease."""
     lock = Account.locked("a", heartbeat=False).acquire()
-    with on("UpdateItem", times=100).lose_request():
+    with on("UpdateItem").lose_response() if is_confirmed else on("UpdateItem", times=100).lose_request():
         lock.release()
-    assert heard.only(Released).is_confirmed is False
-
-
-def test_a_release_whose_answer_was_lost_is_confirmed(heard: Heard) -> None:
-    """The second request finds that the first one was applied."""
-    lock = Account.locked("a", heartbeat=False).acquire()
-    with on("UpdateItem").lose_response():
-        lock.release()
-    assert heard.only(Released).is_confirmed is True
+    assert heard.only(Released).is_confirmed is is_confirmed
 
 
 # Waiting
@@ -291,6 +284,9 @@ def until(clock: VirtualClock, condition: Any) -> None:
 
 def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
     """Whose entry it was; who evicts waits first, and every request and look is counted."""
+    with Locks.locked("n"):
+        me = heard.only(Acquired).owner
+    heard.events.clear()
     dead = abandoned(Account.locked("a", owner="dead", lease=10, heartbeat=False))
     ticket = dead.ticket
     with count_requests() as counted, Account.locked("a", owner="heir", wait=60, heartbeat=False):
@@ -302,7 +298,7 @@ def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
         "model": Account,
         "owner": "dead",
         "ticket": ticket,
-        "by": event_stream.runtime.current.owner(),
+        "by": me,
         "lease_ms": 10_000,
         "is_forced": False,
         "queued_ms": evicted.queued_ms,
@@ -315,13 +311,29 @@ def test_an_eviction(clock: VirtualClock, heard: Heard) -> None:
     assert heard.kinds == ["Acquired", "Waiting", "Evicted", "Acquired", "Released"]
 
 
-def test_an_eviction_that_is_refused_is_none(heard: Heard) -> None:
+def evicts(body: dict[str, Any]) -> bool:
+    """Whether a request removes an entry that has expired."""
+    return "evicted" in str(body.get("UpdateExpression")) + str(body.get("ExpressionAttributeNames"))
+
+
+def test_an_eviction_that_is_refused_is_none(clock: VirtualClock, heard: Heard) -> None:
     """The entry was renewed since a waiter found it dead: no entry was evicted."""
-    with Account.locked("a", heartbeat=False) as lock:
-        seen = Account.lock_state("a")
-        lock.renew()
-        assert evict_dead(lock._handle.target.row, seen.holders, seen) is None
-    assert heard.kinds == ["Acquired", "Renewed", "Released"]
+    with Account.locked("a", lease=10, heartbeat=False, settings=RARE) as lock:
+        renewed = on("UpdateItem", where=evicts).before(lock.renew)
+        with renewed as hits, pytest.raises(LockTimeout):
+            in_thread(Account.locked("a", wait=15, settings=RARE).acquire)
+    assert hits.hits
+    assert heard.kinds == ["Acquired", "Waiting", "Renewed", "TimedOut", "Released"]
+
+
+def test_an_eviction_whose_answer_is_lost_is_not_told(clock: VirtualClock, heard: Heard) -> None:
+    """No process knows which of those that tried it was first; everything else is told once."""
+    dead = abandoned(Account.locked("a", lease=10, heartbeat=False))
+    with on("UpdateItem", where=evicts).lose_response() as lost:
+        Account.locked("a", owner="heir", wait=60).acquire().release()
+    assert lost.hits
+    assert Account.lock_state("a").was_evicted(dead.ticket)
+    assert heard.kinds == ["Acquired", "Waiting", "Acquired", "Released"]
 
 
 def test_a_writer_evicts(clock: VirtualClock, heard: Heard) -> None:
@@ -378,39 +390,28 @@ def test_a_time_out(clock: VirtualClock, heard: Heard) -> None:
     assert heard.kinds == ["Acquired", "Waiting", "TimedOut"]
 
 
-def test_a_try_does_not_wait(heard: Heard) -> None:
-    """A lock that is taken is a time-out at once, and no wait."""
-    with held_elsewhere(Account.locked("a")), Account.try_locked("a") as lock:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_try_does_not_wait(heard: Heard, *, shared: bool) -> None:
+    """A lock that is taken is a time-out at once; a reader has to enter to see who is ahead, and leaves at once."""
+    with held_elsewhere(Account.locked("a")), Account.try_locked("a", shared=shared) as lock:
         assert lock is None
     assert heard.only(TimedOut).wait_ms == 0
-    assert heard.all(Waiting) == []
-
-
-def test_a_try_that_entered_the_queue_does_not_wait(heard: Heard) -> None:
-    """A reader has to enter to see who is ahead, and leaves at once."""
-    with held_elsewhere(Account.locked("a")), Account.try_locked("a", shared=True) as lock:
-        assert lock is None
     assert heard.kinds == ["Acquired", "TimedOut", "Released"]
 
 
 def test_a_full_queue_is_a_wait_without_a_ticket(clock: VirtualClock, heard: Heard, monkeypatch: Any) -> None:
     """A caller that is not let into the queue yet waits as well."""
-    monkeypatch.setattr(
-        Account.Meta, "lock_settings", type(Account.Meta.lock_settings)(max_waiters=1, poll_interval=0.01)
-    )
-    for owner in ("first", "second"):
-        in_thread(lambda owner=owner: own_place(owner))
-    heard.events.clear()
-    with pytest.raises(LockTimeout):
-        Account.locked("a", wait=1).acquire()
-    waiting = heard.only(Waiting)
-    assert (waiting.ticket, waiting.holder, waiting.queue_depth, waiting.ahead) == (None, "first", 2, 2)
-
-
-def own_place(owner: str) -> None:
-    """Enter the queue, and stay there."""
-    new = lock_requests.NewEntry(f"id of {owner}", owner, 600)
-    lock_requests.enter(Account.locked("a")._handle.target.row, new, 2)
+    monkeypatch.setattr(Account.Meta, "lock_settings", replace(RARE, max_waiters=1))
+    with held_elsewhere(Account.locked("a", owner="first")):
+        second = threading.Thread(target=lambda: in_queue(clock))
+        second.start()
+        until(clock, lambda: bool(heard.all(Waiting)))
+        heard.events.clear()
+        with pytest.raises(LockTimeout):
+            Account.locked("a", wait=1).acquire()
+        waiting = heard.only(Waiting)
+        assert (waiting.ticket, waiting.holder, waiting.queue_depth, waiting.ahead) == (None, "first", 2, 2)
+    second.join()
 
 
 # Renewals
@@ -447,18 +448,9 @@ def test_a_renewal_without_an_answer(clock: VirtualClock, heard: Heard) -> None:
     assert second.remaining_ms < first.remaining_ms
 
 
-def test_a_renewal_that_fails_in_an_odd_way(clock: VirtualClock, heard: Heard, monkeypatch: Any) -> None:
+def test_a_renewal_that_fails_in_an_odd_way(clock: VirtualClock, heard: Heard) -> None:
     """Whatever it was, it is told by its class, and tried again."""
-    original = lock_requests.renew
-    failures = [ZeroDivisionError()]
-
-    def renew(*args: Any, **options: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return original(*args, **options)
-
-    monkeypatch.setattr(lock_requests, "renew", renew)
-    with Account.locked("a", lease=30):
+    with Account.locked("a", lease=30), on("UpdateItem").before(lambda: 1 / 0):
         until(clock, lambda: bool(heard.all(Renewed)))
     assert heard.only(RenewalFailed).error == "ZeroDivisionError"
 
@@ -622,7 +614,7 @@ def test_a_lost_lock_is_no_conflict(heard: Heard) -> None:
 # Transactions
 
 
-@pytest.mark.parametrize(("purses", "expected"), [(0, "nothing"), (1, "single"), (2, "native"), (8, "long")], ids=str)
+@pytest.mark.parametrize(("purses", "expected"), [(0, "nothing"), (1, "single"), (2, "native"), (8, "long")])
 def test_a_commit(clock: VirtualClock, heard: Heard, monkeypatch: Any, purses: int, expected: str) -> None:
     """On each path: how many items, how long, for whom."""
     make_long_from(monkeypatch)
@@ -641,14 +633,6 @@ def test_a_commit(clock: VirtualClock, heard: Heard, monkeypatch: Any, purses: i
         "consumed_units": None if purses == 0 else ANY,
     }
     assert heard.kinds == ["TransactionCommitted"]
-
-
-def test_a_read_only_commit(heard: Heard) -> None:
-    """A path of its own."""
-    Purse("p").save()
-    with transaction() as tx:
-        tx.get(Purse, "p")
-    assert heard.only(TransactionCommitted).path == "read"
 
 
 def test_a_commit_under_a_key_that_is_known(heard: Heard) -> None:
@@ -692,18 +676,6 @@ def test_a_commit_of_unknown_outcome(heard: Heard) -> None:
         tx.save(Purse("q"))
     assert heard.only(WriteInDoubt).name == tx.id
     assert heard.only(TransactionRolledBack).error == "OutcomeUnknown"
-
-
-def left_open(clock: VirtualClock, monkeypatch: Any, *, is_decided: bool) -> Transaction:
-    """A long commit whose process has died at its decision."""
-    make_long_from(monkeypatch)
-    tx = Transaction(Transactions, owner="dead", workers=1)
-    for i in range(8):
-        tx.save(Purse(f"p{i}"))
-    with dying_at(monkeypatch, "decision", is_answer_lost=is_decided):
-        assert not survive(tx.commit)
-    clock.sleep(60)
-    return tx
 
 
 @pytest.mark.parametrize(("is_decided", "outcome"), [(False, "aborted"), (True, "finished")])
@@ -758,6 +730,23 @@ def test_a_transaction_that_others_keep_busy(heard: Heard, clock: VirtualClock, 
     assert heard.only(WriteRefused).error == "TransactionConflict"
 
 
+def test_events_are_the_same_by_kind_and_facts() -> None:
+    """So a set of them has each once; what happened in another way is another event."""
+    ended: dict[str, Any] = {"transaction_id": "t", "owner": "o", "lasted_ms": 3.0, "items": 1, "path": ""}
+    about: dict[str, Any] = {"time_ms": 1, "monotonic_s": 2.0, "consumed_units": None, **ended}
+    committed, again = (TransactionCommitted(**about, is_repeated=False) for _ in "ab")
+    assert {committed, again} == {committed}
+    assert TransactionCommitted(**about, is_repeated="") != TransactionRolledBack(**about, error="")  # type: ignore[arg-type]
+    assert committed != TransactionCommitted(**{**about, "items": 2}, is_repeated=False)
+
+
+@pytest.mark.parametrize(("margin_ms", "is_late"), [(0.0, False), (-0.1, True)])
+def test_a_renewal_is_late_once_the_lease_has_ended(margin_ms: float, *, is_late: bool) -> None:
+    lock: dict[str, Any] = {"name": "n", "table": "t", "model": None, "owner": "o", "entry_id": "e", "ticket": 1}
+    took: dict[str, Any] = {"lease_ms": 1000, "took_ms": 1.0, "consumed_units": 1}
+    assert Renewed(time_ms=1, monotonic_s=2.0, margin_ms=margin_ms, **took, **lock).is_late is is_late
+
+
 # Who listens cannot do harm
 
 
@@ -799,40 +788,50 @@ def test_a_subscriber_that_always_fails_harms_nothing(tables: None) -> None:
 
 
 def test_without_subscribers_nothing_is_made(tables: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No event, no scope, and not even a call of those who make them."""
+    """No event."""
     made: list[str] = []
-
-    def note(name: str) -> Any:
-        return lambda *_, **__: made.append(name)
-
-    for name, kind in vars(events).items():
+    for name in events.__all__:
+        kind = getattr(events, name)
         if isinstance(kind, type) and issubclass(kind, Event):
-            monkeypatch.setattr(kind, "__init__", note(name))
-    for name, function in vars(lock_events).items():
-        if callable(function) and getattr(function, "__module__", "") == lock_events.__name__:
-            monkeypatch.setattr(lock_events, name, note(name))
-    for name in ("emit", "requesting", "answered", "consumed_units", "clocks"):
-        monkeypatch.setattr(event_stream, name, note(name))
-    monkeypatch.setattr(event_stream.Scope, "__init__", note("Scope"))
+            monkeypatch.setattr(kind, "__init__", lambda *_, name=name, **__: made.append(name))
     busy_day()
     assert made == []
 
 
+#: What another thread may want of a lock at any time: to renew it, to write under it, and to know whether it is lost.
+WANTED: list[Any] = [lambda lock: lock.renew(), lambda lock: lock.item.touch(), lambda lock: lock.remaining]
+
+
+def is_free(lock: Any) -> bool:
+    """Tell whether another thread gets through to the end, in which nobody listens, while this one waits."""
+    done: list[bool] = []
+
+    def use() -> None:
+        for want in WANTED:
+            with suppress(Exception):
+                want(lock)
+        done.append(True)
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(20)  # it is over at once, unless it waits for us
+    return done == [True]
+
+
 def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
-    """Another thread can take those of the entry: it may be the heartbeat, or wait for what the subscriber has."""
+    """Another thread can use the lock: it may be the heartbeat, or wait for what the subscriber has."""
     lock = Account.locked("a", heartbeat=False)
     free: dict[str, bool] = {}
 
     def try_all(event: Event) -> None:
-        own = lock._handle.entry
-        if own is not None:
-            mutexes = (own._mutex, own._renewing, own._writing)
-            free[type(event).__name__] = in_thread(lambda: all(map(taken_and_given_back, mutexes)))
+        kind = type(event).__name__
+        if kind not in free:
+            free[kind] = False  # while another thread is told of what it does
+            free[kind] = is_free(lock)
 
     with subscribe(try_all, LockEvent):
         lock.acquire()
         lock.renew()
-        lock.item.save()
         lock.release()
         lock.acquire()
         item = lock.item
@@ -845,21 +844,10 @@ def test_no_mutex_is_held_while_a_subscriber_runs(tables: None) -> None:
 def test_no_mutex_is_held_when_an_edit_ends(tables: None) -> None:
     """Its release is part of a guarded write."""
     free: list[bool] = []
-    held_entries: list[Any] = []
-
-    def try_all(_: Released) -> None:
-        free.append(in_thread(lambda: taken_and_given_back(held_entries[0]._writing)))
-
-    with subscribe(try_all, Released), Account.edit("a") as account:
-        held_entries.append(held_lock.read_under(account))
+    edit = Account.edit("a")
+    with subscribe(lambda _: free.append(is_free(edit.lock)), Released), edit as account:
+        account.balance += 1
     assert free == [True]
-
-
-def taken_and_given_back(mutex: Any) -> bool:
-    if not mutex.acquire(blocking=False):
-        return False
-    mutex.release()
-    return True
 
 
 def test_a_subscriber_may_use_locks(tables: None) -> None:
@@ -892,7 +880,7 @@ def test_a_key_that_cannot_be_named_harms_no_write(
     """If an event cannot be made, the caller gets the error of the write all the same."""
     stale = Document.get("f", 1)
     Document.get("f", 1).save()
-    monkeypatch.setattr(write, "clocks", lambda: 1 / 0)
+    monkeypatch.setattr(WriteRefused, "__init__", lambda *_, **__: 1 / 0)
     with pytest.raises(StaleVersion):
         stale.save()
     assert heard.all(WriteRefused) == []

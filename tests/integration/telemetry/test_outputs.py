@@ -10,49 +10,45 @@ import logging
 import os
 import re
 import sys
-import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import blinker
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pynamo_locking import events, transaction
-from pynamo_locking._io import event_stream
-from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, Conflict, LockLost, LockTimeout, OutcomeUnknown, StaleVersion
 from pynamo_locking.telemetry import logs, opentelemetry, signals
 from pynamo_locking.testing import VirtualClock
+from tests.integration.telemetry.conftest import Traced, left_open
+from tests.integration.telemetry.forked import in_child
 from tests.support.models import Account, Document, Locks
 from tests.support.parties import abandoned, held_elsewhere, in_thread
 from tests.support.transaction_models import Purse, Transactions
-from tests.support.wire import on
-from tests.support.workers import until
+from tests.support.wire import ALL, on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.engines.engine import Engine
 
 
 @pytest.fixture(autouse=True)
-def _tables(memory: Engine) -> Iterator[None]:
+def _tables(memory: Engine) -> None:
     memory.bind(Locks, Account, Document, Purse, Transactions)
     Account("a").save()
     Document("f", 1).save()
     for lock in (Account.locked("a"), Document.locked("f", 1)):
         with lock:
             pass
-    yield
-    assert event_stream.listeners == ()
 
 
 @pytest.fixture
-def clock() -> Iterator[VirtualClock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
+    """Virtual time, with few looks."""
+    rare = replace(Account.Meta.lock_settings, poll_interval=0.5, max_poll_interval=0.5)
+    monkeypatch.setattr(Account.Meta, "lock_settings", rare)
     with VirtualClock() as clock:
         yield clock
 
@@ -79,17 +75,17 @@ def facts_in(record: logging.LogRecord) -> dict[str, Any]:
 
 def test_each_event_is_one_record(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     """With its kind and name in the message, and all of its facts as attributes, which JSON takes as they are."""
-    lock = Account.locked("a", owner="me", heartbeat=False)
+    lock = Account.locked("a", owner="me\n", heartbeat=False)
     with caplog.at_level(logging.INFO, "pynamo_locking.events"), logs.install(), lock:
         clock.sleep(2)
     acquired, released = caplog.records
-    about = f"{lock.name} (owner me, ticket {lock.ticket}"
+    about = f"{lock.name} (owner me\\x0a, ticket {lock.ticket}"
     assert acquired.getMessage() == f"Acquired {about}, waited 0 ms, lease 60000 ms)"
     assert released.getMessage() == f"Released {about}, held 2000 ms)"
     assert (released.levelno, released.name) == (logging.INFO, "pynamo_locking.events")
     facts = facts_in(released)
     assert json.loads(json.dumps(facts)) == facts
-    assert (facts["lock_event"], facts["lock_held_ms"], facts["lock_owner"]) == ("Released", 2000, "me")
+    assert (facts["lock_event"], facts["lock_held_ms"], facts["lock_owner"]) == ("Released", 2000, "me\n")
     assert (facts["lock_name"], facts["lock_model"], facts["lock_ticket"]) == (lock.name, "Account", lock.ticket)
 
 
@@ -154,6 +150,7 @@ def test_an_outage_is_not_logged_twice(clock: VirtualClock, caplog: pytest.LogCa
         outage(clock, "me")
     warnings_told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [message.split()[0] for message in warnings_told] == ["RenewalFailed"] * (len(LINES) - 1) + ["Renewed"]
+    assert sum(message.startswith("RenewalFailed") for message in caplog.messages) == len(LINES) - 1
     assert {record.name for record in caplog.records} == {"pynamo_locking.events"}
     first, *_, over = warnings_told
     assert "remaining 20000 ms, error ConnectionClosedError, failing 10000 ms" in first
@@ -189,22 +186,14 @@ def test_a_level_is_a_number() -> None:
         logs.install(level="INFO")  # type: ignore[arg-type]
 
 
-def test_no_facts_are_made_for_a_level_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger that is switched off costs a look at its level."""
-    monkeypatch.setattr(logs, "_facts", lambda _: pytest.fail("made for no handler"))
-    quiet = logging.getLogger("quiet")
-    quiet.setLevel(logging.ERROR)
-    with logs.install(quiet), Account.locked("a"):
-        pass
-
-
-def test_the_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warnings_stay(clock: VirtualClock, caplog: pytest.LogCaptureFixture) -> None:
     """Those of the library itself do not depend on any subscription."""
     lock = Account.locked("a", heartbeat=False).acquire()
     with on("UpdateItem", times=5).lose_request():
         lock.release()
     assert "a thread goes on with it" in caplog.text
-    until(lambda: Account.lock_state("a").entries == (), "the release by a thread")
+    while Account.lock_state("a").entries:  # until it was
+        clock.sleep(1)
 
 
 # Signals
@@ -276,49 +265,6 @@ def test_a_missing_package_is_named(
 # Traces
 
 
-class Traced:
-    """Spans and metrics in memory."""
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider(shutdown_on_exit=False)
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.tracers.get_tracer("application")
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
-
-    @property
-    def spans(self) -> list[ReadableSpan]:
-        return list(self.exporter.get_finished_spans())
-
-    def span(self, name: str) -> ReadableSpan:
-        [found] = [span for span in self.spans if span.name.split()[0] == name]
-        return found
-
-    def points(self, name: str) -> list[Any]:
-        """What a metric shows now."""
-        data = self.reader.get_metrics_data()
-        if data is None:
-            return []
-        return [
-            point
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == f"pynamo_locking.{name}"
-            for point in metric.data.data_points
-        ]
-
-
-@pytest.fixture
-def traced() -> Iterator[Traced]:
-    traced = Traced()
-    with opentelemetry.install(tracer_provider=traced.tracers, meter_provider=traced.meters):
-        yield traced
-    traced.tracers.shutdown()
-    traced.meters.shutdown()
-
-
 def named(span_or_point: Any, name: str) -> Any:
     return span_or_point.attributes[f"pynamo_locking.{name}"]
 
@@ -360,6 +306,8 @@ def test_the_span_of_a_wait_is_as_long_as_the_wait(clock: VirtualClock, traced: 
     acquire, request = traced.span("acquire"), traced.span("request")
     assert acquire.end_time - acquire.start_time >= 10_000_000_000  # type: ignore[operator]
     assert named(acquire, "polls") > 1
+    [wait] = traced.points("lock.wait.duration")
+    assert 10 <= wait.sum < 60
     waiting, evicted = request.events
     assert (waiting.name, named(waiting, "holder")) == ("Waiting", "dead")
     assert (evicted.name, named(evicted, "owner")) == ("Evicted", "dead")
@@ -420,6 +368,48 @@ def test_conflicts_are_events_of_the_callers_span(traced: Traced) -> None:
     }
 
 
+def warned_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """What the log of the test has warned of, by kind of event."""
+    found = [record for record in caplog.records if record.name == "mine" and record.levelno == logging.WARNING]
+    return [vars(record)["lock_event"] for record in found]
+
+
+def test_a_write_in_doubt_is_a_warning_and_no_conflict(traced: Traced, caplog: pytest.LogCaptureFixture) -> None:
+    """It may have changed something, so it is counted apart."""
+    account = Account.get("a")
+    silence = on("UpdateItem", times=ALL).lose_response()
+    with logs.install("mine"), traced.tracer.start_as_current_span("request"), silence, pytest.raises(OutcomeUnknown):
+        account.update([Account.balance.add(1)])
+    assert warned_of(caplog) == ["WriteInDoubt"]
+    assert [event.name for event in traced.span("request").events] == ["WriteInDoubt"]
+    [point] = traced.points("writes.in_doubt")
+    assert (point.value, point.attributes["error.type"]) == (1, "OutcomeUnknown")
+    assert traced.points("conflicts") == []
+
+
+def test_a_recovery_is_a_warning_and_is_counted(
+    clock: VirtualClock, traced: Traced, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what became of the transaction, and by who completed it."""
+    tx = left_open(clock, monkeypatch, is_decided=True)
+    with logs.install("mine"), traced.tracer.start_as_current_span("request"):
+        Transactions.recover(tx.id)
+    assert warned_of(caplog) == ["TransactionRecovered"]
+    assert [event.name for event in traced.span("request").events] == ["TransactionRecovered"]
+    [point] = traced.points("transactions.recovered")
+    assert (point.value, named(point, "outcome"), named(point, "recovered_by")) == (1, "finished", "recover")
+
+
+def test_a_late_renewal_is_counted_as_late(clock: VirtualClock, traced: Traced) -> None:
+    """A waiter could have evicted us."""
+    with Account.locked("a", lease=30, heartbeat=False) as lock:
+        for passes_s in (29, 31):
+            clock.jump(passes_s)
+            lock.renew()
+    renewals = {named(point, "outcome"): point.value for point in traced.points("lock.renewals")}
+    assert renewals == {"renewed": 1, "late": 1}
+
+
 def test_a_transaction_is_a_span(clock: VirtualClock, traced: Traced) -> None:
     """From its beginning to its end, under the caller's; one that is rolled back for an error has that."""
     with traced.tracer.start_as_current_span("request") as parent:
@@ -438,8 +428,9 @@ def test_a_transaction_is_a_span(clock: VirtualClock, traced: Traced) -> None:
     )
     assert second.status.status_code is trace.StatusCode.ERROR
     assert named(second, "outcome") == "rolled_back"
-    counted = {named(point, "outcome"): point.count for point in traced.points("transaction.duration")}
-    assert counted == {"committed": 1, "rolled_back": 1}
+    counted = {named(point, "outcome"): point for point in traced.points("transaction.duration")}
+    assert {outcome: point.count for outcome, point in counted.items()} == {"committed": 1, "rolled_back": 1}
+    assert counted["committed"].sum == pytest.approx(3, abs=0.01)
 
 
 def test_the_parent_is_found_from_a_worker_thread_of_asyncio(traced: Traced) -> None:
@@ -467,6 +458,8 @@ def test_durations_are_seconds(clock: VirtualClock, traced: Traced) -> None:
         with Account.locked("a", heartbeat=False):
             clock.sleep(seconds)
     [hold], [wait] = traced.points("lock.hold.duration"), traced.points("lock.wait.duration")
+    [units] = traced.points("lock.consumed_units")
+    assert units.value == 4  # of each two requests
     assert (hold.count, hold.sum, hold.min, hold.max) == (2, 4, 1, 3)
     assert (wait.count, wait.sum) == (2, 0)
     assert tuple(hold.explicit_bounds) == opentelemetry.BUCKETS_S
@@ -523,6 +516,15 @@ def test_cancelling_ends_spans_of_what_is_held() -> None:
     assert len(traced.spans) == 2
 
 
+def test_another_provider_counts_what_was_acquired_since() -> None:
+    """Each installation knows what it was told."""
+    first, second = Traced(), Traced()
+    with opentelemetry.install(tracer_provider=first.tracers, meter_provider=first.meters), Account.locked("a"):
+        with opentelemetry.install(tracer_provider=second.tracers, meter_provider=second.meters):
+            assert second.points("lock.held") == []
+        assert [point.value for point in first.points("lock.held")] == [1]
+
+
 def test_installed_anew() -> None:
     """With the same providers: what is held is counted, once, though the gauge was made by the first installation."""
     traced = Traced()
@@ -538,6 +540,7 @@ def test_installed_anew() -> None:
         assert traced.points("lock.held") == []
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_tells_of_its_own_locks_only(traced: Traced) -> None:
     """What the parent holds is neither held nor ended in the child, which stays subscribed."""
@@ -554,38 +557,3 @@ def test_a_forked_child_tells_of_its_own_locks_only(traced: Traced) -> None:
         assert in_child(child) == "[] [1] ['acquire', 'hold']"
         assert [point.value for point in traced.points("lock.held")] == [1]
     assert traced.span("hold").status.status_code is trace.StatusCode.UNSET
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_can_subscribe_though_the_parent_was_about_to() -> None:
-    """The mutex that another thread of the parent had at the moment of the fork is not the child's."""
-
-    def child() -> str:
-        with events.subscribe(print):
-            return str(len(event_stream.listeners))
-
-    with event_stream._mutex:
-        assert in_thread(lambda: in_child(child)) == "1"
-
-
-def in_child(work: Callable[[], str]) -> str:
-    """Run something in a forked child; return what it returns, or says before it dies."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads of the test run do not matter here
-        pid = os.fork()
-    if pid == 0:
-        try:
-            import faulthandler
-
-            faulthandler.dump_traceback_later(60, exit=True)
-            os.write(writing, work().encode())
-        except BaseException as error:  # noqa: BLE001 - the parent asserts on it
-            os.write(writing, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answers:
-        said = answers.read()
-    os.waitpid(pid, 0)
-    return said

@@ -12,7 +12,7 @@ from tests.simulation.explore import run_seed
 
 LOCKS = ("embedded", "edit", "break lock")
 OTHERS = ("bank", "long transactions")
-SEEDS = range(8)
+SEEDS = range(2)
 
 
 @pytest.mark.parametrize("workload", LOCKS + OTHERS)

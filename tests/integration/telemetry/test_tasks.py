@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pynamo_locking import LockSettings
-from pynamo_locking._io import client, concurrency
-from pynamo_locking._locks import acquire
 from pynamo_locking.events import Acquired, Event, Released, TimedOut, Waiting, subscribe
 from pynamo_locking.exceptions import LockTimeout
-from pynamo_locking.telemetry import opentelemetry
-from tests.support.parties import abandoned, held_elsewhere, in_thread
+from tests.support.parties import held_elsewhere
 from tests.support.wire import count_requests, on
 from tests.support.workers import PATIENCE, Plain, until
 
@@ -29,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engines.engine import Engine
+    from tests.integration.telemetry.conftest import Traced
 
 
 @pytest.fixture
@@ -53,7 +45,7 @@ async def take() -> None:
 
 
 @pytest.mark.parametrize("answer", ["granted", "on its way"])
-def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_cancelled_when_it_is_granted(heard: list[Event], answer: str) -> None:
     """It was acquired and released, once each, and each with the units of its own request."""
 
     async def main() -> None:
@@ -63,25 +55,16 @@ def test_cancelled_when_it_is_granted(heard: list[Event], monkeypatch: pytest.Mo
             loop.call_soon_threadsafe(is_cancelled.set)
             assert is_cancelled.wait(PATIENCE)
 
-        def advance(taking: acquire.TaskAcquisition, told: Any) -> Any:
-            if acquire.current() is not None:
-                return original(taking, told)  # before the first request
-            if answer == "granted":
-                pause = original(taking, told)
-                cancel_now()
-                return pause
-            cancel_now()
-            return original(taking, told)
-
-        original = acquire.TaskAcquisition.advance
-        monkeypatch.setattr(acquire.TaskAcquisition, "advance", advance)
+        request = on("UpdateItem")
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(take())
-        with pytest.raises(asyncio.CancelledError):
+        cancels = request.after(cancel_now) if answer == "granted" else request.before(cancel_now)
+        with cancels, pytest.raises(asyncio.CancelledError):
             await task
 
+    before = threading.active_count()
     asyncio.run(main())
-    until(lambda: not concurrency.blocking_threads._threads, "the threads to leave")
+    until(lambda: threading.active_count() <= before, "the threads to leave")
     assert names(heard) in ([], ["Acquired", "Released"])
     assert answer != "granted" or len(heard) == 2
     assert [event.consumed_units for event in heard if isinstance(event, (Acquired, Released))] == [1.0] * len(heard)
@@ -106,13 +89,13 @@ def test_cancelled_while_it_waits(heard: list[Event]) -> None:
 
 def test_collected_while_it_waits(heard: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its loop has gone: the collector, which runs it in another context, meets no error."""
-    unraisable: list[Any] = []
+    unraisable, before = list[Any](), threading.active_count() + 1  # that of the holder
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     loop = asyncio.new_event_loop()
 
     async def until_waiting() -> None:
         task = loop.create_task(take())
-        while "Waiting" not in names(heard) or concurrency.blocking_threads._threads:  # noqa: ASYNC110 - no event for it
+        while "Waiting" not in names(heard) or threading.active_count() > before:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -133,36 +116,11 @@ def test_a_subscriber_that_looks_is_not_counted(heard: list[Event]) -> None:
         assert over.requests == counted.total - 1
 
 
-def test_an_eviction_whose_answer_is_lost_is_not_told(heard: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process knows which of those that tried it was first; everything else is told once."""
-    lock = abandoned(Plain.locked("a", lease=600, heartbeat=False, settings=LockSettings(max_callers_per_entry=1)))
-    ticket = lock.ticket
-    dispatch, lost = client.dispatch, []
-
-    def late(*args: Any) -> Any:
-        if "evicted" not in str(args[2].get("ConditionExpression", "")) or lost:
-            return dispatch(*args)
-        lost.append(1)
-        with on("UpdateItem").lose_response():
-            return dispatch(*args)
-
-    monkeypatch.setattr(client, "dispatch", late)
-    monkeypatch.setattr("pynamo_locking._locks.acquire.dead_among", lambda entries, *_: entries)
-    in_thread(lambda: Plain.locked("a", owner="heir").acquire().release())
-    assert lost
-    assert Plain.lock_state("a").was_evicted(ticket)
-    assert names(heard) == ["Acquired", "Waiting", "Acquired", "Released"]
-
-
-def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
+def test_the_spans_of_a_task_are_under_its_own(heard: list[Event], traced: Traced) -> None:
     """Though they are made in threads, and however the tasks mix; the block goes on in the caller's span."""
-    exporter = InMemorySpanExporter()
-    tracers = TracerProvider(shutdown_on_exit=False)
-    tracers.add_span_processor(SimpleSpanProcessor(exporter))
-    meters = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
 
     async def request(number: int) -> None:
-        with tracers.get_tracer("application").start_as_current_span(f"request {number}") as parent:
+        with traced.tracer.start_as_current_span(f"request {number}") as parent:
             async with Plain.edit("a", owner=str(number)) as item:
                 assert trace.get_current_span() is parent
                 item.value += 1
@@ -170,9 +128,8 @@ def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
     async def main() -> None:
         await asyncio.gather(*[request(number) for number in range(5)])
 
-    with opentelemetry.install(tracer_provider=tracers, meter_provider=meters):
-        asyncio.run(main())
-    spans = exporter.get_finished_spans()
+    asyncio.run(main())
+    spans = traced.spans
     requests = {span.context.span_id: span.name for span in spans if span.name.startswith("request") and span.context}
     owners = {span: (span.attributes or {}).get("pynamo_locking.owner") for span in spans}
     made = sorted(
@@ -182,5 +139,3 @@ def test_the_spans_of_a_task_are_under_its_own(heard: list[Event]) -> None:
     )
     expected = [(kind, f"request {number}") for kind in ("acquire", "hold") for number in range(5)]
     assert made == [(kind, request, request) for kind, request in expected]
-    tracers.shutdown()
-    meters.shutdown()

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PutError, PynamoDBException, VerboseClientError
 from pynamodb.signals import post_dynamodb_send
 
 from pynamo_locking import TransactWrite, events, transaction
 from pynamo_locking._io import runtime
-from pynamo_locking._pynamodb import requests_seen
 from pynamo_locking._transactions import commit as commit_module
 from pynamo_locking.events import Throttled
 from pynamo_locking.exceptions import LockingError, OutcomeUnknown
-from pynamo_locking.telemetry import logs, opentelemetry
+from pynamo_locking.telemetry import logs
 from pynamo_locking.testing import VirtualClock, throttled
-from pynamo_locking.testing.memory import client_error
 from tests.support.models import declare
 from tests.support.transaction_models import Purse, Transactions, make_long_from
-from tests.support.wire import on
+from tests.support.wire import Forward, on, tapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.engines.engine import Engine
+    from tests.integration.telemetry.conftest import Traced
 
 Account: Any = declare("Account", hash_key="id", lock=True, version=True, numbers="balance")
 LIMITS: list[Any] = [
@@ -87,19 +86,21 @@ WAYS: dict[str, tuple[Callable[[], Any], str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("index", [None, "by-owner"], ids=["table", "index"])
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(
+    ("way", "limit", "index"),
+    [
+        *((way, LIMITS[0], None) for way in WAYS),
+        *((way, limit, index) for way in ("get", "save") for limit in LIMITS[1:] for index in (None, "by-owner")),
+    ],
+)
 def test_each_reason_is_in_the_error_and_in_a_metric(
-    heard: list[Throttled], limit: Any, index: str | None, way: str
+    heard: list[Throttled], traced: Traced, limit: Any, index: str | None, way: str
 ) -> None:
     """With the table or the index, and in an event with the key; a metric has no key."""
     act, kind, keys = WAYS[way]
     table = Account.Meta.table_name
     reason = f"{'Table' if index is None else 'Index'}{kind}{limit}"
-    reader = InMemoryMetricReader()
     with (
-        opentelemetry.install(meter_provider=MeterProvider([reader])),
         throttled(Account, limit=limit, index=index) as strikes,
         pytest.raises((LockingError, PynamoDBException)) as caught,
     ):
@@ -112,20 +113,11 @@ def test_each_reason_is_in_the_error_and_in_a_metric(
     assert (last.reason, last.table, last.index) == (reason, table, index)
     assert {name for event in heard for name in event.name.split(", ")} >= {_name(key) for key in keys}
 
-    points = _points(reader)
-    assert sum(points.values()) == strikes.count
+    points = traced.points("throttled")
+    assert sum(point.value for point in points) == strikes.count
     place = {"db.system.name": "aws.dynamodb", "db.collection.name": table, "pynamo_locking.reason": reason}
-    assert (place if index is None else {**place, "pynamo_locking.index": index}).items() in [
-        dict(about).items() for about in points
-    ]
-
-
-def _points(reader: InMemoryMetricReader) -> dict[tuple[tuple[str, Any], ...], int]:
-    data = reader.get_metrics_data()
-    assert data is not None
-    metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
-    [points] = [metric.data.data_points for metric in metrics if metric.name == "pynamo_locking.throttled"]
-    return {tuple(point.attributes.items()): point.value for point in points}  # type: ignore[union-attr]
+    about = place if index is None else {**place, "pynamo_locking.index": index}
+    assert about in [dict(point.attributes) for point in points]
 
 
 def test_a_retry_hides_no_throttling(heard: list[Throttled], caplog: pytest.LogCaptureFixture) -> None:
@@ -161,14 +153,16 @@ def test_a_cancelled_transaction_tells_which_item_it_was(heard: list[Throttled],
 def test_a_throttled_statement_of_a_batch_is_told(heard: list[Throttled]) -> None:
     """Of those the table is known; each of the two is sent again."""
 
-    def see(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
+    def refuse(_endpoint: object, request: Any, operation: str, forward: Forward) -> Any:
         if operation != "BatchExecuteStatement":
-            return send()
-        return {
-            "Responses": [{"Error": {"Code": "ThrottlingError", "Message": "too fast"}} for _ in kwargs["Statements"]]
-        }
+            return forward()
+        refused = [{"Error": {"Code": "ThrottlingError", "Message": "too fast"}}] * len(
+            json.loads(request.body)["Statements"]
+        )
+        answer = {"Responses": refused, "ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": {}}}
+        return (SimpleNamespace(status_code=200, headers={}, content=b""), answer), None
 
-    with requests_seen(see, lambda: False):
+    with tapped(refuse):
         guarded_batch()
     told = [(event.name, event.reason) for event in heard]
     assert told == [(Account.Meta.table_name, "ThrottlingError")] * len(told)
@@ -261,27 +255,25 @@ def test_no_mutex_is_held_while_a_subscriber_runs(memory: Engine, monkeypatch: p
             mine.held -= 1
             self.mutex.release()
 
-    def once(operation: str, kwargs: dict[str, Any], send: Callable[[], Any]) -> Any:
-        place = operation, str(kwargs.get("UpdateExpression"))
-        if place in struck or operation == "BatchExecuteStatement":
-            return send()
+    def is_new(body: dict[str, Any]) -> bool:
+        place = str([*body, body.get("UpdateExpression")])
+        is_new = place not in struck
         struck.add(place)
-        raise client_error(operation, "ThrottlingException", "too fast", {})
+        return is_new
 
-    struck: set[tuple[str, str]] = set()
+    struck: set[str] = set()
+    written = "PutItem", "UpdateItem", "TransactWriteItems"
     monkeypatch.setattr(runtime.Runtime, "mutex", lambda _: Counted())
     monkeypatch.setattr(commit_module, "next_renewal", lambda *_: 0.0)
     make_long_from(monkeypatch, 2)
     with (
         events.subscribe(lambda event: told.append((event.operation, getattr(mine, "held", 0))), Throttled),
-        requests_seen(once, lambda: False),
-        suppress(PynamoDBException),
+        on(*written, where=is_new).answer("ThrottlingException", always=True),
     ):
         with Account.locked("a", heartbeat=False) as lock:
-            with suppress(OutcomeUnknown):
-                lock.renew()
-            with suppress(PynamoDBException):
-                lock.item.update([Account.balance.add(1)])
+            for write in (lock.renew, lambda: lock.item.update([Account.balance.add(1)])):
+                with suppress(OutcomeUnknown, PynamoDBException):
+                    write()
         with transaction() as tx:
             for i in range(4):
                 tx.save(Purse(f"p{i}"))
