@@ -1,11 +1,13 @@
-# Two commands for everybody: `make demo` and `make test`. Each sets up what it needs, and can be run twice.
+# Two commands for everybody, from pip alone: `make demo` and `make test`. Each sets up what it needs, and can be run twice.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := tests/engines/node_modules/.installed
 # Workers that share all cores: more than there are of these, as many tests wait for something.
 WORKERS := -n 4 --dist worksteal
-# What runs by itself: with nothing beside it (in `make test-all`: one more), or in processes that run nothing else.
+# In the order of another run: SEED=527501640. A run prints its own.
+ORDER := -p randomly $(if $(SEED),--randomly-seed=$(SEED))
+# What runs by itself: with nothing beside it, or in processes that run nothing else.
 APART := alone or interrupts
 # Only the files that name a mark are collected: all of them take ten seconds.
 files_with = $(shell grep -rlw "mark\.$(1)" tests --include="test_*.py")
@@ -16,58 +18,56 @@ OTHERS := --ignore $(SIMULATOR)
 SUITE := tests/pynamodb_suite
 SUITE_FILES := $(SUITE)/.files
 PYTEST := $(BIN)/python -m pytest
-# `make test COVERAGE=1` measures what its first part executes of the package, without the tests that repeat another
-# engine; COVERAGE=all also the tests marked `interrupts` and `alone`.
+# `make coverage` measures what both commands execute of the package, without the tests that repeat another engine.
 MEASURED := $(if $(COVERAGE),--cov --cov-append --cov-report= --cov-fail-under=0)
-MEASURED_TOO := $(if $(filter all,$(COVERAGE)),$(MEASURED))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Some containers set it. Every process, of hundreds that the tests start, would then compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test test-all coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist may-upload changelog check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist may-upload changelog check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-demo: $(VENV)/.demo ## eight processes move money, without and with locks; one of them is killed
-	@-$(MAKE) --no-print-directory engines
+demo: $(VENV)/.demo ## eight processes move money: unprotected, in transactions and under locks; one is killed
 	$(BIN)/python -m demo
 
 check: quick-lint check-tests ## less than a minute, before a commit: linters, types, and tests that notice a mistake in a rule
 
-check-tests: $(VENV)/.test engines
-	$(PYTEST) -q -n 2 --dist worksteal -m "core and not (slow or waits or other_engine)" $(ARGS)
+check-tests: $(VENV)/.test
+	$(PYTEST) -q -p no:randomly -n 2 --dist worksteal -m "core and not extended" $(ARGS)
 
-test: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## all tests, in memory and on dynoxide, in some twenty minutes
-	$(if $(COVERAGE),$(BIN)/coverage erase)
-	$(PYTEST) $(MEASURED) $(WORKERS) $(OTHERS) -m "not (slow or $(APART))"
-	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m "not slow"
-	$(PYTEST) $(MEASURED_TOO) -n 2 -m "interrupts and not slow" $(call files_with,interrupts)
-	$(PYTEST) $(MEASURED_TOO) -m "alone and not slow" $(call files_with,alone)
+test: $(VENV)/.test ## what judges a change: in memory and on moto, always in the same order, in less than five minutes
+	PYTHONHASHSEED=0 $(PYTEST) $(MEASURED) -q -p no:randomly -n 2 --dist load -m "not extended" $(ARGS)
+
+test-all: $(VENV)/.test-all engines $(SUITE_FILES)/.downloaded ## what CI adds: real engines, processes, kills, signals, waits, long forms, random order
+	LONG=1 $(PYTEST) $(MEASURED) $(ORDER) $(WORKERS) $(OTHERS) -m "(extended or long) and not ($(APART))"
+	$(PYTEST) $(ORDER) -n 2 --dist worksteal $(SIMULATOR) -m extended
+	LONG=1 $(PYTEST) $(ORDER) -n 2 -m interrupts $(call files_with,interrupts)
+	LONG=1 $(PYTEST) $(ORDER) -n 2 --dist worksteal -m "alone and not interrupts" $(call files_with,alone)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
-	$(if $(COVERAGE),$(BIN)/coverage report)
+	$(MAKE) test-shuffled
 
-test-all: $(VENV)/.test engines ## what `make test` leaves out: moto and DynamoDB Local, and the long forms of tests
-	LONG=1 $(PYTEST) $(WORKERS) $(OTHERS) -m "(slow or long) and not ($(APART))"
-	$(PYTEST) -n 2 --dist worksteal $(SIMULATOR) -m slow
-	LONG=1 $(PYTEST) -n 2 -m "(slow or long) and interrupts" $(call files_with,interrupts)
-	LONG=1 $(PYTEST) -n 2 --dist worksteal -m "(slow or long) and alone" $(call files_with,alone)
+test-shuffled: $(VENV)/.test ## the tests of `make test` in random order: SEED=527501640 repeats a run
+	$(PYTEST) $(ORDER) -q -n 2 --dist worksteal -m "not extended" $(ARGS)
 
-coverage: ## `make test`, and what it executes of the package
-	$(MAKE) test COVERAGE=all
+coverage: $(VENV)/.test-all ## `make test` and `make test-all`, and what they execute of the package
+	$(BIN)/coverage erase
+	$(MAKE) test test-all COVERAGE=1
+	$(BIN)/coverage report
 
-simulate: $(VENV)/.test engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
+simulate: $(VENV)/.test-all engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
 	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/certify/test_certify.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
-campaign: $(VENV)/.test engines ## processes write histories under kills and faults for MINUTES=20, and a reader checks them
+campaign: $(VENV)/.test-all engines ## processes write histories under kills and faults for MINUTES=20, and a reader checks them
 	$(BIN)/python -m tests.campaign run --minutes $(or $(MINUTES),20)
-soak: $(VENV)/.test engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
+soak: $(VENV)/.test-all engines ## five minutes of everything, while memory, threads and files stay flat (SOAK_S=300)
 	$(BIN)/python -m tests.soak
 model: ## SPIN (spin and a C compiler) searches models of the queue and of long transactions, with and without their rules
 	$(PYTHON) -m tests.models
-pynamodb-tests: $(VENV)/.test engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR)
+pynamodb-tests: $(VENV)/.test-all engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
 aws: $(VENV)/.cli ## checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT, ENDPOINT)
@@ -102,9 +102,9 @@ look: $(VENV)/.docs $(VENV)/.pictures ## look at its pages in a headless browser
 bench: $(VENV)/.bench engines ## over an hour: everything and its alternatives, written into benchmarks/results
 	$(BIN)/python -m benchmarks.locks all --publish
 	$(BIN)/python -m benchmarks.overhead
-bench-transactions: $(VENV)/.test engines ## requests, kills for a minute, contention, waiting for the dead
+bench-transactions: $(VENV)/.test-all engines ## requests, kills for a minute, contention, waiting for the dead
 	$(BIN)/python -m benchmarks.transactions all --json benchmarks/transactions.json
-bench-intervals: $(VENV)/.test engines ## both forms side by side, growth, and whether modes are fair
+bench-intervals: $(VENV)/.test-all engines ## both forms side by side, growth, and whether modes are fair
 	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
 
 dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, checked; UPLOAD=1 refuses what is not ready for an index
@@ -139,10 +139,10 @@ $(BIN)/python:
 
 # All at once, as in CI: one resolution in place of three.
 set-up: $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group lint --group docs --group test
-	touch $(VENV)/.lint $(VENV)/.docs $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group lint --group docs --group test-all
+	touch $(VENV)/.lint $(VENV)/.docs $(VENV)/.test $(VENV)/.test-all
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml simulator/pyproject.toml
+$(VENV)/.test $(VENV)/.test-all $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(VENV)/.bench $(VENV)/.dist: $(VENV)/.%: $(BIN)/python pyproject.toml simulator/pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group $*
 	touch $@
 

@@ -78,7 +78,6 @@ def _renewed() -> list[str]:
         heart._condition
     ):  # or a thread of it comes to what is in there by the clock of a later test, and starts others
         heart._due.clear()
-    heartbeat.heartbeat_thread = heartbeat.HeartbeatThread()
     return words
 
 
@@ -116,6 +115,7 @@ def _replaceable() -> dict[str, object]:
         "profile function": sys.getprofile(),
         "switch of the collector of garbage": gc.isenabled(),
         "handler of SIGINT": signal.getsignal(signal.SIGINT),
+        "heart": heartbeat.heartbeat_thread,
         "handler of SIGTERM": signal.getsignal(signal.SIGTERM),
         "botocore.endpoint.time": _ENDPOINT.time,
         "Endpoint._do_get_response": _ENDPOINT.Endpoint._do_get_response,

@@ -297,7 +297,7 @@ def test_a_caller_whose_time_is_over_leaves_the_line(model, clock):
     lock = model.locked("a", settings=LAZY).acquire()
     with lined_up(model, "a", edit(model), edit(model, wait=0.2), edit(model)) as futures:
         with count_requests() as counted:
-            clock.jump(0.2)
+            clock.jump(0.3)
             held = rf"other callers of this process were first; 1 ahead; held by .* \(ticket {lock.ticket}\)"
             with pytest.raises(LockTimeout, match=held) as late:
                 futures[1].result()

@@ -149,6 +149,7 @@ def test_ctrl_c_while_waiting(dynoxide):
 def test_many_threads_wait_and_many_locks_are_renewed(memory):
     """A few threads renew them all, and nothing is lost."""
     bind(memory, Plain, *(names := [f"item-{i}" for i in range(60)]))
+    others = heartbeat_threads()
     with VirtualClock() as clock:
         locks = [Plain.locked(name, lease=60).acquire() for name in names]
         clock.auto_jump = False
@@ -157,7 +158,7 @@ def test_many_threads_wait_and_many_locks_are_renewed(memory):
             until_in_line(Plain, names[0], 30)
             clock.jump(20)
             until(lambda: all(item.lock.holders[0].heartbeats >= 1 for item in Plain.scan()), "the renewals")
-            assert 1 <= heartbeat_threads() <= 10
+            assert heartbeat_threads() <= others + 10
             assert not any(lock.lost.is_set() for lock in locks)
             for lock in locks:
                 lock.release()
