@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 
 FIRST_SEED: Final = int(os.environ.get("SIMULATION_SEED", "0"))
 
-#: Seeds of each workload that `make check` makes, those that `make test` adds, and those of `make test-all`.
-CHECKED: Final = range(2)
-TESTED: Final = range(2, 8)
-LEFT: Final = range(8, 30)
+#: Seeds of each workload that `make test` makes, and those of `make test-all`.
+TESTED: Final = range(2)
+LEFT: Final = range(2, 30)
 
 #: Two parties in these workloads have small spaces, which come to their end; but for a few.
 TWO_PARTIES: Final = ("embedded", "modify", "break lock")
 LARGEST: Final = 400
 UNFINISHED: Final = {("embedded", Fault.LATE), ("embedded", Fault.HOT)}
-#: With these faults `make test` searches the largest of the three; with the others `make test-all` does.
 LARGEST_OF_TWO: Final = "embedded"
+#: The faults with which `make test` searches; with the others, and the largest space with any, `make test-all` does.
 CHOSEN: Final = (None, Fault.LOST_RESPONSE, Fault.LATE, Fault.CRASH_AFTER, Fault.PAUSE_AFTER)
 
 #: Three parties have tens of thousands of runs, of which these are the first; `make simulate` goes on.
@@ -45,7 +44,7 @@ MODES: Final = ("readers", "downgrade", "semaphore", "named ranges", "ranges of 
 def _searched() -> Iterator[Any]:
     for workload, kind in WORKLOADS.items():
         part = 2 if kind.halves_seeds else 1
-        for seeds, marks in ((CHECKED, [pytest.mark.core]), (TESTED, []), (LEFT, [pytest.mark.slow])):
+        for seeds, marks in ((TESTED, [pytest.mark.core]), (LEFT, [pytest.mark.slow])):
             yield pytest.param(workload, seeds.start // part, len(seeds) // part, marks=marks)
 
 
@@ -56,9 +55,14 @@ def _name(fault: Fault | None) -> str:
 def _two_parties() -> Iterator[Any]:
     for workload in TWO_PARTIES:
         for fault in SINGLE_FAULTS:
-            is_left = workload == LARGEST_OF_TWO and fault not in CHOSEN
+            is_left = fault not in CHOSEN or (workload == LARGEST_OF_TWO and fault is not None)
             marks = [pytest.mark.slow] if is_left else []
             yield pytest.param(workload, fault, marks=marks, id=f"{workload}-{_name(fault)}")
+
+
+def _faults_of_three() -> Iterator[Any]:
+    for fault in SINGLE_FAULTS:
+        yield pytest.param(fault, marks=[] if fault in CHOSEN[:3] else [pytest.mark.slow], id=_name(fault))
 
 
 @pytest.mark.parametrize(("workload", "fault"), [*_two_parties()])
@@ -70,13 +74,13 @@ def test_two_parties_in_every_order(workload: str, fault: Fault | None) -> None:
     assert is_complete or (workload, fault) in UNFINISHED, "the space has grown: say so, or raise the limit"
 
 
-@pytest.mark.parametrize("workload", MODES)
+@pytest.mark.parametrize("workload", [MODES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in MODES[1:])])
 def test_two_parties_in_every_mode(workload: str) -> None:
     """Readers, permits and ranges: two parties in every order, where nothing goes wrong. The space is complete."""
     assert 0 < sum(1 for _ in Exhaustive(Plan(workload), LARGEST).results()) < LARGEST
 
 
-@pytest.mark.parametrize("fault", SINGLE_FAULTS, ids=_name)
+@pytest.mark.parametrize("fault", list(_faults_of_three()))
 @pytest.mark.parametrize("workload", THREE_PARTIES)
 def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) -> None:
     """Three parties, two preemptions, one fault: nothing is violated in the first runs of that space."""
