@@ -86,6 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
         home = tempfile.TemporaryDirectory(prefix="home-", ignore_cleanup_errors=True)
         config.add_cleanup(home.cleanup)
         os.environ |= {"HOME": home.name, "LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
+        os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # or botocore dials it, to find credentials
         time.tzset()
         with contextlib.suppress(locale.Error):
             locale.setlocale(locale.LC_CTYPE, "C.UTF-8")

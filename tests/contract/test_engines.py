@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from pynamodb.attributes import TTLAttribute
 from pynamodb.models import Model
 
@@ -30,6 +31,7 @@ def test_bind_one_or_several_models(engine: Engine) -> None:
     assert Thing.Meta.table_name.endswith("-Thing")
 
 
+@pytest.mark.processes
 def test_models_and_tables_are_put_back(servers: Servers) -> None:
     """After a test its tables are gone and ``Meta`` is what it was."""
     before = dict(vars(Other.Meta))
@@ -44,6 +46,7 @@ def test_models_and_tables_are_put_back(servers: Servers) -> None:
         assert not names & set(engine.client().list_tables()["TableNames"])
 
 
+@pytest.mark.processes
 def test_a_database_file_outlives_its_server(tmp_path: Path) -> None:
     """dynoxide with a file: what one process wrote the next one reads."""
     file = tmp_path / "tables.db"

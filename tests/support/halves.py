@@ -29,7 +29,13 @@ def shares(tests: list[str], workers: int) -> list[list[int]]:
     files = [test.partition("::")[0] for test in tests]
     given: dict[str, int] = {}
     load: Counter[int] = Counter()
-    for file, count in Counter(files).most_common():
+    weights = Counter({file: count * _weight(file) for file, count in Counter(files).items()})
+    for file, weight in weights.most_common():
         given[file] = min(range(workers), key=lambda worker: load[worker])
-        load[given[file]] += count
+        load[given[file]] += weight
     return [[i for i, file in enumerate(files) if given[file] == worker] for worker in range(workers)]
+
+
+def _weight(file: str) -> int:
+    """How long a test takes beside others: a search of the simulator makes many runs."""
+    return 6 if file.startswith("tests/simulation/test_") and "checkers" not in file else 1

@@ -556,6 +556,7 @@ def test_an_item_whose_lock_is_broken(clock: VirtualClock) -> None:
     assert f"{name_of(Purse)}/p0 is broken" in Transactions.sweep().failed["T"]
 
 
+@pytest.mark.processes
 def test_an_interrupt_ends_a_sweep() -> None:
     """Although it watches a transaction that is alive, and has others before it."""
     for i in range(5):

@@ -12,6 +12,7 @@ from pynamo_locking import VersionAttribute, VersionedMixin, transaction
 from tests.support.interval_models import unapplied
 from tests.support.models import meta
 from tests.support.transaction_models import Entry, Transactions, dying_after, rows_of
+from tests.support.wire import on
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -47,16 +48,16 @@ def total() -> float:
 
 
 @pytest.mark.parametrize("between", [0, 3, 12])
-def test_a_query_waits_for_what_its_guard_names(monkeypatch: pytest.MonkeyPatch, between: int) -> None:
+def test_a_query_waits_for_what_its_guard_names(between: int) -> None:
     """The guard shows a transaction whose items no query finds; however many others there were since."""
-    with unapplied(monkeypatch, Entry) as sent:
+    with on("TransactGetItems").watch() as sent, unapplied(Entry):
         create(1, 2)
         assert rows_of(Entry) == []
         for i in range(between):
             create(10 + i)
         assert total() == 2 + between
 
-    assert sent.count("TransactGetItems") >= 2
+    assert sent.hits >= 2
 
 
 def test_a_guard_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +81,9 @@ def test_what_is_taken_back_is_not_counted() -> None:
     assert rows_of(Entry) == rows_of(Transactions) == []
 
 
-def test_a_query_waits_after_a_savepoint_was_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_waits_after_a_savepoint_was_rolled_back() -> None:
     """What is left of the transaction is named in the guard as if there had been no savepoint."""
-    with unapplied(monkeypatch, Entry), transaction() as tx:
+    with unapplied(Entry), transaction() as tx:
         tx.save(Entry("b", 1, amount=1))
         before = tx.savepoint()
         tx.save(Entry("b", 2, amount=1))
