@@ -64,7 +64,7 @@ PLANTED = (
     Planted("order of insertion", {"lost-update"}, CALM, ("edit", "locked_save")),
     Planted(
         "embedded save without guard",
-        {"G1a", "lost-update", "dirty-update", "incompatible-order"},
+        {"G1a", "G0-process", "lost-update", "dirty-update", "incompatible-order"},  # it writes after its successor
         ROUGH,
         ("locked_save", "edit"),
     ),
