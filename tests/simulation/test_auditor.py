@@ -53,6 +53,7 @@ def found_in(workload: str, seed: int) -> tuple[int, list[str]]:
     return count, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_is_found_in_any_workload(part: int) -> None:
     """Locks, versions, transactions, intervals, unique values, jobs and calls, under random faults."""

@@ -92,11 +92,12 @@ def test_three_parties_with_few_preemptions(workload: str, fault: Fault | None) 
 @pytest.mark.parametrize(
     "workload",
     [
-        "long transactions",
         "long, by statements",
-        "mixed transactions",
         "creations",
-        pytest.param("unique values, claimed", marks=pytest.mark.slow),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("long transactions", "mixed transactions", "unique values, claimed")
+        ),
     ],
 )
 def test_a_coordinator_dies_at_every_request(workload: str, fault: Fault) -> None:

@@ -630,7 +630,7 @@ def test_an_edit_that_deletes_its_item(model):
                 future.result()
 
 
-@pytest.mark.parametrize("order", ["attt", "tata", "aataa"])
+@pytest.mark.parametrize("order", ["aataa", *(pytest.param(each, marks=pytest.mark.slow) for each in ("attt", "tata"))])
 def test_threads_beside_tasks_of_a_loop_that_stands_still(plain_item, clock, order):
     """In line before the threads and behind them, the tasks neither lead nor leave: a thread leads in their place."""
     loop, left = asyncio.new_event_loop(), list[asyncio.Task[int]]()

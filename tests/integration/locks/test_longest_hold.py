@@ -60,6 +60,7 @@ def held_under_terms(clock: VirtualClock, **terms: Any) -> Iterator[tuple[Any, l
         lock.release()
 
 
+@pytest.mark.slow
 def test_a_lock_is_held_for_so_long_at_most(clock, caplog):
     """The holder hears of it while most of its lease is left; another party is let in when that has ended."""
     emitted: list[events.Event] = []
@@ -171,6 +172,7 @@ def test_the_heartbeat_renews_while_the_work_goes_on(clock):
         assert lock.is_held
 
 
+@pytest.mark.slow
 def test_work_that_hangs_loses_the_lock(clock):
     """It is told two thirds of a lease after its last sign, and another party is let in a third later."""
     with held_under_terms(clock, heartbeat="progress") as (lock, heard, granted):
@@ -305,6 +307,7 @@ def test_several_ranges_together(clock):
         first.progress()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("terms", "reason"), [({"max_hold": 13}, "max_hold"), ({"heartbeat": "progress"}, "stalled")])
 def test_a_lock_that_is_lost_while_the_others_are_waited_for(clock, terms, reason):
     """The block is not entered with it, and nothing is held."""

@@ -138,6 +138,7 @@ def test_two_operations_are_as_if_one_after_the_other(
     assert marked_rows(Purse) == []
 
 
+@pytest.mark.slow
 def test_three_operations_are_as_if_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every three operations leave the item that they leave when each is done by itself, on every path."""
     make_long_from(monkeypatch, 50)

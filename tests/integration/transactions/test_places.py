@@ -225,7 +225,7 @@ def test_each_place_gives_what_the_native_path_gives(
     purses(3, prefix="r")
     different = []
     cases = [*itertools.product((Purse, Plain), BEFORE, KNOWN, (False, True))]
-    for model, before, known, is_blind in cases[:: short_or_long(5, 1)]:
+    for model, before, known, is_blind in cases[:: short_or_long(11, 1)]:
         if model is Plain and reads:
             continue
         expected, _ = _outcome(model, before, known, does, is_blind=is_blind, reads=reads)

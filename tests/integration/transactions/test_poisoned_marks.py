@@ -86,6 +86,10 @@ if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
 
+#: The same rule over many operations: `whole/test_broken_rows.py` has a part of it in `make test`.
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def clock(memory: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
     """Virtual time, a database, and long transactions of few items."""

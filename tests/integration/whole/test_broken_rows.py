@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 #: So many cases of each operation.
-CASES: Final = short_or_long(25, 200)
+CASES: Final = short_or_long(12, 200)
 
 #: Few looks, since time is virtual and looks are not.
 SELDOM: Final = LockSettings(min_poll_interval=1, poll_interval=2)
