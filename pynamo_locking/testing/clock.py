@@ -474,7 +474,7 @@ class VirtualClock:
     @property
     def elapsed(self) -> float:
         """Virtual seconds since the clock was made."""
-        return self._timeline.elapsed
+        return round(self._timeline.elapsed, 9)  # sums of pauses are not exact
 
     @property
     def now(self) -> datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -425,7 +426,7 @@ def test_a_table_that_is_missing(anywhere, cheap):
         ["tx", "list", *table],
         ["tx", "show", "a", *table],
         ["tx", "recover", "a", *table],
-        ["run", "--lock", "a", *table, "--json", "--", "true"],
+        ["run", "--lock", "a", *table, "--json", "--", sys.executable],
     ):
         code, out, err = anywhere.run(*command, *(() if command[0] == "run" else ("--json",)))
         error = json.loads(err.splitlines()[-1])["error"]

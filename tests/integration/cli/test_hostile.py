@@ -451,7 +451,7 @@ def test_a_program_runs_under_a_lock_that_an_aborted_transaction_has_marked(memo
     row = {"name": {"S": "job"}, "lock": {"M": {"tx": {"M": mark}}}}
     put(Transactions, header)
     put(Locks, row)
-    command = ["run", "--table", name_of(Locks), "--lock", "job", "--", "true"]
+    command = ["run", "--table", name_of(Locks), "--lock", "job", "--", sys.executable]
 
     code, _, err = shell.run(*command)
     assert (code, "declares no table of transactions" in " ".join(err.split())) == (69, True)

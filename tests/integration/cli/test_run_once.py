@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -153,7 +154,7 @@ def test_a_lost_lock_does_not_count(run, monkeypatch):
         assert Locks.break_lock("job", ticket=lock.ticket)
 
     monkeypatch.setattr(command, "_watch", break_it)
-    code, _, err = run(*DAILY, "--", "true")
+    code, _, err = run(*DAILY, "--", sys.executable)
 
     assert code == 70
     assert "the lock job had been lost" in err
@@ -191,7 +192,7 @@ def test_no_answer_to_the_note(run):
     """The program has succeeded, and its exit code stays; that it may run again is said."""
     note = on("UpdateItem", times=99, where=lambda body: ":success" in body["ExpressionAttributeValues"])
     with note.lose_request():
-        code, _, err = run(*DAILY, "--", "true")
+        code, _, err = run(*DAILY, "--", sys.executable)
 
     assert code == 0
     assert "the job runs again in this period" in err
@@ -200,7 +201,7 @@ def test_no_answer_to_the_note(run):
 def test_no_answer_at_all(run):
     """Is not the same as a lock that another holder has."""
     with on().answer(EndpointConnectionError, always=True):
-        code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", "true")
+        code, _, err = run("--lock", "job", "--wait", "0", "--json", "--", sys.executable)
     error = json.loads(err.splitlines()[-1])["error"]
 
     assert (code, error["kind"]) == (69, "unreachable")
