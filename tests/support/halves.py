@@ -37,5 +37,7 @@ def shares(tests: list[str], workers: int) -> list[list[int]]:
 
 
 def _weight(file: str) -> int:
-    """How long a test takes beside others: a search of the simulator makes many runs."""
-    return 6 if file.startswith("tests/simulation/test_") and "checkers" not in file else 1
+    """About how long one of its tests takes, in hundredths of a second."""
+    if file.startswith("tests/simulation/test_") and "checkers" not in file:  # a search makes many runs
+        return 18
+    return 1 if file.startswith("tests/unit") else 5
