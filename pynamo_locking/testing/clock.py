@@ -487,7 +487,7 @@ class VirtualClock:
 
     def monotonic(self) -> float:
         """Return seconds that only go up, from an arbitrary beginning."""
-        return self._origin + self.elapsed
+        return self._origin + self._timeline.elapsed
 
     def sleep(self, seconds: float) -> None:
         """Let time pass step by step, as `time.sleep` would: holders renew and waiters poll meanwhile.

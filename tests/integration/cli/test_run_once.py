@@ -102,17 +102,17 @@ def test_a_program_that_fails_does_not_count(run, script, code, says):
 def test_busy(run, options):
     """The lock is held elsewhere: exit code 75, or the one that was asked for; with or without a period."""
     with held_elsewhere(Locks.locked("job", owner="web-1:811")) as lock:
-        code, out, err = run(*options, "--wait", "0", "--", "echo", "never")
-        quiet = run(*options, "--wait", "0", "--quiet", "--", "echo", "never")
-        chosen = run(*options, "--wait", "0", "--busy-exit", "0", "--quiet", "--", "echo", "never")
+        code, out, err = run(*options, "--wait", "0", "--", sys.executable, "-V")
+        quiet = run(*options, "--wait", "0", "--quiet", "--", sys.executable, "-V")
+        chosen = run(*options, "--wait", "0", "--busy-exit", "0", "--quiet", "--", sys.executable, "-V")
         usual, error = (
-            json.loads(run(*options, "--wait", "0", *more, "--json", "--", "echo", "never")[2])["error"]
+            json.loads(run(*options, "--wait", "0", *more, "--json", "--", sys.executable, "-V")[2])["error"]
             for more in ((), ("--busy-exit", "9"))
         )
 
     assert (code, out) == (75, "")
     assert err == (
-        f"pynamo-locking: echo was not started: job is running elsewhere. web-1:811 (ticket {lock.ticket}) has held "
+        f"pynamo-locking: {sys.executable} was not started: job is running elsewhere. web-1:811 (ticket {lock.ticket}) has held "
         f"the lock for 0 s.\n"
     )
     assert (quiet, chosen) == ((75, "", ""), (0, "", ""))
