@@ -4,6 +4,9 @@
 ``concurrent_engine``  those that take concurrent requests of threads as DynamoDB does (not moto)
 ``real_engine``        those in a process of their own, which other processes reach as well (not the in-memory one)
 ``dynoxide``           the cheapest of them
+
+The tests in `contract`, and those that `core` marks, run on each of these engines. Every other runs on at most two:
+a rule is tested in memory, and once on a real engine.
 """
 
 from __future__ import annotations
@@ -51,13 +54,24 @@ def engines(names: list[str]) -> list[Any]:
     return [name if name == "memory" else pytest.param(name, marks=pytest.mark.other_engine) for name in names]
 
 
+def is_for_each_engine(item: pytest.Item) -> bool:
+    """Whether it asks what engines answer, or is one of the few that every engine should pass."""
+    return item.path.parent.name == "contract" or item.get_closest_marker("core") is not None
+
+
 def is_extended(item: pytest.Item) -> bool:
     """Whether it is left to `make test-all`. On moto, `make test` has the contract, and what `core` marks."""
     if any(item.get_closest_marker(name) for name in EXTENDED):
         return True
-    is_asked_of_moto = item.path.parent.name == "contract" or item.get_closest_marker("core") is not None
     is_on_moto = isinstance(item, pytest.Function) and "moto" in item.name
-    return item.get_closest_marker("other_engine") is not None and not (is_on_moto and is_asked_of_moto)
+    return item.get_closest_marker("other_engine") is not None and not (is_on_moto and is_for_each_engine(item))
+
+
+def repeats_an_engine(item: pytest.Item) -> bool:
+    """Whether a rule that another test asks of a real engine is asked of a further one."""
+    chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    engines = {chosen.get(name) for name in ("engine", "concurrent_engine", "real_engine")}
+    return not engines.isdisjoint({"moto", "dynamodb-local"}) and not is_for_each_engine(item)
 
 
 #: What programs print, and where they look, depends on these; tests that are about one of them set it.
@@ -109,6 +123,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what `make test` leaves to `make test-all`."""
     if is_extended(item):
         item.add_marker(pytest.mark.extended)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what repeats an engine."""
+    left_out = [item for item in items if repeats_an_engine(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not repeats_an_engine(item)]
 
 
 @pytest.hookimpl(optionalhook=True)

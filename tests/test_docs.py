@@ -69,7 +69,7 @@ def has_examples(page: Path) -> bool:
 
 
 def pages_with_examples() -> Iterator[Any]:
-    """Each page and an engine for it: moto where the page itself brings an engine in memory, and else both.
+    """Each page and an engine for it: in memory, or moto where the page itself brings the one in memory.
 
     Pages whose examples start another Python are marked.
     """
@@ -78,15 +78,13 @@ def pages_with_examples() -> Iterator[Any]:
         brings_memory = re.search(r"\bMemoryDynamoDB\b|\bmemory_dynamodb\b|\bsimulate\(|\bcheck_global_tables\b", text)
         marks = [pytest.mark.processes] if re.search(r"run_\w+_(?:page|blocks)\(\)", text) else []
         yield pytest.param(page, "moto" if brings_memory else "memory", marks=marks, id=name_of(page))
-        if not brings_memory:
-            yield pytest.param(page, "moto", marks=[*marks, pytest.mark.other_engine], id=f"{name_of(page)}-on-moto")
 
 
-@pytest.mark.parametrize(("page", "engine"), list(pages_with_examples()))
-def test_the_examples_run(page: Path, engine: str, servers: Servers) -> None:
+@pytest.mark.parametrize(("page", "engine_name"), list(pages_with_examples()))
+def test_the_examples_run(page: Path, engine_name: str, servers: Servers) -> None:
     """All blocks of a page, in order, in one namespace; what a page starts, it ends."""
     examples = list(EXAMPLES.parse(page).examples())
-    with running(engine, servers):
+    with running(engine_name, servers):
         for example in examples:
             example.evaluate()
     assert examples
