@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 #: Interrupts of each form; 0: as many as the forms say.
-INTERRUPTS: Final = short_or_long(0, 200)
+INTERRUPTS: Final = short_or_long(0, 80)
 
 pytestmark = [
     pytest.mark.processes,
