@@ -44,8 +44,8 @@ test: $(VENV)/.test ## what judges a change: in memory and on moto, always in th
 test-all: $(VENV)/.test-all engines $(SUITE_FILES)/.downloaded ## what CI adds: real engines, processes, kills, signals, waits, long forms, random order
 	LONG=1 $(PYTEST) $(MEASURED) $(ORDER) $(WORKERS) $(OTHERS) -m "(extended or long) and not ($(APART))"
 	LONG=1 $(PYTEST) $(ORDER) -n 2 --dist worksteal $(SIMULATOR) -m "extended or long"
-	LONG=1 $(PYTEST) $(ORDER) -n 2 -m interrupts $(call files_with,interrupts)
-	LONG=1 $(PYTEST) $(ORDER) -n 2 --dist worksteal -m "alone and not interrupts" $(call files_with,alone)
+	$(PYTEST) $(ORDER) -n 2 -m interrupts $(call files_with,interrupts)
+	$(PYTEST) $(ORDER) -n 2 --dist worksteal -m "alone and not interrupts" $(call files_with,alone)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours
 	$(MAKE) test-shuffled
 

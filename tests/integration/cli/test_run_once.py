@@ -112,8 +112,8 @@ def test_busy(run, options):
 
     assert (code, out) == (75, "")
     assert err == (
-        f"pynamo-locking: {sys.executable} was not started: job is running elsewhere. web-1:811 (ticket {lock.ticket}) has held "
-        f"the lock for 0 s.\n"
+        f"pynamo-locking: {sys.executable} was not started: job is running elsewhere. web-1:811 (ticket {lock.ticket}) "
+        f"has held the lock for 0 s.\n"
     )
     assert (quiet, chosen) == ((75, "", ""), (0, "", ""))
     assert [(each["kind"], each["exit_code"]) for each in (usual, error)] == [("not_obtained", 75), ("not_obtained", 9)]

@@ -28,7 +28,6 @@ from pynamo_locking.contrib.messages import (
 from pynamo_locking.exceptions import LockingError
 from pynamo_locking.recipes import IdempotencyTable, idempotent
 from tests.support.crew import LIMIT_S, Crew, places_of
-from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.proxy import Fault, Proxy, Storm
 from tests.support.workers import until
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
 CONSUMERS: Final = 5
 DELIVERIES: Final = 3
-MESSAGES: Final = short_or_long(20, 200)
+MESSAGES: Final = 100
 SETTINGS: Final = LockSettings(request_timeout=0.25, poll_interval=0.02)
 #: What an answer that is lost on the way looks like, and requests that come twice or late.
 FAULTS: Final = (Fault.LOST_RESPONSE, Fault.CUT_RESPONSE, Fault.RESET_AFTER, Fault.LATE, Fault.DUPLICATED)

@@ -40,7 +40,6 @@ from tests.support.interrupts import (
     none_left,
     until_at_rest,
 )
-from tests.support.lengths import short_or_long
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from, marked_rows, purses, stored
 from tests.support.workers import Beside, Locks, until
 
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.interrupts, pytest.mark.long]
+pytestmark = pytest.mark.interrupts
 
 ROOT: Final = str(Path(pynamo_locking.__file__).parent)
 #: The in-memory database, which is no code that is interrupted in an application.
@@ -121,9 +120,9 @@ class Injected:
 def each_place(run: Callable[[], Any], check: Callable[[str], Any], let_be: set[str] = LET_BE, step: int = 1) -> int:
     """Interrupt a function at its places, check what each has left, and return how many there were.
 
-    `make test-all` tries one in three, and begins at another one in every run.
+    It tries one in three, and begins at another one in every run.
     """
-    step *= short_or_long(7, 3)
+    step *= 3
     run()  # what is made once and kept
     place = random.randint(1, step)
     while True:
@@ -503,8 +502,7 @@ def test_an_interrupted_caller_does_not_hold_up_those_in_line(models, who):
     """Wherever the interrupt comes: the callers before it and behind it are served, and none waits for a lease."""
     line = Line()
 
-    step = short_or_long(40, 3)
-    for place in range(random.randint(1, step), 10_000, step):
+    for place in range(random.randint(1, 3), 10_000, 3):
         with Injected(place, LET_BE) as injected:
             getattr(line, who)()
         line.check(injected.where)

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,7 +29,6 @@ from tests.support.interrupts import (
     none_left,
     until_at_rest,
 )
-from tests.support.lengths import short_or_long
 from tests.support.transaction_models import FEW, Purse, Transactions, make_long_from, marked_rows, purses, rows_of
 from tests.support.workers import Locks, Plain, until
 
@@ -37,13 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 
-#: Interrupts of each form; 0: as many as the forms say.
-INTERRUPTS: Final = short_or_long(0, 80)
-
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.interrupts,
-    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of sockets, tasks and loops
     pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals that a thread sends"),
@@ -206,7 +201,7 @@ def nothing_left(where: str) -> None:
 def test_interrupted_locks(dynoxide, handler, run):
     dynoxide.bind(Locks, Plain)
     Plain("a").save()
-    interrupt(handler, run, INTERRUPTS or 45, nothing_left)
+    interrupt(handler, run, 60, nothing_left)
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -224,7 +219,7 @@ def test_interrupted_tasks(dynoxide, handler, run, signals):
     """The first signal cancels the task, since Python 3.11; one more goes through the loop wherever that is."""
     dynoxide.bind(Locks, Plain)
     Plain("a").save()
-    interrupt(handler, lambda: in_a_loop(run()), INTERRUPTS or 20, nothing_left, signals=signals)
+    interrupt(handler, lambda: in_a_loop(run()), 40, nothing_left, signals=signals)
 
 
 def in_a_task(move: Callable[[], None]) -> None:
@@ -234,11 +229,11 @@ def in_a_task(move: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("form", [lambda move: move(), in_a_task], ids=["thread", "task"])
 @pytest.mark.parametrize(
-    ("count", "most", "times", "at_most"),
-    [(FEW, MOST_ACTIONS, 15, 200), (FEW + 2, FEW, 12, 200), (MOST_ACTIONS + 2, MOST_ACTIONS, 4, 40)],
+    ("count", "most", "times"),
+    [(FEW, MOST_ACTIONS, 40), (FEW + 2, FEW, 30), (MOST_ACTIONS + 2, MOST_ACTIONS, 10)],
     ids=["short", "long", "of 102"],
 )
-def test_interrupted_transactions(dynoxide, handler, monkeypatch, *, count, most, times, at_most, form):
+def test_interrupted_transactions(dynoxide, handler, monkeypatch, *, count, most, times, form):
     """Nothing of it is applied or all; `sweep` finishes what is left. No mark stays, and no money comes or goes."""
     dynoxide.bind(Purse, Transactions)
     make_long_from(monkeypatch, most)
@@ -260,4 +255,4 @@ def test_interrupted_transactions(dynoxide, handler, monkeypatch, *, count, most
         assert len(balances) == 2, where
         assert sum(balance for _, balance in balances) == 200, where
 
-    interrupt(handler, lambda: form(move), min(INTERRUPTS, at_most) or times, check)
+    interrupt(handler, lambda: form(move), times, check)

@@ -19,7 +19,6 @@ from pynamo_locking import LockSettings, TransactionTable, transaction, transact
 from pynamo_locking.exceptions import LockingError, LockLost, OutcomeUnknown
 from pynamo_locking.recipes import IdempotencyTable, idempotent
 from tests.support.crew import Crew, Log, places_of
-from tests.support.lengths import short_or_long
 from tests.support.models import declare
 from tests.support.proxy import Fault, Proxy, Storm
 
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
-PROCESSES, KEYS, CALLS = short_or_long((3, 8, 2), (8, 50, 5))
+PROCESSES, KEYS, CALLS = 8, 50, 5
 LEASE_S: Final = 1.5
 SETTINGS: Final = LockSettings(lease=LEASE_S, request_timeout=0.25, poll_interval=0.02, max_clock_skew=0.5, wait=20)
 #: Each that is killed has a successor.

@@ -10,18 +10,16 @@ from typing import Final
 import pytest
 
 from tests.support.crew import places_of
-from tests.support.lengths import short_or_long
 from tests.support.nightly import PERIOD_S, Jobs, play
 
 pytestmark = [
     pytest.mark.waits,
-    pytest.mark.long,
     pytest.mark.processes,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]
 
-MACHINES: Final = short_or_long(6, 8)
-PERIODS: Final = short_or_long(5, 10)
+MACHINES: Final = 8
+PERIODS: Final = 10
 
 
 @pytest.mark.timeout(60 * PERIODS)

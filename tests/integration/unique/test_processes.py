@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.claimants import Story, claim
-from tests.support.lengths import short_or_long
 from tests.support.unique_models import Member, User
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long]
+pytestmark = pytest.mark.alone
 
 #: Writes of all processes together.
-CLAIMS: Final = short_or_long(400, 4000)
+CLAIMS: Final = 2000
 
 
 @pytest.mark.processes

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import preload
-from tests.support.lengths import short_or_long
 from tests.support.workers import Locks, Versioned, crew
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
 
-pytestmark = [pytest.mark.alone, pytest.mark.long, pytest.mark.processes]
+pytestmark = [pytest.mark.alone, pytest.mark.processes]
 
 
 def test_workers_forked_from_an_application_that_has_read(real_engine: Engine) -> None:
@@ -25,7 +24,7 @@ def test_workers_forked_from_an_application_that_has_read(real_engine: Engine) -
             batch.save(Versioned(key, version=1))
 
     with crew(real_engine, 1, Versioned, Locks, preload.Transactions) as [server]:
-        server.start("fork_many", preload.Application, len(parties) - 1, rounds=short_or_long(30, 100))
+        server.start("fork_many", preload.Application, len(parties) - 1, rounds=60)
         reports = server.result(patience=110)  # some ten thousand requests
 
     assert "\n".join(wrong for report in reports for wrong in report.wrong) == ""
