@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist may-upload changelog check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench engines dist may-upload changelog check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -99,13 +99,8 @@ look: $(VENV)/.docs $(VENV)/.pictures ## look at its pages in a headless browser
 	$(MAKE) docs
 	$(BIN)/python -m docs.pictures.look
 
-bench: $(VENV)/.bench engines ## over an hour: everything and its alternatives, written into benchmarks/results
-	$(BIN)/python -m benchmarks.locks all --publish
-	$(BIN)/python -m benchmarks.overhead
-bench-transactions: $(VENV)/.test-all engines ## requests, kills for a minute, contention, waiting for the dead
-	$(BIN)/python -m benchmarks.transactions all --json benchmarks/transactions.json
-bench-intervals: $(VENV)/.test-all engines ## both forms side by side, growth, and whether modes are fair
-	$(BIN)/python -m benchmarks.intervals all --json benchmarks/intervals.json --plot docs/benchmarks/intervals.svg
+bench: $(VENV)/.bench engines ## hours: everything and its alternatives, written into benchmarks/results; PARTS="cycles crash" only prints some
+	$(BIN)/python -m benchmarks $(or $(PARTS),--publish)
 
 dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, checked; UPLOAD=1 refuses what is not ready for an index
 	rm -rf dist

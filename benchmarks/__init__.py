@@ -1,1 +1,1 @@
-"""Measurements. Each module runs on its own and prints its table: ``python -m benchmarks.overhead``."""
+"""The package measured beside its alternatives: ``python -m benchmarks``."""

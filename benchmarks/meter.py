@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +11,7 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from pynamo_locking._expressions.values import item_size
-from pynamo_locking_simulator._engine.partitions import READS, REFUSED, write_units
+from pynamo_locking_simulator._engine.partitions import READS, write_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,32 +22,25 @@ class Meter:
     """What the requests of a block took.
 
     Attributes:
-        by_operation: how many requests there were, also those that were refused.
+        requests: how many there were, also those that were refused.
         write_units: of requests that write.
         read_units: of requests that only read.
         refused: how many requests were answered with an error.
-        throttled: how many of them since a partition had no units left.
-        written: write units by table, with those that DynamoDB bills for refused writes, of which it reports none.
+        written: write units, with those that DynamoDB bills for refused writes, of which it reports none.
     """
 
-    by_operation: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
     write_units: float = 0.0
     read_units: float = 0.0
     refused: int = 0
-    throttled: int = 0
-    written: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    written: float = 0.0
     _stored: dict[str, float] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    @property
-    def requests(self) -> int:
-        """All requests."""
-        return self.by_operation.total()
 
     def note(self, operation: str, request: dict[str, Any], answer: dict[str, Any] | None) -> None:
         """Count one request; None stands for no answer."""
         with self._lock:
-            self.by_operation[operation] += 1
+            self.requests += 1
             if answer is None or "Error" in answer:
                 self.refused += 1
                 self._note_refusal(operation, request, answer or {})
@@ -60,21 +52,17 @@ class Meter:
                 self.read_units += units
                 return
             self.write_units += units
-            for each in reported:
-                self.written[each["TableName"]] += each["CapacityUnits"]
+            self.written += units
             if "Key" in request:
                 self._stored[_place(request)] = units
 
     def _note_refusal(self, operation: str, request: dict[str, Any], answer: dict[str, Any]) -> None:
         code = answer.get("Error", {}).get("Code")
-        self.throttled += code == REFUSED
         if operation == "TransactWriteItems":
-            actions = [next(iter(action.values())) for action in request["TransactItems"]]
-            for action, reason in zip(actions, answer.get("CancellationReasons", ()), strict=False):
-                self.throttled += reason["Code"] == "ThrottlingError"
-                self.written[action["TableName"]] += 2 * write_units(item_size(reason.get("Item", {})))
+            for reason in answer.get("CancellationReasons", ()):
+                self.written += 2 * write_units(item_size(reason.get("Item", {})))
         elif code == "ConditionalCheckFailedException":
-            self.written[request["TableName"]] += self._met(request, answer)
+            self.written += self._met(request, answer)
 
     def _met(self, request: dict[str, Any], answer: dict[str, Any]) -> float:
         """Return what a refused write took: by the item that it met, if that is known."""
@@ -83,36 +71,6 @@ class Meter:
         if "Item" in request:
             return write_units(item_size(request["Item"]))
         return self._stored.get(_place(request), 1.0)
-
-    def taken(self) -> Taken:
-        """Return what was counted up to now."""
-        with self._lock:
-            return Taken(self.by_operation.copy(), self.read_units, dict(self.written))
-
-
-@dataclass
-class Taken:
-    """What requests took.
-
-    Attributes:
-        requests: by operation.
-        read_units: as DynamoDB reports them.
-        written: write units by table, with those of refused writes.
-    """
-
-    requests: Counter[str] = field(default_factory=Counter)
-    read_units: float = 0.0
-    written: dict[str, float] = field(default_factory=dict)
-
-    def __add__(self, other: Taken) -> Taken:
-        return Taken(self.requests + other.requests, self.read_units + other.read_units, self._with(other, 1))
-
-    def __sub__(self, earlier: Taken) -> Taken:
-        return Taken(self.requests - earlier.requests, self.read_units - earlier.read_units, self._with(earlier, -1))
-
-    def _with(self, other: Taken, times: int) -> dict[str, float]:
-        tables = {**self.written, **other.written}
-        return {table: self.written.get(table, 0.0) + times * other.written.get(table, 0.0) for table in tables}
 
 
 def _place(request: dict[str, Any]) -> str:

@@ -1,169 +1,334 @@
-"""What transactions of any size cost, and how they behave under kills and contention.
+"""Transactions: requests and units by their size, time beside a loop without protection, and contention.
 
-    python -m benchmarks.transactions counts                 # requests and units, on dynoxide
-    python -m benchmarks.transactions kills --seconds 60     # 8 processes, killed again and again, on both engines
-    python -m benchmarks.transactions contention             # 16 workers over 10 hot accounts, at 5 ms
-    python -m benchmarks.transactions unblock                # waiting for a transaction whose process is dead
-    python -m benchmarks.transactions times                  # 100 and 1,000 items beside unprotected loops, at 5 ms
-    python -m benchmarks.transactions growth                 # what grows with what, up to 10,000 items
-    python -m benchmarks.transactions all
-
-Each prints its tables as Markdown. With ``--json FILE`` the figures are written there as well; with ``--publish`` the
-tables of `times` and `growth` replace those in benchmarks/results/transactions.md.
+Contention: threads move money between a few hot accounts, in transactions and in a retry loop of PynamoDB's own. Money
+must not be lost.
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+import random
+import statistics
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rich.progress import track
+from pynamodb.attributes import NumberAttribute, UnicodeAttribute
+from pynamodb.exceptions import TransactWriteError
+from pynamodb.models import Model
+from pynamodb.transactions import TransactWrite
 
-from benchmarks import (
-    transaction_contention,
-    transaction_counts,
-    transaction_growth,
-    transaction_times,
-    transaction_unblock,
+from benchmarks.harness import ROUND_TRIP_MS
+from benchmarks.meter import metered
+from pynamo_locking import (
+    LockableModel,
+    LockAttribute,
+    LockSettings,
+    TransactionTable,
+    VersionAttribute,
+    transaction,
+    transactional,
 )
-from benchmarks.latency import slowed
-from benchmarks.locks.tables import fill
-from benchmarks.parts import Parts, run, show
-from tests.engines.engine import running
-from tests.support.bank_audit import run_bank
+from pynamo_locking._core.lease import backoff
+from pynamo_locking.transactions import Transaction
 
 if TYPE_CHECKING:
-    from tests.engines.servers import Servers
+    from collections.abc import Callable, Sequence
 
-BOTH: Final = ("dynoxide", "dynamodb-local")
-PAGE: Final = Path(__file__).parent / "results" / "transactions.md"
+    from pynamodb.expressions.update import Action
 
+    from benchmarks.harness import Bench
 
-def counts(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Count requests and units, which do not depend on the machine."""
-    sizes = [size for size in transaction_counts.SIZES if size <= options.largest]
-    wanted = [(kind, size) for kind in transaction_counts.KINDS for size in sizes]
-    with running("dynoxide", servers) as engine:
-        engine.bind(transaction_counts.Transactions, transaction_counts.Record)
-        done = [transaction_counts.count(*each) for each in track(wanted, "counts", transient=True)]
-    show("Requests and units", transaction_counts.as_markdown(done))
-    return [each.as_dict() for each in done]
+_BODY: Final = "x" * 412  # an item of half a kilobyte
+#: Of what must not expire, nor be renewed, on a machine however slow.
+_LEASE_S: Final = 3_600.0
+#: Nobody gives up.
+_ATTEMPTS: Final = 1_000_000
 
 
-def kills(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let processes be killed, and check everything."""
-    done = []
-    for name in BOTH:
-        with running(name, servers) as engine:
-            run = run_bank(engine, options.seconds, options.seed)
-        parts = {"outcomes": dict(run.outcomes), "aborted_by": dict(run.aborted_by), "swept": asdict(run.swept)}
-        done.append({"engine": name} | vars(run) | parts)
-    show("Kills", as_columns(done))
-    return done
+class Transactions(TransactionTable):
+    """The headers."""
+
+    class Meta:
+        table_name = "transactions"
+        region = "us-east-1"
 
 
-def as_columns(runs: list[dict[str, Any]]) -> str:
-    """Return a table with one column for each engine, and one row for each figure."""
-    flat = [_flat(run) for run in runs]
-    names = list(dict.fromkeys(name for run in flat for name in run))
-    rows = [[name, *(str(run.get(name, 0)) for run in flat)] for name in names]
-    rows.insert(1, ["---", *("---:" for _ in runs)])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+class Record(LockableModel):
+    """An item of half a kilobyte."""
+
+    class Meta:
+        lock_settings = LockSettings(lease=120, request_timeout=15)  # a busy machine sends nothing twice
+        table_name = "records"
+        region = "us-east-1"
+        transaction_table = Transactions
+
+    key = UnicodeAttribute(hash_key=True)
+    body = UnicodeAttribute(default=_BODY)
+    total = NumberAttribute(default=0)
+    version = VersionAttribute()
+    lock = LockAttribute()
 
 
-def _flat(run: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in run.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}: {part}": figure for part, figure in sorted(value.items())}
-        else:
-            flat[name] = f"{value:.0f}" if isinstance(value, float) else value
-    return flat
+class Unprotected(Model):
+    """The same as PynamoDB's own model. `version` is counted by hand, as a condition of each write."""
+
+    class Meta:
+        table_name = "unprotected"
+        region = "us-east-1"
+
+    key = UnicodeAttribute(hash_key=True)
+    body = UnicodeAttribute(default=_BODY)
+    total = NumberAttribute(default=0)
+    version = NumberAttribute(default=1)
 
 
-def contention(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Let the contenders take turns, at a distance."""
-    with slowed(servers["dynoxide"].url, options.trip) as url, running("dynoxide", servers) as engine:
-        engine.host = url
-        shape = (options.workers, options.transfers, options.rounds)
-        races = list(transaction_contention.compare(engine, *shape))
-    show(f"Contention, at {options.trip:g} ms", transaction_contention.as_markdown(races))
-    return [race.as_dict() for race in races]
+# Requests and units, which are the same on each machine
+
+SIZES: Final = (1, 10, 100, 101, 250, 1_000, 5_000)
 
 
-def unblock(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure how long the dead keep the living waiting."""
-    with running("dynoxide", servers) as engine:
-        total = options.samples * len(transaction_unblock.CASES)
-        measured = transaction_unblock.measure(engine, options.samples, options.seed)
-        samples = list(track(measured, "unblock", total=total, transient=True))
-    show("Time until a blocked writer proceeds", transaction_unblock.as_markdown(samples))
-    return [sample.as_dict() for sample in samples]
+def _update(tx: Transaction, key: str) -> None:
+    record = tx.get(Record, key)
+    record.total += 1
+    tx.save(record)
 
 
-def times(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Change many items, beside loops that protect nothing, at a distance."""
-    names, sizes = options.only or list(transaction_times.CONTENDERS), options.sizes
-    total = options.rounds * len(names) * len(sizes)
-    with slowed(servers["dynoxide"].url, options.trip) as url, running("dynoxide", servers) as engine:
-        engine.host = url
-        turns = transaction_times.compare(engine, sizes, names, options.rounds)
-        done = list(track(turns, "times", total=total, transient=True))
-    _publish("times", f"Many items, at {options.trip:g} ms", transaction_times.as_markdown(done), options)
-    return [each.as_dict() for each in done]
+def _insert(tx: Transaction, key: str) -> None:
+    tx.save(Record(key))
 
 
-def growth(servers: Servers, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Count requests and units as more and more items take part, or stand by."""
-    kinds = list(transaction_growth.KINDS)
-    sizes = [size for size in transaction_growth.SIZES if size <= 2 * options.largest]
-    with running("memory", servers) as engine:
-        counted = transaction_growth.grow(engine, kinds, sizes)
-        done = list(track(counted, "growth", total=len(kinds) * len(sizes), transient=True))
-    _publish("growth", "What grows with what", transaction_growth.as_markdown(done), options)
-    return [each.as_dict() for each in done]
+def _delete(tx: Transaction, key: str) -> None:
+    tx.delete(tx.get(Record, key))
 
 
-def _publish(name: str, title: str, table: str, options: argparse.Namespace) -> None:
-    show(title, table)
-    if options.publish:
-        fill(PAGE, name, table)
-
-
-PARTS: Final[Parts] = {
-    "counts": counts,
-    "kills": kills,
-    "contention": contention,
-    "unblock": unblock,
-    "times": times,
-    "growth": growth,
+#: What is done to each item.
+KINDS: Final[dict[str, Callable[[Transaction, str], None]]] = {
+    "updates": _update,
+    "inserts": _insert,
+    "deletes": _delete,
 }
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.transactions")
-    parser.add_argument("part", choices=[*PARTS, "all"])
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
-    parser.add_argument("--seed", default="1", help="of kills and their moments")
-    parser.add_argument("--largest", type=int, default=5_000, help="counts, growth: items of the largest transaction")
-    parser.add_argument("--seconds", type=float, default=60.0, help="kills: on each engine")
-    parser.add_argument("--workers", type=int, default=16, help="contention: threads")
-    parser.add_argument("--transfers", type=int, default=10, help="contention: of each worker, each round")
-    parser.add_argument("--rounds", type=int, default=3, help="contention, times: how often the contenders take turns")
-    parser.add_argument("--samples", type=int, default=10, help="unblock: of each case")
-    parser.add_argument("--only", action="append", choices=list(transaction_times.CONTENDERS), help="times: who")
-    parser.add_argument("--sizes", type=int, nargs="+", default=transaction_times.SIZES, help="times: how many items")
-    parser.add_argument("--trip", type=float, default=5.0, help="contention, times: the round trip in ms")
-    parser.add_argument("--publish", action="store_true", help="times, growth: into benchmarks/results/transactions.md")
-    return parser.parse_args()
+class Count(NamedTuple):
+    """What one transaction took.
+
+    Attributes:
+        requests: of the commit.
+        planned: what `Transaction.plan` had said of them.
+        write_units: of the commit.
+        refused: how many of the requests were refused.
+        reads: requests of the transaction before the commit.
+    """
+
+    requests: int
+    planned: int
+    write_units: float
+    refused: int
+    reads: int
 
 
-def main() -> None:
-    """Measure what was asked for."""
-    run(PARTS, _options())
+def count(kind: str, n: int) -> Count:
+    """Make a transaction of so many items and count what it takes. The models are bound to an engine."""
+    keys = [f"{kind}-{n}-{i:04}" for i in range(n)]
+    if kind != "inserts":
+        _store(keys)
+    with metered() as reading:
+        tx = Transaction(Transactions, wait=_LEASE_S, lease=_LEASE_S)
+        for key in keys:
+            KINDS[kind](tx, key)
+        planned = tx.plan().requests
+    with metered() as committing:
+        tx.commit()
+    return Count(committing.requests, planned, committing.write_units, committing.refused, reading.requests)
 
 
-if __name__ == "__main__":
-    main()
+def _store(keys: Sequence[str]) -> None:
+    with Record.batch_write(unguarded=True) as batch:
+        for key in keys:
+            batch.save(Record(key, version=1))
+
+
+def measure_counts(bench: Bench) -> None:
+    """Count each kind at each size."""
+
+    def turn(kind: str, n: int) -> dict[str, float]:
+        counted = count(kind, n)
+        return {"requests": counted.requests, "write units": counted.write_units, "reads before": counted.reads}
+
+    with bench.engine() as engine:
+        engine.bind(Transactions, Record)
+        for n in bench.size(SIZES, SIZES[:2]):
+            bench.in_turns(f"{n:,} items", {kind: partial(turn, kind, n) for kind in KINDS}, rounds=1)
+
+
+# Time beside a loop that protects nothing
+
+
+def _loop(keys: list[str]) -> None:
+    """A get and a put for each item, one after the other."""
+    for key in keys:
+        item = Unprotected.get(key, consistent_read=True)
+        item.total += 1
+        item.save()
+
+
+def _commit(keys: list[str]) -> None:
+    """All of them in one transaction."""
+    with transaction(wait=_LEASE_S, lease=_LEASE_S) as tx:
+        for record in tx.get_all(Record, keys):
+            assert record is not None  # noqa: S101 - the benchmark is void otherwise
+            record.total += 1
+            tx.save(record)
+
+
+def _batch(keys: list[str]) -> None:
+    """A BatchGetItem for a hundred, and a guarded batch: each is checked for itself."""
+    with Record.guarded_batch() as writes:
+        for record in Record.batch_get(keys, consistent_read=True):
+            record.total += 1
+            writes.save(record)
+
+
+def _native(keys: list[str]) -> None:
+    """PynamoDB's own transaction, of a hundred items at most."""
+    with TransactWrite(connection=Unprotected._get_connection().connection) as write:
+        for item in Unprotected.batch_get(keys, consistent_read=True):
+            write.update(item, [Unprotected.total.add(1)])
+
+
+def measure_times(bench: Bench) -> None:
+    """Change many items, at a distance."""
+    ways = {"loop": _loop, "PynamoDB's TransactWrite": _native, "transaction": _commit, "guarded_batch": _batch}
+
+    def turn(way: Callable[[list[str]], None], keys: list[str]) -> dict[str, float]:
+        with metered() as meter:
+            begun = time.perf_counter()
+            way(keys)
+            seconds = time.perf_counter() - begun
+        units = {"read units": meter.read_units, "write units": meter.write_units}
+        return {"seconds": seconds, "requests": meter.requests, **units}
+
+    with bench.engine(ROUND_TRIP_MS) as engine:
+        engine.bind(Transactions, Record, Unprotected)
+        for n in bench.size((2, 10, 100, 1_000), (2,)):
+            keys = [f"{n}-{number:04}" for number in range(n)]
+            _store(keys)
+            with Unprotected.batch_write() as batch:
+                for key in keys:
+                    batch.save(Unprotected(key))
+            able = {name: way for name, way in ways.items() if way is not _native or n <= 100}  # noqa: PLR2004
+            bench.in_turns(f"{n:,} items", {name: partial(turn, way, keys) for name, way in able.items()}, warm_up=1)
+
+
+# Contention
+
+HOT: Final = 10
+WORKERS: Final = 16
+#: Rows of its own that each worker writes as well, so that a transaction needs the long path.
+COLD: Final = 110
+FIRST_BALANCE: Final = 1_000
+
+
+def _first_committer_wins(_: int, source: str, target: str) -> int:
+    """PynamoDB alone: get, get, TransactWrite with conditions on the versions; again after full jitter."""
+    connection = Unprotected._get_connection().connection
+    for attempt in range(1, _ATTEMPTS):
+        giver, taker = (Unprotected.get(key, consistent_read=True) for key in (source, target))
+        with contextlib.suppress(TransactWriteError):
+            with TransactWrite(connection=connection) as write:
+                for item, amount in ((giver, -1), (taker, 1)):
+                    actions: list[Action] = [Unprotected.total.add(amount), Unprotected.version.add(1)]
+                    write.update(item, actions, condition=Unprotected.version == item.version)
+            return attempt
+        time.sleep(backoff(attempt, random.random()))  # noqa: S311 - the pause of `transactional`
+    raise AssertionError("it never came through")
+
+
+def _transfer(worker: int, source: str, target: str, *, for_update: bool = False, cold: int = 0) -> int:
+    """Two items in a transaction, and some that nobody else wants; return how many attempts that took."""
+    attempts = 0
+
+    @transactional(attempts=_ATTEMPTS, wait=600.0)
+    def run(tx: Transaction) -> None:
+        nonlocal attempts
+        attempts += 1
+        if for_update:
+            for key in sorted((source, target)):
+                tx.get(Record, key, for_update=True)
+        giver, taker = tx.get(Record, source), tx.get(Record, target)
+        giver.total -= 1
+        taker.total += 1
+        tx.save(giver)
+        tx.save(taker)
+        for number in range(cold):
+            tx.update(Record(f"{worker}-{number}"), [Record.total.add(1)], add_version_condition=False)
+
+    run()
+    return attempts
+
+
+#: Each moves one unit once, and returns how many attempts that took.
+MOVERS: Final[dict[str, tuple[Callable[[int, str, str], int], type[Any]]]] = {
+    "PynamoDB, retry loop": (_first_committer_wins, Unprotected),
+    "native": (_transfer, Record),
+    "for_update": (partial(_transfer, for_update=True), Record),
+    f"long, {COLD} cold rows": (partial(_transfer, cold=COLD), Record),
+}
+
+
+def measure_transfers(bench: Bench) -> None:
+    """Let threads move money, at a distance."""
+    workers, transfers = bench.size((WORKERS, 10), (2, 1))
+    hot = [str(number) for number in range(HOT)]
+
+    def turn(mover: Callable[[int, str, str], int], model: type[Any]) -> dict[str, float]:
+        figures = _race(mover, workers, transfers)
+        if sum(each.total for each in model.batch_get(hot, consistent_read=True)) != HOT * FIRST_BALANCE:
+            raise RuntimeError("money was lost")
+        return figures
+
+    with bench.engine(ROUND_TRIP_MS) as engine:
+        engine.bind(Transactions, Record, Unprotected)
+        for key in hot:
+            Record(key, total=FIRST_BALANCE).save()
+            Unprotected(key, total=FIRST_BALANCE).save()
+        _store([f"{worker}-{number}" for worker in range(workers) for number in range(COLD)])
+        bench.in_turns(f"{workers} threads", {name: partial(turn, *mover) for name, mover in MOVERS.items()}, warm_up=1)
+
+
+def _race(mover: Callable[[int, str, str], int], workers: int, transfers: int) -> dict[str, float]:
+    waits_ms: list[float] = []
+    attempts: list[int] = []
+    begin = threading.Barrier(workers + 1)
+
+    def work(worker: int) -> None:
+        chooser = random.Random(worker)  # noqa: S311 - the same transfers for all contenders
+        begin.wait()
+        for _ in range(transfers):
+            source, target = chooser.sample(range(HOT), 2)
+            start = time.monotonic()
+            attempts.append(mover(worker, str(source), str(target)))
+            waits_ms.append(1000 * (time.monotonic() - start))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(workers)]
+    for thread in threads:
+        thread.start()
+    with metered() as meter:
+        begin.wait()
+        start = time.monotonic()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - start
+    done = workers * transfers
+    if len(waits_ms) < done:
+        raise RuntimeError(f"only {len(waits_ms)} of {done} transfers came through")
+    return {
+        "transfers/s": done / seconds,
+        "aborts": sum(attempts) / done - 1,
+        "requests": meter.requests / done,
+        "p50, ms": statistics.median(waits_ms),
+        "p99, ms": statistics.quantiles(waits_ms, n=100, method="inclusive")[98],
+        "longest, ms": max(waits_ms),
+    }

@@ -263,7 +263,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", sorted((DOCS / "benchmarks").glob("*.md")), ids=name_of)
 def test_figures_of_the_site_are_those_of_the_results(page: Path) -> None:
-    """Each row of figures is a part of a row of the file that `--publish` writes: a new run needs a new digest."""
+    """Each row of figures is a part of a row of the results: a new run needs a new digest."""
     results = (ROOT / "benchmarks" / "results" / page.name).read_text(encoding="utf-8")
     published = [set(re.split(r" *\| *", row)) for row in re.findall(r"^\| (.*) \|$", results, re.MULTILINE)]
     rows = re.findall(r"^\| (.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -28,9 +28,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
 from typing_extensions import override
 
+from benchmarks.contenders.base import Beats
 from benchmarks.contenders.counters import PlainCounter, create_table, low_level_client
 
 if TYPE_CHECKING:
@@ -68,12 +68,7 @@ class AwsLockClient(PlainCounter):
     """Look, write if nobody has it, and look again later."""
 
     name: ClassVar[str] = "AWS lock client's algorithm"
-    source: ClassVar[str] = (
-        "github.com/awslabs/amazon-dynamodb-lock-client, AmazonDynamoDBLockClient.java at 02ae4bd: "
-        "acquireLock, sendHeartbeat, run, releaseLock"
-    )
     has_lock: ClassVar[bool] = True
-    is_safe: ClassVar[bool] = True
     poll_s: ClassVar[float | None] = 1.0
 
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
@@ -84,9 +79,7 @@ class AwsLockClient(PlainCounter):
         self._lease_s = self.lease or _LEASE_S
         self._owner = socket.gethostname() + str(uuid.uuid4())
         self._own: dict[str, _Row] = {}
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._beat_for_ever, daemon=True)
-        self._thread.start()
+        self._beats = Beats(self._lease_s / _BEATS, lambda: list(self._own.copy().values()), self._beat)
 
     @override
     def create(self, keys: Sequence[str]) -> None:
@@ -95,8 +88,7 @@ class AwsLockClient(PlainCounter):
 
     @override
     def close(self) -> None:
-        self._is_over.set()
-        self._thread.join()
+        self._beats.close()
         self._client.close()
         super().close()
 
@@ -161,15 +153,6 @@ class AwsLockClient(PlainCounter):
                     ExpressionAttributeNames=_OWNER,
                     ExpressionAttributeValues={":rvn": {"S": own.version}, ":on": {"S": self._owner}},
                 )
-
-    def _beat_for_ever(self) -> None:
-        period_s, elapsed_s = self._lease_s / _BEATS, 0.0
-        while not self._is_over.wait(max(period_s - elapsed_s, 0.0)):
-            begun = time.monotonic()
-            for own in list(self._own.copy().values()):
-                with suppress(ClientError, BotoCoreError):
-                    self._beat(own)
-            elapsed_s = time.monotonic() - begun
 
     def _beat(self, own: _Row) -> None:
         if own.is_expired:

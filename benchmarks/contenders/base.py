@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import abc
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -18,25 +23,12 @@ class Place:
     Attributes:
         host: endpoint URL of the engine, perhaps through the slowing proxy.
         prefix: of table names; unique to a run.
-        rtt_ms: the round trip of that proxy. Only for contenders that have a server of their own, which they put
-            behind a proxy of their own; those that use `host` are slowed already.
+        rtt_ms: the round trip of that proxy, for contenders that have a server of their own.
     """
 
     host: str
     prefix: str
-    rtt_ms: float = 0.0
-
-
-class Turn(NamedTuple):
-    """One change that was made under a ticket.
-
-    Attributes:
-        total: what the counter showed after it: the order in which the changes were made.
-        ticket: of the lock that it was made under.
-    """
-
-    total: int
-    ticket: int
+    rtt_ms: float = 5.0
 
 
 class Contender(abc.ABC):
@@ -48,19 +40,15 @@ class Contender(abc.ABC):
     Args:
         place: where.
         poll_s: time between two looks of a waiter, in seconds. None: the published default.
-        lease_s: how long a lock lives without a renewal, in seconds; the time between two renewals keeps its
-            published ratio to it. None: the published default.
+        lease_s: of a lock, in seconds; renewals keep their published ratio to it. None: the published default.
     """
 
     #: Short, for tables.
     name: ClassVar[str]
-    #: Where the algorithm was taken from.
-    source: ClassVar[str]
     #: `hold` works.
-    has_lock: ClassVar[bool]
+    has_lock: ClassVar[bool] = False
     #: Loses no update without faults.
-    is_safe: ClassVar[bool]
-    is_ours: ClassVar[bool] = False
+    is_safe: ClassVar[bool] = True
     #: Published default; None if it does not poll.
     poll_s: ClassVar[float | None] = None
 
@@ -69,20 +57,18 @@ class Contender(abc.ABC):
         """Return why it cannot run here, or "" if it can."""
         return ""
 
-    @abc.abstractmethod
-    def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None: ...
+    def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
+        self.place = place
+        self.poll = poll_s or self.poll_s or 0.0
+        self.lease = lease_s
 
     @abc.abstractmethod
     def create(self, keys: Sequence[str]) -> None:
         """Make the tables, and a counter of about 500 bytes for each key. Once, by the main thread of one process."""
 
     @abc.abstractmethod
-    def add(self, key: str) -> Turn | None:
-        """Make one whole cycle: take the lock, read the counter, add 1, write it, release.
-
-        Returns:
-            Under which ticket, for those who have tickets to show.
-        """
+    def add(self, key: str) -> None:
+        """Make one whole cycle: take the lock, read the counter, add 1, write it, release."""
 
     @abc.abstractmethod
     def total(self, key: str) -> int:
@@ -95,3 +81,33 @@ class Contender(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Stop threads and servers, close connections. Tables stay."""
+
+
+class Beats:
+    """One thread that renews in a rhythm.
+
+    Args:
+        period_s: between two beginnings.
+        own: returns what is to be renewed.
+        renew: renews one of it; an error of DynamoDB is ignored, as the next time tries again.
+    """
+
+    def __init__(self, period_s: float, own: Callable[[], list[Any]], renew: Callable[[Any], None]) -> None:
+        self._is_over = threading.Event()
+        self._arguments = (period_s, own, renew)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        period_s, own, renew = self._arguments
+        due = time.monotonic() + period_s
+        while not self._is_over.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + period_s
+            for each in own():
+                with suppress(ClientError, BotoCoreError):
+                    renew(each)
+
+    def close(self) -> None:
+        """End it."""
+        self._is_over.set()
+        self._thread.join()

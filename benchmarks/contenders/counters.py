@@ -6,6 +6,7 @@ enough for 128 threads, and boto3's standard retries. So they differ in the requ
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import botocore.config
@@ -14,7 +15,7 @@ from pynamodb.attributes import NumberAttribute, UnicodeAttribute
 from pynamodb.models import Model
 from typing_extensions import override
 
-from benchmarks.contenders.base import Contender, Place, Turn
+from benchmarks.contenders.base import Contender, Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,6 @@ CREDENTIALS: Final = {"aws_access_key_id": "dummy", "aws_secret_access_key": "du
 
 #: The counter is about 500 bytes with it.
 _BODY: Final = "x" * 450
-_SESSIONS: Final[list[botocore.session.Session]] = []
 
 
 class CounterFields:
@@ -51,22 +51,6 @@ def connected(model: Any) -> Any:
     return model
 
 
-def plain_counters(place: Place) -> Any:
-    """Return a PynamoDB model that protects nothing."""
-
-    class Counter(CounterFields, Model):
-        Meta: Any = meta(place, "counters")
-
-    return connected(Counter)
-
-
-def create_counters(model: Any, keys: Sequence[str]) -> None:
-    """Make the table of a model, and its items."""
-    model.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
-    for key in keys:
-        model(key).save()
-
-
 def low_level_client(place: Place) -> Any:
     """Return a client for requests by hand."""
     config = botocore.config.Config(
@@ -87,39 +71,28 @@ def create_table(client: Any, name: str, *keys: str) -> None:
     client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
 
 
+@functools.cache
 def _session() -> botocore.session.Session:
     """Return the one of this process: to load botocore's model of DynamoDB takes 0.1 s."""
-    if not _SESSIONS:
-        session = botocore.session.get_session()
-        session.set_credentials(CREDENTIALS["aws_access_key_id"], CREDENTIALS["aws_secret_access_key"])
-        _SESSIONS.append(session)
-    return _SESSIONS[0]
+    session = botocore.session.get_session()
+    session.set_credentials(CREDENTIALS["aws_access_key_id"], CREDENTIALS["aws_secret_access_key"])
+    return session
 
 
-class PlainCounter(Contender):
-    """A contender whose counter is a plain PynamoDB model. With a lock beside it, that is all that protects it."""
+class ModelCounter(Contender):
+    """A contender whose counter is an item of a PynamoDB model.
 
-    def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
-        self.poll = poll_s if poll_s is not None else self.poll_s or 0.0
-        self.lease = lease_s
-        self.counters = plain_counters(place)
+    Attributes:
+        counters: the model.
+    """
+
+    counters: Any
 
     @override
     def create(self, keys: Sequence[str]) -> None:
-        create_counters(self.counters, keys)
-
-    @override
-    def add(self, key: str) -> Turn | None:
-        with self.hold(key):
-            self.raise_total(key)
-        return None
-
-    def raise_total(self, key: str) -> int:
-        """Read the counter, add 1, write it, and return it: one GetItem and one PutItem."""
-        counter = self.counters.get(key, consistent_read=True)
-        counter.total += 1
-        counter.save()
-        return int(counter.total)
+        self.counters.create_table(wait=True, billing_mode="PAY_PER_REQUEST")
+        for key in keys:
+            self.counters(key).save()
 
     @override
     def total(self, key: str) -> int:
@@ -128,3 +101,26 @@ class PlainCounter(Contender):
     @override
     def close(self) -> None:
         self.counters._get_connection().connection.client.close()
+
+
+class PlainCounter(ModelCounter):
+    """Of a model that protects nothing. With a lock beside it, that is all that protects it."""
+
+    def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
+        super().__init__(place, poll_s=poll_s, lease_s=lease_s)
+
+        class Counter(CounterFields, Model):
+            Meta: Any = meta(place, "counters")
+
+        self.counters = connected(Counter)
+
+    @override
+    def add(self, key: str) -> None:
+        with self.hold(key):
+            self.raise_total(key)
+
+    def raise_total(self, key: str) -> None:
+        """Read the counter, add 1, write it: one GetItem and one PutItem."""
+        counter = self.counters.get(key, consistent_read=True)
+        counter.total += 1
+        counter.save()

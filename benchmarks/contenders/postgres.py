@@ -9,7 +9,7 @@ The server is a cluster of its own, thrown away afterwards, from Debian's binari
 the number of connections. So a commit is durable (``fsync`` is on), which those of the engines in memory are not. It
 runs in ``tempfile.gettempdir()``, under the place's prefix, and is reached over TCP on the loopback, as the engines
 are; for a place with a round trip, through a slowing proxy. PostgreSQL refuses to run as root: then it runs as
-``postgres`` or ``nobody``. It dies with the thread that called `create`, at the latest.
+``postgres`` or ``nobody``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ import pwd
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
-import time
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -39,54 +37,31 @@ if TYPE_CHECKING:
 
 _LOOPBACK: Final = "127.0.0.1"
 _CONNECTIONS: Final = 700
-_START_S: Final = 60.0
-_STOP_S: Final = 30.0
-#: Somebody else may take the port before the server does.
-_ATTEMPTS: Final = 5
 _USERS: Final = ("postgres", "nobody")
-
-#: Between fork and exec of the server: no rights of root, and the end together with the parent (PR_SET_PDEATHSIG is
-#: forgotten when the user changes, so it comes last). SIGQUIT stops PostgreSQL at once, and leaves no shared memory.
-_TRAMPOLINE: Final = """
-import ctypes, os, signal, sys
-parent, user, group = map(int, sys.argv[1:4])
-libc = ctypes.CDLL(None)
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setgid(group)
-    os.setuid(user)
-libc.prctl(1, signal.SIGQUIT)
-if os.getppid() != parent:
-    sys.exit("the parent is gone already")
-os.execv(sys.argv[4], sys.argv[4:])
-"""
 
 
 class PostgreSQL(Contender):
     """Begin, select for update, update, commit."""
 
     name: ClassVar[str] = "PostgreSQL FOR UPDATE"
-    source: ClassVar[str] = "postgresql.org/docs/15/explicit-locking.html, 13.3.2 Row-Level Locks"
     has_lock: ClassVar[bool] = True
-    is_safe: ClassVar[bool] = True
 
     @classmethod
     @override
     def unavailable(cls) -> str:
         if importlib.util.find_spec("psycopg") is None:
             return "psycopg is not installed (pip install --group bench)"
-        if _binary("initdb") is None or _binary("postgres") is None:
+        if not (_binary("initdb") and _binary("pg_ctl")):
             return "PostgreSQL's server is not installed (apt-get install postgresql)"
-        if os.geteuid() == 0 and _account() is None:
+        if os.geteuid() == 0 and not _as_whom():
             return f"PostgreSQL does not run as root, and there is no user {' or '.join(_USERS)}"
         return ""
 
     def __init__(self, place: Place, *, poll_s: float | None = None, lease_s: float | None = None) -> None:
-        del poll_s, lease_s  # it has neither
+        super().__init__(place, poll_s=poll_s, lease_s=lease_s)
         import psycopg  # noqa: PLC0415 - may be missing
 
         self._connect: Any = psycopg.connect
-        self._rtt_ms = place.rtt_ms
         self._folder = Path(tempfile.gettempdir()) / f"{place.prefix}postgresql"
         self._idle: deque[Any] = deque()
         self._own = ExitStack()
@@ -95,8 +70,8 @@ class PostgreSQL(Contender):
     def create(self, keys: Sequence[str]) -> None:
         try:
             server = self._own.enter_context(_cluster(self._folder))
-            address = self._own.enter_context(slowed(f"postgresql://bench@{server}/postgres", self._rtt_ms))
-            (self._folder / "address").write_text(address.removeprefix("postgresql://").removeprefix("bench@"))
+            address = self._own.enter_context(slowed(f"postgresql://{server}/postgres", self.place.rtt_ms))
+            (self._folder / "address").write_text(address)
             with self._connection() as connection:
                 connection.execute("CREATE TABLE counters (key text PRIMARY KEY, body text, total bigint)")
                 rows = [(key, CounterFields.body.default, 0) for key in keys]
@@ -134,7 +109,7 @@ class PostgreSQL(Contender):
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._open()
+            connection = self._connect((self._folder / "address").read_text(), user="bench", autocommit=True)
         try:
             yield connection
         except BaseException:
@@ -142,15 +117,10 @@ class PostgreSQL(Contender):
             raise
         self._idle.append(connection)
 
-    def _open(self) -> Any:
-        address = (self._folder / "address").read_text()
-        return self._connect(f"postgresql://bench@{address}", autocommit=True)
-
     @override
     def close(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        while self._idle:
+            self._idle.pop().close()
         self._own.close()
 
 
@@ -160,113 +130,46 @@ class PostgreSQL(Contender):
 @contextmanager
 def _cluster(folder: Path) -> Iterator[str]:
     """Start a server in a new folder, and remove both in the end; yield its host and port."""
-    _remove_remains(folder)
     folder.mkdir(mode=0o700)
+    user = _as_whom()
+    if user:
+        os.chown(folder, user["user"], user["group"])
+    data, port = str(folder / "data"), _free_port()
+    settings = (f"listen_addresses={_LOOPBACK}", "unix_socket_directories=", f"max_connections={_CONNECTIONS}")
+    options = " ".join([f"-p {port}", *(f"-c {setting}" for setting in settings)])
+    control = (_binary("pg_ctl"), "-D", data, "-w", "-s")
     try:
-        account = _account()
-        if account is not None:
-            os.chown(folder, account.pw_uid, account.pw_gid)
-        _initialize(folder / "data", account)
-        with ExitStack() as stack:
-            log = stack.enter_context(tempfile.TemporaryFile())
-            process, port = _started(folder / "data", account, log)
-            stack.callback(_stop, process)
+        _run((_binary("initdb"), "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"), folder, user)
+        _run((*control, "-l", str(folder / "log"), "-o", options, "start"), folder, user)
+        try:
             yield f"{_LOOPBACK}:{port}"
+        finally:
+            _run((*control, "-m", "immediate", "stop"), folder, user)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_remains(folder: Path) -> None:
-    """Remove what a killed run of the same name has left; its server died with it."""
-    with suppress(OSError):
-        pid = (folder / "data" / "postmaster.pid").read_text().split()[0]
-        if str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-            raise RuntimeError(f"a server runs in {folder}: give this run another prefix")
-    if (folder / "data").exists():
-        shutil.rmtree(folder)
-
-
-def _initialize(data: Path, account: pwd.struct_passwd | None) -> None:
-    command = [str(_binary("initdb")), "-D", str(data), "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"]
-    as_user = {} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    options: dict[str, Any] = {"cwd": data.parent, **as_user}
-    done = subprocess.run(  # noqa: S603 - our own words
-        [*command, "--no-sync"], stdin=subprocess.DEVNULL, stdout=-1, stderr=-2, check=False, **options
-    )
+def _run(command: Sequence[str], folder: Path, user: dict[str, Any]) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **user)  # noqa: S603 - our own words
     if done.returncode:
-        raise RuntimeError(f"initdb failed:\n{done.stdout.decode(errors='replace')}")
+        log = folder / "log"
+        raise RuntimeError(f"{command[0]} failed:\n{done.stderr}{log.read_text() if log.exists() else ''}")
 
 
-def _started(data: Path, account: pwd.struct_passwd | None, log: Any) -> tuple[subprocess.Popen[bytes], int]:
-    for _ in range(_ATTEMPTS):
-        port = _free_port()
-        process = _spawn(data, account, port, log)
-        try:
-            if _answers(process, port):
-                return process, port
-        except BaseException:
-            _stop(process)
-            raise
-        _stop(process)
-    log.seek(0)
-    raise RuntimeError(f"PostgreSQL did not start:\n{log.read()[-4000:].decode(errors='replace')}")
-
-
-def _spawn(data: Path, account: pwd.struct_passwd | None, port: int, log: Any) -> subprocess.Popen[bytes]:
-    user, group = (-1, -1) if account is None else (account.pw_uid, account.pw_gid)
-    settings = (f"listen_addresses={_LOOPBACK}", "unix_socket_directories=", f"max_connections={_CONNECTIONS}")
-    options = [part for setting in settings for part in ("-c", setting)]
-    return subprocess.Popen(  # noqa: S603 - our own words
-        [
-            *(sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), str(user), str(group)),
-            *(str(_binary("postgres")), "-D", str(data), "-p", str(port), *options),
-        ],
-        cwd=data.parent,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the server takes connections; return False if it has ended instead."""
-    import psycopg  # noqa: PLC0415 - may be missing
-
-    deadline = time.monotonic() + _START_S
-    while process.poll() is None:
-        with suppress(psycopg.OperationalError):
-            psycopg.connect(f"postgresql://bench@{_LOOPBACK}:{port}/postgres").close()
-            return process.poll() is None
-        if time.monotonic() > deadline:
-            return False
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.02)
-    return False
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(2)  # SIGINT: end all connections, shut down in order
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _binary(name: str) -> str | None:
-    """Return where it is: on the path, or where Debian puts it, which is not on the path."""
+def _binary(name: str) -> str:
+    """Return where it is: on the path, or where Debian puts it, which is not on the path; "" if it is nowhere."""
     debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[4]))
-    return shutil.which(name) or next((str(path) for path in reversed(debian)), None)
+    return shutil.which(name) or next((str(path) for path in reversed(debian)), "")
 
 
-def _account() -> pwd.struct_passwd | None:
-    """Return whom to run it as, where we are root; None: ourselves, or nobody is there."""
+def _as_whom() -> dict[str, Any]:
+    """Return whom to run it as, where we are root, for `subprocess`; {}: ourselves, or nobody is there."""
     if os.geteuid() == 0:
         for user in _USERS:
             with suppress(KeyError):
-                return pwd.getpwnam(user)
-    return None
+                account = pwd.getpwnam(user)
+                return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    return {}
 
 
 def _free_port() -> int:

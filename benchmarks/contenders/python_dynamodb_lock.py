@@ -41,9 +41,7 @@ class PythonDynamoDBLock(PlainCounter):
     """The package."""
 
     name: ClassVar[str] = "python-dynamodb-lock 0.9.1"
-    source: ClassVar[str] = "pypi.org/project/python-dynamodb-lock, 0.9.1 (2018), the package itself"
     has_lock: ClassVar[bool] = True
-    is_safe: ClassVar[bool] = True
     poll_s: ClassVar[float | None] = 5.0
 
     @classmethod
@@ -64,17 +62,10 @@ class PythonDynamoDBLock(PlainCounter):
         self._table = f"{place.prefix}DynamoDBLockTable"
         config = botocore.config.Config(max_pool_connections=POOL)
         self._resource = resource("dynamodb", region_name=REGION, endpoint_url=place.host, config=config, **CREDENTIALS)
-        self._locks = self._client_class(self._resource, table_name=self._table, **self._durations())
+        parts = {"lease_duration": 1, "safe_period": _SAFE_OF_LEASE, "heartbeat_period": _BEAT_OF_LEASE}
+        asked = {name: timedelta(seconds=part * lease_s) for name, part in parts.items()} if lease_s else {}
+        self._locks = self._client_class(self._resource, table_name=self._table, **asked)
         self._retry_period = None if poll_s is None else timedelta(seconds=poll_s)
-
-    def _durations(self) -> dict[str, timedelta]:
-        if self.lease is None:
-            return {}
-        return {
-            "lease_duration": timedelta(seconds=self.lease),
-            "safe_period": timedelta(seconds=self.lease * _SAFE_OF_LEASE),
-            "heartbeat_period": timedelta(seconds=self.lease * _BEAT_OF_LEASE),
-        }
 
     @override
     def create(self, keys: Sequence[str]) -> None:

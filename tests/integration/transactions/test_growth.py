@@ -1,6 +1,6 @@
 """What transactions take grows with what they write or return, and with nothing else.
 
-``python -m benchmarks.transactions growth`` prints the same up to 10,000 items.
+``python -m benchmarks growth`` prints the same up to 10,000 items.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from benchmarks import transaction_growth
+from benchmarks import growth
 
 if TYPE_CHECKING:
     from tests.engines.engine import Engine
@@ -22,14 +22,16 @@ BOUNDS: Final = {
     "get_all of n decided items": (0.1, 1.1, 2.1, 12),
     "tx.query(limit=1) of n rows": (0.0, 0.0, 0.0, 6),
     "overlapping(): 10 of n rows": (0.0, 0.0, 0.0, 2),
+    "insert_disjoint() beside n rows": (0.0, 0.0, 0.0, 6),
 }
 
 
-@pytest.mark.parametrize("kind", transaction_growth.KINDS)
+@pytest.mark.parametrize("kind", growth.KINDS)
 def test_growth(memory: Engine, kind: str) -> None:
     """A few items, and some more than a native transaction holds."""
     requests, written, read, constant = BOUNDS[kind]
-    for growth in transaction_growth.grow(memory, [kind], (10, 120)):
-        assert growth.requests <= requests * growth.n + constant, growth
-        assert growth.write_units <= written * growth.n + constant, growth
-        assert growth.read_units <= read * growth.n + constant, growth
+    for n in (10, 120):
+        counted = growth.count(memory, kind, n)
+        assert counted["requests"] <= requests * n + constant, counted
+        assert counted["write units"] <= written * n + constant, counted
+        assert counted["read units"] <= read * n + constant, counted

@@ -1,21 +1,93 @@
-"""The benchmarks of locks: what they make of what they saw, and that they run."""
+"""The benchmarks: what they make of what they saw, and that each of them runs."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import pytest
 from botocore.exceptions import ClientError
 
-from benchmarks.contenders import CONTENDERS, Place, Turn
+from benchmarks import contention
+from benchmarks.__main__ import PARTS
+from benchmarks.contenders import CONTENDERS, Place, Variant, variants
 from benchmarks.contenders.counters import create_table, low_level_client
-from benchmarks.contenders.ours import Edit
-from benchmarks.locks import caps, contention, layer
-from benchmarks.locks.crew import Round, Shift
-from benchmarks.locks.tables import fill, spread
-from benchmarks.locks.variants import Variant, variants
-from benchmarks.meter import Taken, metered
-from benchmarks.throttled import throttled
+from benchmarks.contenders.ours import Edit, Named
+from benchmarks.contention import Seen
+from benchmarks.harness import Bench, Measured, Part, draw, table, told
+from benchmarks.meter import metered
+
+
+def test_contenders_take_turns():
+    """Each once a round; what warms up does not count; ratios are those of the same round."""
+    bench, order = Bench(None, 2), []
+
+    def turn(name, *times):
+        left = iter(times)
+
+        def work():
+            order.append(name)
+            return {"ms": next(left), "requests": 2}
+
+        return work
+
+    bench.part = "p"
+    bench.in_turns("case", {"a": turn("a", 9, 1, 2), "b": turn("b", 9, 3, 5)}, warm_up=1)
+
+    assert order == ["a", "b"] * 3
+    assert bench.of("p") == [
+        Measured("p", "case", "a", {"ms": [1, 2], "requests": [2, 2]}, [1, 1]),
+        Measured("p", "case", "b", {"ms": [3, 5], "requests": [2, 2]}, [3, 2.5]),
+    ]
+    assert table(bench.measured, Part("title", PARTS["cycles"].measure)).splitlines() == [
+        "| case | contender | ms | ratio | requests |",
+        "| --- | --- | ---: | ---: | ---: |",
+        "| case | a | 1.5 (1 to 2) | 1 | 2 |",
+        "| case | b | 4 (3 to 5) | 2.75 (2.5 to 3) | 2 |",
+    ]
+
+
+def test_what_was_counted_has_no_ratio():
+    """It is the same on each machine; nor is there one of nothing."""
+    measured = [Measured("p", "n = 1", "a", {"requests": [3]}, [1])]
+
+    assert "ratio" not in table(measured, Part("title", PARTS["growth"].measure, is_compared=False))
+    assert table([], Part("title", PARTS["growth"].measure)) == "No contender was asked for."
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1234.5, 2000, 1000], "1,234 (1,000 to 2,000)"),
+        ([0.01234], "0.0123"),
+        ([12.34, 12.31], "12.3"),
+        ([0], "0"),
+        ([], "-"),
+        ([float("nan")], "-"),
+    ],
+)
+def test_a_figure_is_a_median_with_its_range(values, text):
+    """Three digits; where all rounds show the same, that is all."""
+    assert told(values) == text
+
+
+@pytest.mark.processes
+def test_the_picture(tmp_path):
+    """Whoever was measured is in it; it follows the page, and is the same for the same figures."""
+    measured = [Measured("p", "1 ms", name, {"ms": [1.0, 2.0, 4.0]}, [1, 1, 1]) for name in ("edit()", "others")]
+    for name in ("a", "b"):
+        draw({"One": measured, "Two": measured}, tmp_path / name)
+    drawn = (tmp_path / "a").read_text()
+
+    assert drawn == (tmp_path / "b").read_text()
+    assert [part in drawn for part in ("edit(), 1 ms", "One: ms", "prefers-color-scheme", "#ffffff;color")] == [
+        True
+    ] * 4
+
+
+def test_slow_pollers_run_with_our_interval_too():
+    """So that no contender is only slow by default; ours are as they are."""
+    tuned = {each.kind for each in variants(tuned=True) if each.poll_s is not None}
+
+    assert tuned == {kind for kind in CONTENDERS.values() if (kind.poll_s or 0) > 0.1 and not kind.unavailable()}
+    assert not any(kind.__module__.endswith(".ours") for kind in tuned)
 
 
 def test_overtakings():
@@ -26,131 +98,69 @@ def test_overtakings():
     assert list(contention.overtakings(done, [0.5])) == [2, 4 - 1, 0, 1, 0]
 
 
-def test_the_middle_of_a_spread():
-    """The lowest and the highest tenth are left out."""
-    assert spread([float(i) for i in range(1, 11)]) == "2.00 to 9.00"
-
-
-def test_tables_go_where_they_belong(tmp_path):
-    """Between the marks, as often as one likes; a page without marks is an error."""
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- figures: a -->\nold\n<!-- end -->\n<!-- figures: b -->\n<!-- end -->\nafter\n")
-    for text in ("one", r"two \1"):
-        fill(page, "a", text)
-
-    assert page.read_text() == (
-        "before\n<!-- figures: a -->\n\ntwo \\1\n\n<!-- end -->\n<!-- figures: b -->\n<!-- end -->\nafter\n"
-    )
-    with pytest.raises(LookupError, match="c"):
-        fill(page, "c", "x")
-
-
-def test_slow_pollers_run_with_our_interval_too():
-    """So that no contender is only slow by default; ours are as they are."""
-    tuned = {each.key for each in variants(lambda _: True, tuned=True) if each.poll_s is not None}
-
-    assert tuned == {key for key, kind in CONTENDERS.items() if (kind.poll_s or 0) > 0.1 and not kind.unavailable()}
-    assert not any(CONTENDERS[key].is_ours for key in tuned)
-
-
 def test_what_is_made_of_a_race():
-    """Rounds are put together, throughput is compared within each; waits without an end count as long as they were."""
-    rush = Shift([(-3.0, 0.0)], [0.0], 0.0, taken=Taken(Counter(PutItem=9), 0.0, {"a": 8.0}), seconds=2.0)
-    first = Shift([(0.0, 1.0), (1.0, 2.0)], [0.5], 4.0, taken=Taken(Counter(PutItem=6), 2.0, {"a": 4.0}), seconds=4.0)
-    taken = Taken(Counter(PutItem=3), 1.0, {"a": 1.0, "b": 1.0})
-    second = Shift([(10.0, 13.0)], [], 14.0, Counter(LockTimeout=1), taken, seconds=4.0)
-    turns = [Turn(1, 5), Turn(3, 7), Turn(2, 6)]
-    rounds = [Round(rush, first, 2, turns, 3), Round(Shift(seconds=2.0), second, 1, [Turn(1, 2), Turn(2, 1)], 1)]
+    """Processes are put together; waits without an end count as long as they were."""
+    first = Seen([(0.0, 1.0), (1.0, 2.0)], [0.5], in_all=4, served=2, gave_up=0, requests=6, written=4.0)
+    second = Seen([(1.0, 4.0)], [], in_all=1, served=1, gave_up=1, requests=3, written=2.0)
 
-    race = contention.judge(Variant(Edit.name), 2, rounds, [1.0, 0.125], [5.0, 2.5], total=3)
-
-    assert (race.contender, race.threads, race.cycles, race.seconds, race.cycles_per_s) == ("edit()", 2, 3, 8.0, 0.375)
-    assert (race.ratio, race.ratios, race.beside_plain) == (1.25, "0.50 to 2.00", 0.1)
-    assert (race.requests, race.read_units, race.write_units) == (3.0, 1.0, 2.0)
-    assert (race.wait_max_ms, race.overtaken_max, race.lost, race.failed) == (3500, 1, 1, {"LockTimeout": 1})
-    assert (race.cap_per_s, race.out_of_order, race.refused) == (1000 * 3 / 5, 1, 1.0)  # 5 of 6 units in one table
-    assert (race.rush_s, race.rush_served, race.rush_cycles_per_s, race.rush_write_units) == (2.0, 1, 0.25, 8.0)
-
-
-def test_who_needs_no_unit_has_no_cap():
-    """Nothing is divided by nothing; who shows no ticket has none out of order."""
-    race = contention.judge(Variant(Edit.name), 1, [Round(steady=Shift(seconds=1.0))], [1.0], [1.0], total=0)
-
-    assert (race.cap_per_s, race.out_of_order) == (None, None)
-    assert "out of order" not in contention.as_markdown([race])
+    assert (first + second).figures(6.0, end=4.0, threads=4, total=3) == {
+        "cycles/s": 0.5,
+        "p50, ms": 2000,
+        "longest, ms": 3500,
+        "overtaken": 0.5,
+        "requests": 3,
+        "write units": 2,
+        "never served": 1,
+        "gave up": 1,
+        "lost updates": 2,
+    }
+    assert Seen().figures(1.0, end=1.0, threads=1, total=0)["cycles/s"] == 0
 
 
-@pytest.fixture
-def race_of(dynoxide):
-    """Return what one contender did in a race of two."""
+@pytest.mark.parametrize("kind", [Edit, Named])
+def test_a_race(dynoxide, kind):
+    """All have a turn, and go on until the time is over; what they say they did is in the item."""
+    variant, place = Variant(kind), Place(str(dynoxide.host), f"{dynoxide.new_name('race')}-", 0)
+    contender = variant.build(place)
+    contender.create(["k", *(f"warm-{i}" for i in range(4))])
+    end, seen = contention.contend(variant, place, "k", 2, (0.5, 0.5))
+    figures = seen.figures(0.5, end, 2, contender.total("k"))
+    contender.close()
 
-    def race_of(name, **course):
-        course = contention.Course(seconds=0.5, rush_s=5.0, **course)
-        [race] = contention.compare(str(dynoxide.host), 0, [Variant(name)], 2, course, lambda: None)
-        return race
-
-    return race_of
-
-
-@pytest.mark.parametrize("name", ["edit()", "NamedLock"])
-def test_a_race(race_of, name):
-    """All have a turn, and go on until the time is over; what they say they did is in the item, in order."""
-    race = race_of(name, rounds=2)
-
-    assert (race.threads, race.seconds, race.rush_served, race.lost, race.failed) == (2, 1.0, 2, 0, {})
-    assert (race.out_of_order, race.cycles > 0, race.beside_plain > 0) == (0, True, True)
-    assert contention.as_markdown([race]).count("\n") == 2 + 2 + 2
-
-
-def test_a_race_on_a_partition(dynoxide):
-    """Behind the throttle fewer turns are made than units allow, and the refusals are counted."""
-    with throttled(str(dynoxide.host), 20) as (url, refusals):
-        course = contention.Course(1.0, 1.0, 1, refusals)
-        [race] = contention.compare(url, 0, [Variant("unprotected")], 4, course, lambda: None)
-
-    assert race.refused > 0
-    assert race.cycles <= 20 * (1 + 2 + 1)  # the burst, both windows, and what was under way
+    assert [figures[name] for name in ("never served", "gave up", "lost updates")] == [0, 0, 0]
+    assert figures["cycles/s"] > 0
 
 
 def test_units_of_refused_writes(dynoxide):
     """DynamoDB bills them by the item that they met, and reports nothing."""
     client = low_level_client(Place(str(dynoxide.host), ""))
-    table = dynoxide.new_name("metered")
-    create_table(client, table, "key")
+    table_name = dynoxide.new_name("metered")
+    create_table(client, table_name, "key")
     item = {"key": {"S": "k"}, "body": {"S": "x" * 3000}}
     with metered() as meter:
-        client.put_item(TableName=table, Item=item)
+        client.put_item(TableName=table_name, Item=item)
         with pytest.raises(ClientError):
             client.put_item(
-                TableName=table,
+                TableName=table_name,
                 Item={"key": {"S": "k"}},
                 ConditionExpression="attribute_not_exists(body)",
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
             )
-        early = meter.taken()
-        client.get_item(TableName=table, Key={"key": {"S": "k"}}, ConsistentRead=True)
+        client.get_item(TableName=table_name, Key={"key": {"S": "k"}}, ConsistentRead=True)
 
-    assert (early.written, meter.write_units, meter.refused) == ({table: 6}, 3, 1)
-    assert (meter.taken() - early).read_units == 1
-    assert (early + early).requests == {"PutItem": 4}
+    assert (meter.written, meter.write_units, meter.read_units) == (6, 3, 1)
+    assert (meter.requests, meter.refused) == (3, 1)
 
 
-def test_caps(dynoxide):
-    """What a turn takes with two in the queue, and that 1,000 units are divided by it."""
-    dynoxide.bind(*caps.MODELS)
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_runs(servers, part):
+    """With its smallest size: there are figures of all contenders."""
+    bench = Bench(servers, 1, is_small=True)
+    bench.part = part
+    PARTS[part].measure(bench)
 
-    done = caps.measure(lambda: None, queues=(2,))
-
-    assert [each.units for each in done] == [2, 3, 2]
-    assert [round(each.cap_per_s) for each in done] == [500, 333, 500]
-    rows = caps.as_markdown(done).splitlines()[2:]
-    assert [row.split(" | ")[1] for row in rows] == ["2 (500) |", "3 (333) |", "2 (500) |"]
-
-
-def test_processor_time(dynoxide):
-    """Each case is measured; the first one is what the others are compared with."""
-    done = layer.measure(dynoxide, 1, lambda: None)
-
-    assert [each.case for each in done] == list(layer.CASES)
-    assert done[0].ratio == 1
-    assert all(each.median_us > 0 for each in done)
+    assert bench.of(part)
+    assert "nan" not in table(bench.of(part), PARTS[part])

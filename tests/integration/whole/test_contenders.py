@@ -28,7 +28,7 @@ POSTGRESQL = "PostgreSQL FOR UPDATE"
 #: PostgreSQL takes seconds to start.
 SAFE = [name for name, kind in CONTENDERS.items() if kind.is_safe and name != POSTGRESQL]
 #: Locks of others, whose leases this file watches; ours have tests of their own.
-LEASES = ["ticket scheme (2020)", "AWS lock client's algorithm", "python-dynamodb-lock 0.9.1", "lease by a clock"]
+LEASES = ["ticket scheme (2020)", "AWS lock client's algorithm", "python-dynamodb-lock 0.9.1"]
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -1,13 +1,13 @@
 """What grows with what: requests and units of transactions, their remains and their readers, by the number of items.
 
-Counted on the engine in memory, by a clock that nobody waits for.
+Counted on the engine in memory, by a clock that nobody waits for: the same on each machine.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,14 +19,16 @@ from pynamo_locking.exceptions import Conflict
 from pynamo_locking.testing import VirtualClock
 from pynamo_locking.transactions import Transaction
 from pynamo_locking_simulator._engine.partitions import READS
+from tests.engines.engine import running
 from tests.support.deeds import dying_at
 from tests.support.parties import in_thread
 from tests.support.schedule import MODELS, Booking
 from tests.support.transaction_models import Entry, Purse, Transactions, make_long_from, survive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
+    from benchmarks.harness import Bench
     from tests.engines.engine import Engine
 
 SIZES: Final = (10, 100, 1_000, 10_000)
@@ -34,21 +36,6 @@ SIZES: Final = (10, 100, 1_000, 10_000)
 _LEASE_S: Final = 3600.0
 #: How many rows are asked for, of many.
 FOUND: Final = 10
-
-
-@dataclass(frozen=True)
-class Growth:
-    """What was done beside so many items, and what it took."""
-
-    what: str
-    n: int
-    requests: int
-    write_units: float
-    read_units: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
 
 
 def _changed(prefix: str, n: int) -> Transaction:
@@ -120,16 +107,28 @@ def _query(n: int) -> Callable[[], object]:
     return query
 
 
-def _overlapping(n: int) -> Callable[[], object]:
-    """Ten intervals of many, at the end of the hash key."""
+def _fill_device(n: int) -> None:
+    """Store rows with gaps between them."""
     with Booking.batch_write(unguarded=True) as batch:
         for place in range(n):
             batch.save(Booking("d", place * 10, end=place * 10 + 5, by="filler", version=1))
+
+
+def _overlapping(n: int) -> Callable[[], object]:
+    """Ten intervals of many, at the end of the hash key."""
+    _fill_device(n)
 
     def overlapping() -> None:
         assert len(list(Booking.intervals.overlapping("d", (n - FOUND) * 10, n * 10))) == FOUND  # noqa: S101 - the benchmark is void otherwise
 
     return overlapping
+
+
+def _insert_disjoint(n: int) -> Callable[[], object]:
+    """One into a gap in the middle of many."""
+    _fill_device(n)
+    begin = n // 2 * 10 + 5
+    return partial(Booking.intervals.insert_disjoint, [Booking("d", begin, end=begin + 1, by="counted")])
 
 
 KINDS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
@@ -139,19 +138,23 @@ KINDS: Final[dict[str, Callable[[int], Callable[[], object]]]] = {
     "get_all of n decided items": _read_marks,
     "tx.query(limit=1) of n rows": _query,
     "overlapping(): 10 of n rows": _overlapping,
+    "insert_disjoint() beside n rows": _insert_disjoint,
 }
 
 
-def grow(engine: Engine, kinds: Sequence[str], sizes: Sequence[int]) -> Iterator[Growth]:
+def measure(bench: Bench) -> None:
     """Count each kind at each size."""
-    for kind in kinds:
-        for n in sizes:
-            with _fresh(engine):
-                yield _count(kind, n, KINDS[kind](n))
+
+    def turn(kind: str, n: int) -> dict[str, float]:
+        with running("memory", bench.servers) as engine:
+            return count(engine, kind, n)
+
+    for n in bench.size(SIZES, SIZES[:1]):
+        bench.in_turns(f"n = {n:,}", {kind: partial(turn, kind, n) for kind in KINDS}, rounds=1)
 
 
-def _count(kind: str, n: int, call: Callable[[], object]) -> Growth:
-    """Count all requests, also those that are refused, and the units of those that are not."""
+def count(engine: Engine, kind: str, n: int) -> dict[str, float]:
+    """Count all requests of one kind, also those that are refused, and the units of those that are not."""
     original, requests, units = Connection.dispatch, list[str](), Counter[bool]()
 
     def dispatch(connection: Connection, operation: str, kwargs: dict[str, Any], *args: Any) -> Any:
@@ -162,27 +165,10 @@ def _count(kind: str, n: int, call: Callable[[], object]) -> Growth:
             units[operation in READS] += each["CapacityUnits"]
         return answer
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "dispatch", dispatch)
-        call()
-    return Growth(kind, n, len(requests), units[False], units[True])
-
-
-@contextmanager
-def _fresh(engine: Engine) -> Iterator[None]:
     engine.bind(Purse, Entry, Transactions, *MODELS)
     with VirtualClock():
-        yield
-
-
-def as_markdown(done: Sequence[Growth]) -> str:
-    """Return the table: one row for each kind, one column for each size."""
-    sizes = dict.fromkeys(each.n for each in done)
-    found = {(each.what, each.n): f"{each.requests:,}; {each.write_units:,.0f}; {each.read_units:,g}" for each in done}
-    lines = [
-        "| requests; write units; read units | " + " | ".join(f"n = {n:,}" for n in sizes) + " |",
-        "|---|" + "---:|" * len(sizes),
-    ]
-    kinds = dict.fromkeys(each.what for each in done)
-    lines += [f"| {kind} | " + " | ".join(found[kind, n] for n in sizes) + " |" for kind in kinds]
-    return "\n".join(lines)
+        call = KINDS[kind](n)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "dispatch", dispatch)
+            call()
+    return {"requests": len(requests), "write units": units[False], "read units": units[True]}

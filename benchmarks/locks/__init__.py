@@ -1,1 +1,0 @@
-"""Locks, versions and transactions beside their alternatives: ``python -m benchmarks.locks``."""
