@@ -57,9 +57,8 @@ coverage: $(VENV)/.test-all ## `make test` and `make test-all`, and what they ex
 	$(MAKE) test test-all COVERAGE=1
 	$(BIN)/coverage report
 
-simulate: $(VENV)/.test-all engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
+simulate: $(VENV)/.test-all engines ## searches by the simulator for MINUTES=20, transactions without statements
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
-	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/certify/test_certify.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 campaign: $(VENV)/.test-all engines ## processes write histories under kills and faults for MINUTES=20, and a reader checks them
 	$(BIN)/python -m tests.campaign run --minutes $(or $(MINUTES),20)
@@ -70,9 +69,10 @@ model: ## SPIN (spin and a C compiler) searches models of the queue and of long 
 pynamodb-tests: $(VENV)/.test-all engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
-aws: $(VENV)/.cli ## checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT, ENDPOINT)
-	$(BIN)/python -m certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
-	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
+aws: $(VENV)/.test ## the contract tests on your AWS account, for a few cents, and a page of the answers: PREFIX=trial- (and REGION, OUT, ENDPOINT)
+	PYNAMO_LOCKING_AWS_TABLE_PREFIX="$(or $(PREFIX),$(error PREFIX is missing: make aws PREFIX=trial-))" \
+	    $(if $(REGION),AWS_REGION="$(REGION)") $(if $(ENDPOINT),AWS_ENDPOINT_URL_DYNAMODB="$(ENDPOINT)") \
+	    $(PYTEST) -q -p no:randomly -p tests.contract.page --page "$(or $(OUT),aws.md)" tests/contract
 
 lint: quick-lint pyright ## ruff, zizmor, import-linter, mypy --strict, pyright
 quick-lint: $(VENV)/.lint
@@ -146,7 +146,7 @@ $(VENV)/.test $(VENV)/.test-all $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(
 	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group $*
 	touch $@
 
-$(VENV)/.demo $(VENV)/.cli: $(VENV)/.%: $(BIN)/python pyproject.toml
+$(VENV)/.demo: $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
