@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist may-upload changelog check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench bench-transactions bench-intervals engines dist may-upload check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -114,8 +114,6 @@ dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, c
 	.ci/check-dist $(PYTHON)
 may-upload:
 	@.ci/may-upload
-changelog: $(VENV)/.dist ## move the entries of changelog.d into CHANGELOG.md: VERSION=0.2.0
-	$(BIN)/towncrier build --yes --version "$(or $(VERSION),$(error VERSION is missing: make changelog VERSION=0.2.0))"
 check-wheel: dist engines ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
 	.ci/check-wheel $(PYTHON) oldest
 	.ci/check-wheel $(PYTHON) newest
