@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench engines dist may-upload changelog check-wheel clean
+.PHONY: help set-up demo aws check check-tests test test-all test-shuffled coverage pynamodb-tests simulate campaign model soak lint pyright format docs links pictures look quick-lint bench engines dist may-upload check-wheel clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -57,9 +57,8 @@ coverage: $(VENV)/.test-all ## `make test` and `make test-all`, and what they ex
 	$(MAKE) test test-all COVERAGE=1
 	$(BIN)/coverage report
 
-simulate: $(VENV)/.test-all engines ## searches by the simulator for MINUTES=20, transactions without statements, `certify` on both real engines
+simulate: $(VENV)/.test-all engines ## searches by the simulator for MINUTES=20, transactions without statements
 	STATEMENTS=1 $(PYTEST) -q $(WORKERS) -m "not (slow or $(APART))" tests/integration/transactions
-	CERTIFY_SCALE=0.5 $(PYTEST) -q tests/integration/certify/test_certify.py
 	$(BIN)/python -m tests.simulation long --minutes $(or $(MINUTES),20)
 campaign: $(VENV)/.test-all engines ## processes write histories under kills and faults for MINUTES=20, and a reader checks them
 	$(BIN)/python -m tests.campaign run --minutes $(or $(MINUTES),20)
@@ -70,9 +69,10 @@ model: ## SPIN (spin and a C compiler) searches models of the queue and of long 
 pynamodb-tests: $(VENV)/.test-all engines $(SUITE_FILES)/.downloaded ## PynamoDB's own tests, with its classes and with ours (PYNAMODB_TESTS=DIR)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) stock $(PYNAMODB_TESTS)
 	$(BIN)/python -m $(subst /,.,$(SUITE)) ours $(PYNAMODB_TESTS)
-aws: $(VENV)/.cli ## checks on your AWS account, for a cent or two: PREFIX=trial- (and REGION, SCALE, OUT, ENDPOINT)
-	$(BIN)/python -m certify --prefix "$(PREFIX)" --out "$(or $(OUT),docs/certified)" --scale $(or $(SCALE),1) \
-	    $(if $(REGION),--region $(REGION)) $(if $(ENDPOINT),--endpoint $(ENDPOINT)) $(CERTIFY)
+aws: $(VENV)/.test ## the contract tests on your AWS account, for a few cents, and a page of the answers: PREFIX=trial- (and REGION, OUT, ENDPOINT)
+	PYNAMO_LOCKING_AWS_TABLE_PREFIX="$(or $(PREFIX),$(error PREFIX is missing: make aws PREFIX=trial-))" \
+	    $(if $(REGION),AWS_REGION="$(REGION)") $(if $(ENDPOINT),AWS_ENDPOINT_URL_DYNAMODB="$(ENDPOINT)") \
+	    $(PYTEST) -q -p no:randomly -p tests.contract.page --page "$(or $(OUT),aws.md)" tests/contract
 
 lint: quick-lint pyright ## ruff, zizmor, import-linter, mypy --strict, pyright
 quick-lint: $(VENV)/.lint
@@ -109,8 +109,6 @@ dist: $(if $(UPLOAD),may-upload) $(VENV)/.dist ## wheels and sdists, in dist/, c
 	.ci/check-dist $(PYTHON)
 may-upload:
 	@.ci/may-upload
-changelog: $(VENV)/.dist ## move the entries of changelog.d into CHANGELOG.md: VERSION=0.2.0
-	$(BIN)/towncrier build --yes --version "$(or $(VERSION),$(error VERSION is missing: make changelog VERSION=0.2.0))"
 check-wheel: dist engines ## the wheel in empty environments, with the oldest and the newest dependencies: types, and the fast tests
 	.ci/check-wheel $(PYTHON) oldest
 	.ci/check-wheel $(PYTHON) newest
@@ -141,7 +139,7 @@ $(VENV)/.test $(VENV)/.test-all $(VENV)/.lint $(VENV)/.docs $(VENV)/.pictures $(
 	$(BIN)/python -m pip install --quiet --editable . --editable simulator --group $*
 	touch $@
 
-$(VENV)/.demo $(VENV)/.cli: $(VENV)/.%: $(BIN)/python pyproject.toml
+$(VENV)/.demo: $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 

@@ -1,4 +1,4 @@
-"""The distributions: what their metadata says of the project's address, and when they may go to an index."""
+"""The distributions: what their metadata says of the project, and when they may go to an index."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ ADDRESS: Final = "https://example.com/somebody/pynamo-locking"
 UNDECIDED: Final = 'ADDRESS: Final = ""'
 VERSION: Final = importlib.metadata.version("pynamo-locking")
 SOURCE: Final = Path("pynamo_locking", "_core", "project.py")
-TREE: Final = ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "hatch_build.py", "pyproject.toml", SOURCE]
+TREE: Final = ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml", SOURCE]
+
+
+while_undecided: Final = pytest.mark.skipif(bool(project.ADDRESS), reason="the project has an address")
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """What the metadata is made of, at no address."""
+    """What the metadata is made of."""
     for name in TREE:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
-    change(tmp_path / SOURCE, f'ADDRESS: Final = "{project.ADDRESS}"', UNDECIDED)
     return tmp_path
 
 
@@ -56,6 +58,7 @@ def metadata(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RawMet
     return make
 
 
+@while_undecided
 def test_without_an_address_nothing_is_linked(metadata: Callable[[], RawMetadata]) -> None:
     """Rather than to somewhere else: no addresses, and a README whose links to files are their words."""
     made = metadata()
@@ -66,16 +69,25 @@ def test_without_an_address_nothing_is_linked(metadata: Callable[[], RawMetadata
     assert "for [PynamoDB](https://github.com/pynamodb/PynamoDB) models" in made["description"]
 
 
-def test_all_addresses_are_made_from_one(tree: Path, metadata: Callable[[], RawMetadata]) -> None:
-    """Those of an index, and of README's links and pictures: the files of this release."""
-    change(tree / SOURCE, UNDECIDED, f'ADDRESS: Final = "{ADDRESS}"')
+def give_address(tree: Path) -> None:
+    """Do to pyproject.toml what CONTRIBUTING.md asks for at the first release."""
+    file = tree / "pyproject.toml"
+    text = file.read_text(encoding="utf-8")
+    for folder, mark in (("raw", "!"), ("blob", "")):
+        text = text.replace(
+            r"replacement = '\1'", rf"replacement = '{mark}[\1]({ADDRESS}/{folder}/v$HFPR_VERSION/\2)'", 1
+        )
+    file.write_text(f'{text}\n[project.urls]\nSource = "{ADDRESS}"\n', encoding="utf-8")
+
+
+@while_undecided
+def test_with_an_address_links_lead_to_the_files_of_the_release(
+    tree: Path, metadata: Callable[[], RawMetadata]
+) -> None:
+    """Those of README, and its pictures."""
+    give_address(tree)
     made = metadata()
-    assert made["project_urls"] == {
-        "Source": ADDRESS,
-        "Documentation": f"{ADDRESS}/blob/HEAD/docs/index.md",
-        "Changelog": f"{ADDRESS}/blob/HEAD/CHANGELOG.md",
-        "Issues": f"{ADDRESS}/issues",
-    }
+    assert made["project_urls"] == {"Source": ADDRESS}
     version, text = made["version"], made["description"]
     assert f"[semaphore]({ADDRESS}/blob/v{version}/docs/how-to/share-a-lock.md#limit-the-number-of-holders)" in text
     assert f"with locks, none]({ADDRESS}/raw/v{version}/docs/pictures/demo.svg)" in text
@@ -88,9 +100,10 @@ def make_dist(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=60)
 
 
+@while_undecided
 @pytest.mark.processes
 def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
-    """One after the other: the address, what README says of installing it, the date of the release."""
+    """One after the other: both places of the address, what README says of installing it, the date of the release."""
     for page in ("README.md", "simulator/README.md", "docs/tutorial.md"):
         (tree / page).parent.mkdir(exist_ok=True)
         (tree / page).write_text("The package is on PyPI.")
@@ -101,6 +114,9 @@ def test_nothing_is_made_for_upload_before_all_is_decided(tree: Path) -> None:
     assert "Not for upload: the project has no address yet. Set ADDRESS in " in done.stderr
 
     change(tree / SOURCE, UNDECIDED, f'ADDRESS: Final = "{ADDRESS}"')
+    assert 'Not for upload: pyproject.toml lacks Source = "https://example.com/' in make_dist(tree).stderr
+
+    give_address(tree)
     assert "Not for upload: these lines say that there is no release." in make_dist(tree).stderr
 
     (tree / "docs" / "tutorial.md").write_text("Install it.")

@@ -48,7 +48,6 @@ PAGES: Final = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted((ROOT / "tests").glob("*.md")),
     *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
     *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
 ]
@@ -193,9 +192,9 @@ def test_each_public_name_stands_in_the_reference() -> None:
 
 
 def pages_of_the_site() -> list[Path]:
-    """All that a reader can open there, apart from the landing page and what the API and the runs on AWS lead to."""
+    """All that a reader can open there, apart from the landing page and what the API leads to."""
     pages = [page for page in PAGES if page.is_relative_to(DOCS) and page != DECISIONS]
-    return [page for page in pages if page.name != "index.md" and page.parent.name not in ("api", "certified")]
+    return [page for page in pages if page.name != "index.md" and page.parent.name != "api"]
 
 
 def test_each_page_can_be_found() -> None:

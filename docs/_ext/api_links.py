@@ -43,8 +43,6 @@ VARIABLES: Final = {
 MODEL: Final = ("VersionedMixin", "LockableMixin", "IntervalMixin", "NamedLock")
 #: Names of methods that, alone and without parentheses, are words of other things.
 WORDS: Final = {"call", "client", "close", "free", "handle", "jump", "lead", "once", "sleep", "start", "stop"}
-#: It names what is no more.
-SKIPPED: Final = {"reference/renamed-names"}
 #: In each of these a name is a link once.
 PLACES: Final = (nodes.section, nodes.row, addnodes.desc)
 #: A build in which these spans of these pages are no links fails.
@@ -108,8 +106,6 @@ def _names(app: Sphinx) -> tuple[Names, Mapping[str, ObjectEntry]]:
 
 def link_names(app: Sphinx, document: nodes.document, page: str) -> None:
     """Make links of the code spans of a page."""
-    if page in SKIPPED:
-        return
     names, objects = _names(app)
     done: set[tuple[int, str]] = set()
     for span in list(document.findall(nodes.literal)):

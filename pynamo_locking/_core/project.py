@@ -1,9 +1,9 @@
-"""Where the project is found. `hatch_build.py` runs this file by itself, so it imports nothing of the package."""
+"""Where the project is found."""
 
 from typing import Final
 
 #: The address of the repository, as "https://github.com/OWNER/pynamo-locking"; empty while it is undecided.
-#: All other addresses are made from it: those in errors, in the metadata, and of the README's links on an index.
+#: The addresses in errors are made from it. `pyproject.toml` has it too, for an index.
 ADDRESS: Final = ""
 
 #: The pages of `docs` as that host shows them, such as f"{FILES}/docs/reference/errors.md"; empty without an address.

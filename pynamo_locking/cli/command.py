@@ -84,7 +84,7 @@ class _Group(_Plain, TyperGroup):
 class Commands(typer.Typer):
     """A group of commands, all of which have options for these settings.
 
-    The examples of a command are shown after the words of `program`, and the name of the group if it has one.
+    The examples of a command are shown after the name of the program, and that of the group if it has one.
     """
 
     def __init__(
@@ -93,12 +93,11 @@ class Commands(typer.Typer):
         *,
         name: str | None = None,
         settings: Mapping[str, Any] = REACH,
-        program: str = PROGRAM,
         **options: Any,
     ) -> None:
         super().__init__(name=name, cls=_Group, help=help_, no_args_is_help=True, **options)
         self._settings = settings
-        self._words = f"{program} {name}" if name else program
+        self._words = f"{PROGRAM} {name}" if name else PROGRAM
 
     def add(self, *examples: str, **options: Any) -> Callable[[Callable[..., int]], Callable[..., int]]:
         """Make a function that takes a `Session` first, and returns the exit code, a command.
@@ -146,14 +145,14 @@ def _with_session(function: Callable[..., int], settings: Mapping[str, Any]) -> 
     return run_in_session
 
 
-def run(app: typer.Typer, arguments: Sequence[str], program: str = PROGRAM) -> int:
-    """Run a program, say in one line what went wrong if something did, and return the exit code."""
+def run(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run the program, say in one line what went wrong if something did, and return the exit code."""
     _fill_standard_streams()
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments  # not those of a program to be run
     try:
         with terminal.printable(), Ending():
             try:
-                code = typer.main.get_command(app)(arguments, prog_name=program, standalone_mode=False)
+                code = typer.main.get_command(app)(arguments, prog_name=PROGRAM, standalone_mode=False)
                 return int(code or 0)
             except typer.TyperException as error:
                 problem = _misused(error)

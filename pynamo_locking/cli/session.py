@@ -276,9 +276,7 @@ class Session:
 
     # Printing
 
-    def show(
-        self, document: Mapping[str, Any], *people: RenderableType, is_well: bool = True, soft_wrap: bool = False
-    ) -> int:
+    def show(self, document: Mapping[str, Any], *people: RenderableType, is_well: bool = True) -> int:
         """Print the answer, as JSON or for people; return the exit code, 1 if all is not well."""
         with terminal.written():
             if self.as_json:
@@ -286,7 +284,7 @@ class Session:
             else:
                 console = terminal.console()
                 for each in people:
-                    console.print(each, soft_wrap=soft_wrap)
+                    console.print(each)
         return Exit.OK if is_well else Exit.NO
 
     def confirm(self, question: str) -> None:

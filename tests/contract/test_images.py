@@ -56,6 +56,7 @@ def test_items_that_are_stored_and_items_that_are_not(concurrent_engine: Engine)
     """
     engine = concurrent_engine
     client, table = engine.client(), boundaries.create_table(engine.client(), engine.new_name())
+    engine.await_table(table)
 
     said = {name: not problems(item, boundaries.RULES) for name, item in boundaries.ITEMS.items()}
     done = {name: is_stored(client, table, item) for name, item in boundaries.ITEMS.items()}

@@ -132,6 +132,7 @@ def test_a_request_that_is_refused(engine: Engine, case: str) -> None:
     if operation != "create_table":
         indexes = {"GlobalSecondaryIndexes": [index("by-g", "g")]}
         client.create_table(TableName=name, **definition("pk sk g", **indexes))
+        engine.await_table(name)
     with refused(INVALID, unless=engine.name in DEVIANT.get(case, ())) as refusal:
         getattr(client, operation)(**located(arguments, name))
     if engine.name == "memory":

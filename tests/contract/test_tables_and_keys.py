@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from certify.contract.rows import lock_map
-from tests.contract.helpers import INVALID, Table, deviates, plain_item, refused, wire_item
+from tests.contract.helpers import INVALID, Table, deviates, lock_map, plain_item, refused, wire_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable

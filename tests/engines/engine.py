@@ -134,9 +134,13 @@ class Engine:
             ],
             BillingMode="PAY_PER_REQUEST",
         )
-        if self.is_aws:
-            client.get_waiter("table_exists").wait(TableName=name)
+        self.await_table(name)
         return name
+
+    def await_table(self, name: str) -> None:
+        """Wait until a table can be used. On an emulator it can be at once."""
+        if self.is_aws:
+            self.client().get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})
 
     @overload
     def bind(self, model: type[M], /) -> type[M]: ...
@@ -203,7 +207,7 @@ class Engine:
         client = self.client()
         try:
             if self.is_aws:
-                client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"MaxAttempts": 2})
+                client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 2})
             client.delete_table(TableName=table)
         except (client.exceptions.ResourceNotFoundException, botocore.exceptions.WaiterError):
             return

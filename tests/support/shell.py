@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from certify.__main__ import main as certify
 from pynamo_locking.cli import main
 from tests.support.models import APART, Locks
 from tests.support.workers import PATIENCE, until
@@ -36,11 +35,8 @@ class Shell:
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
         self._capsys.readouterr()
-        if arguments[0] == "certify":
-            code = certify([*self._reach, *arguments[1:]])
-        else:
-            words = 1 if arguments[0] == "run" else 2
-            code = main([*arguments[:words], *self._reach, *arguments[words:]])
+        words = 1 if arguments[0] == "run" else 2
+        code = main([*arguments[:words], *self._reach, *arguments[words:]])
         captured = self._capsys.readouterr()
         return code, captured.out, captured.err
 
