@@ -343,12 +343,13 @@ class ItemNotFound(LockingError):
 class CorruptRow(LockingError):
     """A stored row of this package is not as it was written, so it was not trusted. A retry does not help.
 
-    The values of an item can still be read. The message says what to restore or repair.
+    The values of an item can still be read. The message says which attribute, and what to do. Nothing of this package
+    repairs it: see :doc:`/how-to/operate`.
 
     Attributes:
         table: name of the table.
         key: of the row, in DynamoDB's form.
-        field: the broken field, as a path in the lock document or the row, such as ``"queue.4fGx.1.o"``.
+        field: the broken attribute of the row, or the broken part of the lock document, such as ``"queue"``.
         found: the stored value; ``"missing"`` if there is none.
     """
 

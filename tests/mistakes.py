@@ -758,8 +758,8 @@ ROWS: Final = (
     (
         "a stored format of 0 is believed",
         "_io/stored_rows.py",
-        "if not 0 < number_ <= _MOST_FORMATS:",
-        "if not 0 <= number_ <= _MOST_FORMATS:",
+        "FORMATS: Final = whole_within(1)",
+        "FORMATS: Final = whole_within(0)",
         "integration/whole/test_broken_rows.py::test_a_format_that_no_release_stores",
     ),
     (

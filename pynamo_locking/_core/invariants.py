@@ -66,7 +66,7 @@ def of_versions(before: Known, after: Known, *, has_ids: bool, is_changed: bool)
 
 def of_lock(before: LockState, after: LockState) -> Iterator[Breach]:
     """Yield what is wrong with the lock document of an item that still exists."""
-    if before.unreadable:  # what follows may be a repair
+    if before.unreadable:  # a person may have mended it
         return
     if after.unreadable:
         yield Breach("lock_broken", f"the lock document can no longer be read: {after.unreadable}")

@@ -41,9 +41,10 @@ from pynamo_locking._core.row_keys import brief, guard_name, turn_name
 from pynamo_locking._core.write_outcome import Known
 from pynamo_locking._intervals.intervals import Span, begin_of, colliding, joined
 from pynamo_locking._intervals.queries import overlapping
-from pynamo_locking._io import runtime, stored_rows
+from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import enforcement_of, extents_of, lock_attribute_of, own_keys_of
+from pynamo_locking._io.stored_rows import StoredRow
 from pynamo_locking._items import conditions, effects, expiry, keys, versions
 from pynamo_locking._items.expiry import is_expired
 from pynamo_locking._items.keys import ItemKey
@@ -143,11 +144,11 @@ def touched_in(guard: ConflictRow, hash_key: Image) -> list[Touched]:
     table, name = guard.Meta.table_name, guard.name
     what, key = f"the guard {brief(name)} in {table!r}", own_keys_of(guard).of(name)
     stored = {"touched": {LIST: guard.touched or []}}
-    return stored_rows.read(lambda row: _touched(row, hash_key), stored, what, table=table, key=key, advice=ADVICE)
+    return StoredRow(what, table, key, ADVICE).read(stored, "touched", lambda touched: _touched(touched, hash_key))
 
 
-def _touched(stored: Mapping[str, Any], hash_key: Image) -> list[Touched]:
-    found = [Touched(hash_key, tuple(each["L"])) for each in stored["touched"]["L"]]
+def _touched(touched: Mapping[str, Any], hash_key: Image) -> list[Touched]:
+    found = [Touched(hash_key, tuple(each["L"])) for each in touched["L"]]
     values = [value for each in found for end in each.ends for value in end.values()]
     if not all(each.ends for each in found) or not all(isinstance(value, (str, bytes, bool)) for value in values):
         raise ValueError(found)

@@ -15,7 +15,7 @@ from pynamo_locking._core.lease import IDLE_TTL_S, lease_end_s
 from pynamo_locking._core.lock_modes import EXCLUSIVE, SHARED, WHOLE, Bound, LockMode, front
 from pynamo_locking._core.lock_queue import FREE, LockState, QueueEntry, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER, brief, cut, row_name, text_of_ms
-from pynamo_locking._io import runtime, stored_rows
+from pynamo_locking._io import runtime
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.stored_rows import (
     FORMAT,
@@ -24,10 +24,14 @@ from pynamo_locking._io.stored_rows import (
     MAP,
     TEXT,
     TEXTS,
+    UNREADABLE,
     Codec,
     Field,
     Image,
     Kind,
+    StoredRow,
+    flaw,
+    format_of,
     number,
     one_of,
     whole_within,
@@ -40,41 +44,34 @@ if TYPE_CHECKING:
     from pynamodb.models import Model
 
 
+#: What to do about a broken lock document.
+_ADVICE: Final = (
+    "The lock cannot be used, nor what it guards be written. Remove that attribute of the item by hand when no process "
+    "uses the lock: the next one that takes it stores a new one."
+)
+
+
 def trusted(row: LockRow, state: LockState) -> LockState:
-    """Return the lock document of a row, to act upon it; `UnknownFormat` or `CorruptRow` if it cannot be read."""
-    if state.unreadable:
-        refuse_newer(row, state.raw)
-        what = _what(row)
-        raise stored_rows.corrupt(what, state.unreadable, table=row.table, key=row.key, advice=stored_rows.ADVICE)
-    return state
+    """Return the lock document of a row, to act upon it.
 
-
-def refuse_newer(row: LockRow, raw: Mapping[str, Any] | None) -> None:
-    """Refuse a lock document, or the intent in it, of a newer format: `UnknownFormat`."""
-    with suppress(*stored_rows.UNREADABLE):
-        found = format_in(raw or {})
-        if found > FORMAT:
-            raise stored_rows.unknown_format(_what(row), found, table=row.table, key=row.key)
-
-
-def format_in(raw: Mapping[str, Any]) -> int:
-    """Return the newest format in a stored map: of the document or of the intent."""
-    return (
-        max(stored_rows.format_of(raw), stored_rows.format_of(raw[TX]["M"]))
-        if TX in raw
-        else stored_rows.format_of(raw)
-    )
+    Raises:
+        UnknownFormat: a newer release has stored it, or the intent in it.
+        CorruptRow: it cannot be read.
+    """
+    if not state.unreadable:
+        return state
+    what = f"the lock in the attribute {row.attribute!r} of {row.label}"
+    stored, found = StoredRow(what, row.table, row.key, _ADVICE), shown_format(state.raw)
+    if found is not None and found > FORMAT:
+        raise stored.unknown_format(found)
+    raise stored.corrupt(state.unreadable)
 
 
 def shown_format(raw: Mapping[str, Any] | None) -> int | None:
-    """Return the format of a stored map for people; None if there is no lock, or its number cannot be read."""
-    with suppress(*stored_rows.UNREADABLE):
-        return format_in(raw) if raw else None
+    """Return the newest format in a lock document: of it, or of the intent. None: there is none, or it is no number."""
+    with suppress(*UNREADABLE):
+        return max(format_of(raw), format_of(raw[TX]["M"]) if TX in raw else 1) if raw else None
     return None
-
-
-def _what(row: LockRow) -> str:
-    return f"the lock in the attribute {row.attribute!r} of {row.label}"
 
 
 NEXT = "next"
@@ -109,8 +106,7 @@ TX_ID = "id"
 INTENT = "intent"
 GHOST = "ghost"
 
-#: The largest ticket: tickets begin at the time in µs, and DynamoDB has 38 digits. A ticket is given out only if it and
-#: the next one can be read, so a repair never lowers tickets.
+#: The largest ticket: tickets begin at the time in µs, and DynamoDB has 38 digits.
 _MOST_TICKETS: Final = 10**30
 
 #: By so many bytes an entry grows at most: by renewals, the grant, 10^10 writes and renewals, a downgrade, and what
@@ -247,57 +243,60 @@ def state_of(raw: Mapping[str, Any] | None) -> LockState:
 def _read(raw: Mapping[str, Any] | None) -> LockState:
     if not raw:
         return FREE if raw is None else LockState(raw=raw)
+    part = FORMAT_NAME  # of the document, which is read next
     try:
-        return _state(raw)
-    except _Newer as newer:
-        return broken(raw, f"format {newer} is newer than format {FORMAT}, the newest that this release knows")
-    except stored_rows.UNREADABLE:
-        return broken(raw, stored_rows.flaw_in(_state, raw))
-
-
-class _Newer(Exception):  # noqa: N818 - an answer, not an error
-    """The document, or the intent in it, has this format."""
+        newest = format_of(raw)
+        part = TX
+        newest = max(newest, format_of(raw[TX]["M"])) if TX in raw else newest
+        if newest > FORMAT:
+            return _broken(raw, f"format {newest} is newer than format {FORMAT}, the newest that this release knows")
+        intent = _intent_in(raw)
+        if NEXT not in raw and QUEUE not in raw:
+            return LockState(raw=raw, intent=intent)
+        part = QUEUE
+        now_ms = runtime.current.time_ms()
+        entries = [_entry(name, stored, now_ms) for name, stored in raw[QUEUE]["M"].items()]
+        if len(entries) > 1:
+            entries.sort(key=lambda entry: entry.ticket)
+            if not _is_in_order(entries):
+                raise ValueError(raw[QUEUE])
+        part = NEXT
+        [upcoming] = raw[NEXT]["L"]
+        next_ticket = _TICKET.read(upcoming)
+        if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
+            raise ValueError(next_ticket)
+        part = SINCE
+        since = int(raw[SINCE]["N"])
+        part = EVICTED
+        evicted = {int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()}
+        part = SUCCESS
+        success = _success_in(raw[SUCCESS]["M"]) if SUCCESS in raw else None
+    except UNREADABLE:
+        return _broken(raw, flaw(part, raw))
+    return LockState(
+        entries=tuple(entries),
+        next_ticket=next_ticket,
+        since=since,
+        evicted=evicted,
+        raw=raw,
+        intent=intent,
+        success=success,
+    )
 
 
 def holders_in(image: Mapping[str, Any], attribute: str) -> Iterator[str]:
     """Yield the ids of the entries that hold the lock, of a sound document. Reads no more entries than that takes."""
-    with suppress(*stored_rows.UNREADABLE):
+    with suppress(*UNREADABLE):
         queue = image[attribute]["M"][QUEUE]["M"]
         ids = sorted(queue, key=lambda entry_id: int(queue[entry_id]["L"][0]["N"]))
         for i in front(_lock_mode_in(queue[entry_id]["L"][1]["M"]) for entry_id in ids):
             yield ids[i]
 
 
-def broken(raw: Mapping[str, Any] | None, flaw: str) -> LockState:
+def _broken(raw: Mapping[str, Any], why: str) -> LockState:
     state = LockState(raw=raw)
-    object.__setattr__(state, "unreadable", flaw)  # as an argument it would slow down sound documents
+    object.__setattr__(state, "unreadable", why)  # as an argument it would slow down sound documents
     return state
-
-
-def _state(raw: Mapping[str, Any]) -> LockState:
-    if format_in(raw) > FORMAT:
-        raise _Newer(format_in(raw))
-    if NEXT not in raw and QUEUE not in raw:
-        return LockState(raw=raw, intent=_intent_in(raw))
-    now_ms = runtime.current.time_ms()
-    entries = [_entry(name, stored, now_ms) for name, stored in raw[QUEUE]["M"].items()]
-    if len(entries) > 1:
-        entries.sort(key=lambda entry: entry.ticket)
-        if not _is_in_order(entries):
-            raise ValueError(raw[QUEUE])
-    [upcoming] = raw[NEXT]["L"]
-    next_ticket = _TICKET.read(upcoming)
-    if entries and entries[-1].last_ticket >= next_ticket:  # a newcomer would overtake an entry
-        raise ValueError(next_ticket)
-    return LockState(
-        entries=tuple(entries),
-        next_ticket=next_ticket,
-        since=int(raw[SINCE]["N"]),
-        evicted={int(slot): int(ticket["N"]) for slot, ticket in raw[EVICTED]["M"].items()},
-        raw=raw,
-        intent=_intent_in(raw),
-        success=_success_in(raw[SUCCESS]["M"]) if SUCCESS in raw else None,
-    )
 
 
 def _success_in(stored: Mapping[str, Any]) -> RunRecord:
@@ -314,9 +313,8 @@ def _intent_in(raw: Mapping[str, Any]) -> WriteIntent | None:
     if TX not in raw:
         return None
     stored = raw[TX]["M"]
-    named = _INTENT.decode(stored)
-    change = stored[INTENT]["M"]  # looked up last, so that `flaw_in` names it if it is no map
-    return WriteIntent(**named, **_INTENT_CHANGE.decode(change), **_CHANGES.decode(change))
+    change = stored[INTENT]["M"]
+    return WriteIntent(**_INTENT.decode(stored), **_INTENT_CHANGE.decode(change), **_CHANGES.decode(change))
 
 
 def stored_intent(intent: WriteIntent) -> dict[str, Any]:
@@ -334,45 +332,13 @@ def with_changes(intent: WriteIntent, stored: Mapping[str, Any]) -> WriteIntent:
     return replace(intent, **_CHANGES.decode(stored))
 
 
-def mended(raw: Mapping[str, Any], now_us: int) -> dict[str, Any]:
-    """Return a sound document in place of a broken one, whose next ticket is above all that were given out.
-
-    Entries that can be read stay, and so do an intent and a success. `since` is new: an entry that is gone was not
-    released.
-    """
-    queue = raw.get(QUEUE, {}).get("M", {})
-    given = [raw.get(SINCE), *raw.get(EVICTED, {}).get("M", {}).values()]
-    for holds_ticket in (raw.get(NEXT, {}), *queue.values()):
-        given += holds_ticket.get("L", [])[:1]
-    ticket = now_us
-    for stored in given:
-        with suppress(*stored_rows.UNREADABLE):
-            ticket = max(ticket, min(_TICKET.read(stored) + 1, _MOST_TICKETS))
-    kept = list[QueueEntry]()
-    for name, stored in queue.items():
-        with suppress(*stored_rows.UNREADABLE):
-            kept.append(_entry(name, stored, 0, whole_within(1, ticket - 1)))
-    kept = [entry for entry in kept if entry.last_ticket < _MOST_TICKETS]
-    if not _is_in_order(sorted(kept, key=lambda entry: entry.ticket)):
-        kept = []
-    ticket = max([ticket, *(entry.last_ticket + 1 for entry in kept)])
-    content: dict[str, Any] = {FORMAT_NAME: number(FORMAT), SINCE: number(ticket), NEXT: _next(ticket), EVICTED: EMPTY}
-    content[QUEUE] = {"M": {entry.id: queue[entry.id] for entry in kept}}
-    with suppress(*stored_rows.UNREADABLE):
-        content |= {} if _intent_in(raw) is None else {TX: raw[TX]}
-    with suppress(*stored_rows.UNREADABLE):
-        _success_in(raw[SUCCESS]["M"])
-        content |= {SUCCESS: raw[SUCCESS]}
-    return {"M": content}
-
-
-def _entry(name: str, stored: Mapping[str, Any], now_ms: int, ticket_kind: Kind = _TICKET) -> QueueEntry:
+def _entry(name: str, stored: Mapping[str, Any], now_ms: int) -> QueueEntry:
     ticket, content = stored["L"]
     facts = _FACTS.decode(content["M"])
     entered_ms, renewed_ms, granted_ms = facts["entered_ms"], facts.pop("renewed_ms"), facts.pop("granted_ms")
     return QueueEntry(
         id=name,
-        ticket=ticket_kind.read(ticket),
+        ticket=_TICKET.read(ticket),
         lock_mode=_lock_mode_in(content["M"]),
         until_ms=entered_ms + renewed_ms + facts["lease_ms"],
         read_ms=now_ms,

@@ -10,7 +10,7 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lock_modes import SHARED, WHOLE, LockMode
 from pynamo_locking._core.lock_queue import LockState, QueueEntry, RunRecord, eviction_traces
 from pynamo_locking._io import event_stream, lock_record, protocol, responses, runtime
-from pynamo_locking._io.client import Refused, Unavailable, ask
+from pynamo_locking._io.client import Unavailable, ask
 from pynamo_locking._io.stored_rows import Image, number
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def succeed(row: LockRow, entry: QueueEntry, success: RunRecord, kept_s: int, *,
     )
     if row.ttl_attribute is not None:  # which the last lease has set for an earlier success, or for none
         clause, given[":expires"] = clause + protocol.SET_EXPIRY, number(runtime.current.time_ms() // 1000 + kept_s)
-    return _update(row, clause, given, want_image=want_image, is_judged=False)
+    return _update(row, clause, given, want_image=want_image)
 
 
 def hand_over(row: LockRow, entry: QueueEntry, new: NewEntry, ticket: int | None) -> Image:
@@ -158,11 +158,6 @@ def evict(row: LockRow, entries: tuple[QueueEntry, ...], known: Mapping[int, int
     return _update(row, protocol.evict(len(entries), len(remembered)), given)
 
 
-def replace(row: LockRow, old: Mapping[str, Any], new: dict[str, Any]) -> Image:
-    """Replace a lock document, if it is unchanged."""
-    return _update(row, protocol.REPLACE_LOCK, {":old": {"M": dict(old)}, ":new": new})
-
-
 def _timed(row: LockRow, clause: Clause, given: dict[str, Any], lease: float) -> tuple[Clause, dict[str, Any]]:
     if row.ttl_attribute is None:
         return clause, given
@@ -177,17 +172,12 @@ def _update(
     *,
     lease: float | None = None,
     want_image: bool = True,
-    is_judged: bool = True,
 ) -> Image:
     if lease is not None:
         clause, given = _timed(row, clause, given, lease)
     arguments = protocol.alone(clause, row.names | given) | {"ReturnValues": "ALL_NEW" if want_image else "NONE"}
     try:
         image: Image = _call(row, "UpdateItem", arguments).get("Attributes", {})
-    except Refused as refused:
-        if is_judged:
-            lock_record.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
-        raise
     except ConfigurationError as error:
         if error.cause_response_code == INVALID and not responses.is_about_size(
             error.cause

@@ -197,7 +197,7 @@ _LATEST: Final = "#l.#q.#me[1].#w < :write"
 COUNT_WRITE: Final = Clause(set_="#l.#q.#me[1].#w = :write")
 DOWNGRADE: Final = OWN_ENTRY + Clause(_LATEST, "#l.#q.#me[1].#mode = :shared") + COUNT_WRITE + FORMAT_KEPT
 
-# Evict, and repair
+# Evict
 
 
 @cache
@@ -210,8 +210,6 @@ def evict(entries: int, slots: int) -> Clause:
     clause = Clause(" AND ".join([*same, *free]), ", ".join(remembered), ", ".join(removed))
     return clause + (FORMAT_KEPT if slots else KNOWN_FORMAT)
 
-
-REPLACE_LOCK: Final = Clause("#l = :old", "#l = :new")
 
 # A Put, which overwrites the document
 
@@ -254,13 +252,6 @@ _NO_KEY: Final = KNOWN_ROW_FORMAT + Clause(
 )
 CLAIM_KEY: Final = _NO_KEY + Clause(if_="NOT contains(#abandoned, :me)")
 ABANDON_KEY: Final = _NO_KEY + Clause(set_="#expires = :ends, #f = :format", remove="#content", add="#abandoned :me")
-
-
-@cache
-def change_row(same: tuple[str, ...], absent: tuple[str, ...], changes: tuple[str, ...]) -> Clause:
-    """Change attributes of a row, if others are as they were."""
-    asked = [*(f"#{name} = :old_{name}" for name in same), *(f"attribute_not_exists(#{name})" for name in absent)]
-    return Clause(" AND ".join(asked), ", ".join(f"#{name} = :{name}" for name in changes))
 
 
 # Write intents: each request names the transaction, so a second copy, or one of another process, changes nothing

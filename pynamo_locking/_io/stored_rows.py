@@ -1,10 +1,9 @@
-"""Values in DynamoDB's form, the format of rows, and what is wrong with a row that cannot be read."""
+"""Values in DynamoDB's form, the format of rows, and the errors for a row that cannot be read."""
 
 from __future__ import annotations
 
 import base64
 import math
-from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -33,18 +32,10 @@ FORMAT: Final = 1
 #: The name of the number: of an attribute of a row of ours, or of an entry in the map of a lock or of an intent.
 FORMAT_NAME: Final = "f"
 
-#: No release will store a larger number: such a one is a mistake, which can be repaired.
-_MOST_FORMATS: Final = 1_000_000
-
 
 def format_of(stored: Mapping[str, Any]) -> int:
-    """Return the number of the format of a stored row, lock document or intent; `ValueError` if it is none."""
-    if FORMAT_NAME not in stored:
-        return 1
-    number_ = int(stored[FORMAT_NAME]["N"])
-    if not 0 < number_ <= _MOST_FORMATS:
-        raise ValueError(number_)
-    return number_
+    """Return the number of the format of a stored row, lock document or intent; one of `UNREADABLE` if it is none."""
+    return FORMATS.read(stored[FORMAT_NAME]) if FORMAT_NAME in stored else 1
 
 
 def decoded(stored: Any, text: bytes) -> Any:
@@ -141,6 +132,10 @@ def whole_within(least: int, most: float = math.inf) -> Kind:
     return Kind(number, read)
 
 
+#: The number of a format.
+FORMATS: Final = whole_within(1)
+
+
 def one_of(*texts: str) -> Kind:
     def read(stored: Mapping[str, Any]) -> Any:
         if stored["S"] not in texts:
@@ -186,105 +181,55 @@ class Codec(Generic[_T]):
 #: What reading a row that this package has not written can raise.
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 
-#: What to do about a broken lock document.
-ADVICE: Final = (
-    "The lock cannot be used, nor what it guards be written, until that is mended. Remove that attribute of the item "
-    "when no process uses the lock, or let break_lock(..., force=True) or `pynamo-locking locks repair` make a new one."
-)
-
 #: So much of a stored value is shown.
 _SHOWN: Final = 80
 
 
-def read(
-    parse: Callable[[Mapping[str, Any]], _T],
-    stored: Mapping[str, Any],
-    what: str,
-    *,
-    table: str,
-    key: Mapping[str, Any],
-    advice: str,
-) -> _T:
-    """Return what a function makes of a stored map; it may only look up parts of the map, and of the maps in it.
+def flaw(name: str, stored: Mapping[str, Any]) -> str:
+    """Return what is in the place of a part of a stored map that cannot be read: ``next is missing``."""
+    return f"{plain(name)} is {plain(stored[name])[:_SHOWN] if name in stored else 'missing'}"
 
-    Raises:
-        UnknownFormat: a newer release has stored the map.
-        CorruptRow: it cannot. `what` names the content and its place, `advice` says what to do.
+
+class StoredRow(NamedTuple):
+    """A row, or the lock in it, as the errors name it that say why it is not trusted.
+
+    Attributes:
+        what: what and where it is.
+        table: the table of the row.
+        key: of the row, in DynamoDB's form.
+        advice: what to do about it if it is broken.
     """
-    refuse_newer(stored, what, table=table, key=key)
 
-    def read_all(stored: Mapping[str, Any]) -> _T:
-        format_of(stored)
-        return parse(stored)
+    what: str
+    table: str
+    key: Mapping[str, Any]
+    advice: str = "Restore it, or find out who has written it."
 
-    try:
-        return read_all(stored)
-    except UNREADABLE as error:
-        raise corrupt(what, flaw_in(read_all, stored), table=table, key=key, advice=advice) from error
+    def read(self, stored: Mapping[str, Any], name: str, parse: Callable[[Any], _T]) -> _T:
+        """Return what a function makes of an attribute of the row; `CorruptRow` names the attribute if it cannot."""
+        try:
+            return parse(stored[name])
+        except UNREADABLE as error:
+            raise self.corrupt(flaw(name, stored)) from error
 
+    def refuse_newer(self, stored: Mapping[str, Any]) -> None:
+        """Refuse the row if a newer release has stored it: `UnknownFormat`."""
+        if FORMAT_NAME in stored:
+            found = self.read(stored, FORMAT_NAME, FORMATS.read)
+            if found > FORMAT:
+                raise self.unknown_format(found)
 
-def refuse_newer(stored: Mapping[str, Any] | None, what: str, *, table: str, key: Mapping[str, Any]) -> None:
-    """Refuse a stored map of a newer format: `UnknownFormat`."""
-    with suppress(*UNREADABLE):
-        found = format_of(stored or {})
-        if found > FORMAT:
-            raise unknown_format(what, found, table=table, key=key)
+    def unknown_format(self, found: int) -> UnknownFormat:
+        error = UnknownFormat(
+            f"{self.what} is stored in format {found}, and this release of pynamo_locking knows the formats up to "
+            f"{FORMAT}: a newer release has stored it. Nothing was changed. Upgrade pynamo_locking here; a retry does "
+            f"not help before."
+        )
+        error.table, error.key, error.found, error.known = self.table, dict(self.key), found, FORMAT
+        return error
 
-
-def unknown_format(what: str, found: int, *, table: str, key: Mapping[str, Any]) -> UnknownFormat:
-    error = UnknownFormat(
-        f"{what} is stored in format {found}, and this release of pynamo_locking knows the formats up to {FORMAT}: a "
-        f"newer release has stored it. Nothing was changed. Upgrade pynamo_locking here; a retry does not help before."
-    )
-    error.table, error.key, error.found, error.known = table, dict(key), found, FORMAT
-    return error
-
-
-def corrupt(what: str, flaw: str, *, table: str, key: Mapping[str, Any], advice: str) -> CorruptRow:
-    error = CorruptRow(f"{what} is broken: {flaw}. {advice}")
-    error.table, error.key = table, dict(key)
-    error.field, _, error.found = flaw.partition(" is ")
-    return error
-
-
-def flaw_in(parse: Callable[[Mapping[str, Any]], object], stored: Mapping[str, Any]) -> str:
-    """Return which part of a stored map a function cannot read, and what is there: ``next is missing``."""
-    asked = list[tuple[str, ...]]()
-    with suppress(*UNREADABLE):
-        parse(_Traced(stored, (), asked))
-    path = asked[-1] if asked else ()
-    names = path[: len(path) - (len(path) + 1) % 2]  # without DynamoDB's type at the end
-    found: Any = stored
-    for name in names:
-        found = found[int(name)] if isinstance(found, list) else found.get(name)
-    return f"{plain('.'.join(names[::2]))} is {'missing' if found is None else plain(found)[:_SHOWN]}"
-
-
-class _Traced(dict[str, Any]):
-    """A stored map that notes which parts are looked up."""
-
-    def __init__(self, stored: Mapping[str, Any], path: tuple[str, ...], asked: list[tuple[str, ...]]) -> None:
-        super().__init__({name: _traced(value, (*path, name), asked) for name, value in stored.items()})
-        self._path, self._asked = path, asked
-
-    @override
-    def __getitem__(self, name: str) -> Any:
-        self._asked.append((*self._path, name))
-        return super().__getitem__(name)
-
-    @override
-    def get(self, name: str, default: Any = None) -> Any:
-        self._asked.append((*self._path, name))
-        return super().get(name, default)
-
-    @override
-    def items(self) -> Any:
-        return ((name, self[name]) for name in self)
-
-
-def _traced(value: Any, path: tuple[str, ...], asked: list[tuple[str, ...]]) -> Any:
-    if isinstance(value, dict):
-        return _Traced(value, path, asked)
-    if isinstance(value, list):
-        return [_traced(each, (*path, str(i)), asked) for i, each in enumerate(value)]
-    return value
+    def corrupt(self, flaw: str) -> CorruptRow:
+        error = CorruptRow(f"{self.what} is broken: {flaw}. {self.advice}")
+        error.table, error.key = self.table, dict(self.key)
+        error.field, _, error.found = flaw.partition(" is ")
+        return error

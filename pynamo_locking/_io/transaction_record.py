@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -10,15 +9,15 @@ from pynamo_locking._core.errors import InvalidInput, LockingError
 from pynamo_locking._core.lease import IDLE_TTL_S
 from pynamo_locking._core.row_keys import OwnKeys, cut
 from pynamo_locking._core.transactions import KEEP, RetentionTimes, TransactionRecord, TransactionStatus
-from pynamo_locking._io import client, protocol, responses, runtime, stored_rows
+from pynamo_locking._io import client, protocol, responses, runtime
 from pynamo_locking._io.client import Refused, persistently
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._io.responses import foreign_row_error, of_transactions
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, number
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, StoredRow, number
 from pynamo_locking._pynamodb import connection_of, ttl_attribute_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pynamodb.connection import Connection
 
@@ -49,15 +48,11 @@ ABANDONED: Final = "abandoned"
 
 #: Which fields of a record are numbers, and their stored names.
 _FIELDS: Final = {"heartbeats": BEAT, "lease_ms": LEASE, "until_ms": UNTIL, "items": ITEMS, "rows": ROWS}
-NUMBERS: Final = tuple(_FIELDS.values())
 
 _ALONE: Final = OwnKeys(ID)
 
-#: What to do about a broken record.
-_ADVICE: Final = (
-    "Restore it, with the state that it had, or let TransactionTable.repair() or `pynamo-locking tx repair` make it "
-    "sound."
-)
+#: What to do about a broken row.
+_ADVICE: Final = "Restore that attribute by hand: without its row a transaction counts as aborted."
 
 
 class RecordTable(NamedTuple):
@@ -94,8 +89,19 @@ class RecordTable(NamedTuple):
         return {"TableName": self.table, **protocol.alone(clause, self.names() | given)}
 
     def row(self, image: Image | None) -> Image | None:
-        """Return the image of a row as in a separate table; None if it is none of ours."""
-        return None if image is None else self.keys.alone(image, ID, {self.expires: EXPIRES})
+        """Return the image of a row as in a separate table; None if it is none of ours.
+
+        Raises:
+            UnknownFormat: a newer release has stored it.
+        """
+        row = None if image is None else self.keys.alone(image, ID, {self.expires: EXPIRES})
+        if row is not None:
+            self.named(row[ID]["S"]).refuse_newer(row)
+        return row
+
+    def named(self, row_id: str) -> StoredRow:
+        """Return a row as errors name it."""
+        return StoredRow(f"the row {row_id!r} of {self.table!r}", self.table, self.key(row_id), _ADVICE)
 
 
 def record_table_of(table: Any) -> RecordTable:
@@ -107,9 +113,6 @@ def record_table_of(table: Any) -> RecordTable:
 def ask(record_table: RecordTable, operation: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         return client.ask(record_table.connection, operation, kwargs)
-    except Refused as refused:
-        refuse_newer(record_table, refused.image)
-        raise
     except responses.BOTOCORE_EXCEPTIONS as error:
         raise of_transactions(record_table.table, record_table.key(""), error) from error
 
@@ -174,14 +177,6 @@ def check_own(record_table: RecordTable, image: Mapping[str, Any], known_by: str
         )
 
 
-def refuse_newer(record_table: RecordTable | None, image: Mapping[str, Any] | None) -> None:
-    """Refuse the image of a row of a newer format (`UnknownFormat`)."""
-    table, names = ("", {ID}) if record_table is None else (record_table.table, {ID, *record_table.key("")})
-    key = {name: value for name, value in (image or {}).items() if name in names}
-    what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
-    stored_rows.refuse_newer(image, what, table=table, key=key)
-
-
 def read(record_table: RecordTable, transaction_id: str) -> TransactionRecord | None:
     """Read a record, consistently. None if there is none (any more)."""
     return record_in(_image(record_table, transaction_id), record_table)
@@ -191,36 +186,27 @@ def record_in(image: Mapping[str, Any] | None, record_table: RecordTable | None 
     """Return the record in the image of a row of that table (see `RecordTable.row`); None if there is none.
 
     Raises:
-        UnknownFormat: a newer release has stored it.
         CorruptRow: its state is unknown, or a number is not whole. Other attributes of a wrong type count as missing.
     """
-    refuse_newer(record_table, image)
     if image is None or (STATE not in image and PRIORITY not in image):
         return None
-    name, table, key = image[ID]["S"], "", {ID: image[ID]}
-    if record_table is not None:
-        table, key = record_table.table, record_table.key(name)
-    return stored_rows.read(
-        _record, image, f"the row of the transaction {name!r}", table=table, key=key, advice=_ADVICE
-    )
+    name = image[ID]["S"]
+    row = StoredRow(f"the row {name!r}", "", {ID: image[ID]}) if record_table is None else record_table.named(name)
 
-
-def whole(image: Mapping[str, Any], name: str) -> int:
-    return int(image.get(name, {}).get("N", 0))
-
-
-def _record(image: Mapping[str, Any]) -> TransactionRecord:
     def text(name: str) -> str:
         return str(image.get(name, {}).get("S", ""))
 
+    def whole(name: str) -> int:
+        return row.read(image, name, lambda stored: int(stored.get("N", 0))) if name in image else 0
+
     return TransactionRecord(
-        id=text(ID),
-        state=TransactionStatus(text(STATE)),
+        id=name,
+        state=row.read(image, STATE, lambda stored: TransactionStatus(stored["S"])),
         priority=text(PRIORITY),
         owner=cut(text(OWNER)),
         by=text(BY),
         is_validated_early=image.get(EARLY, {}).get("BOOL") is not False,  # a missing attribute leaves it open
-        **{field: whole(image, name) for field, name in _FIELDS.items()},
+        **{field: whole(name) for field, name in _FIELDS.items()},
     )
 
 
@@ -360,9 +346,9 @@ def abandon(record_table: RecordTable, row_id: str, transaction_ids: Sequence[st
 
 
 def get_row(record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T]) -> _T | None:
-    """Return what was stored in the further rows of a transaction; `CorruptRow` if `parse` cannot read it."""
+    """Return what was stored in a further row of a transaction; `CorruptRow` if `parse` cannot read it."""
     image = image_of(record_table, row_id)
-    return None if image is None else read_row(record_table, image, parse)
+    return None if image is None else _content(record_table, image, parse)
 
 
 def image_of(record_table: RecordTable, row_id: str) -> dict[str, Any] | None:
@@ -370,21 +356,13 @@ def image_of(record_table: RecordTable, row_id: str) -> dict[str, Any] | None:
     return persistently(lambda: _image(record_table, row_id))
 
 
-def read_row(record_table: RecordTable, image: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], _T]) -> _T:
-    """As `get_row`, of an image of the row."""
-    return _read(record_table, image[ID]["S"], lambda row: parse(row[CONTENT]["M"]), image)
-
-
 def _image(record_table: RecordTable, row_id: str) -> dict[str, Any] | None:
     kwargs = {"TableName": record_table.table, "Key": record_table.key(row_id), "ConsistentRead": True}
     return record_table.row(ask(record_table, "GetItem", kwargs).get("Item"))
 
 
-def _read(
-    record_table: RecordTable, row_id: str, parse: Callable[[Mapping[str, Any]], _T], image: Mapping[str, Any]
-) -> _T:
-    what, advice = f"the row {row_id!r} of {record_table.table!r}", "Restore it, or find out who has written it."
-    return stored_rows.read(parse, image, what, table=record_table.table, key=record_table.key(row_id), advice=advice)
+def _content(record_table: RecordTable, image: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], _T]) -> _T:
+    return record_table.named(image[ID]["S"]).read(image, CONTENT, lambda stored: parse(stored["M"]))
 
 
 def key_holder(record_table: RecordTable, row_id: str) -> str | None:
@@ -398,37 +376,22 @@ def key_holder(record_table: RecordTable, row_id: str) -> str | None:
 
 
 def _holder(record_table: RecordTable, image: Mapping[str, Any] | None) -> str | None:
-    refuse_newer(record_table, image)
     if image is None or (ABANDONED in image and CONTENT not in image):
         return None
     check_own(record_table, image, CONTENT)
 
-    def parse(row: Mapping[str, Any]) -> tuple[int, str]:
-        return int(row[EXPIRES]["N"]), str(row[CONTENT]["M"]["id"]["S"])
-
-    ends_s, transaction_id = _read(record_table, image[ID]["S"], parse, image)
+    ends_s = record_table.named(image[ID]["S"]).read(image, EXPIRES, lambda stored: int(stored["N"]))
+    transaction_id = _content(record_table, image, lambda content: str(content["id"]["S"]))
     return None if ends_s <= runtime.current.time_ms() // 1000 else transaction_id
-
-
-def replace_row(
-    record_table: RecordTable, old: Mapping[str, Any], changes: Mapping[str, Any], seen: Iterable[str]
-) -> None:
-    """Change attributes of a row, if `seen` are as in the image `old`; else, and for a second copy, `Refused`."""
-    seen, changes = {*seen, FORMAT_NAME}, {**changes, FORMAT_NAME: number(FORMAT)}
-    stored = {EXPIRES: record_table.expires, ID: record_table.keys.hash_name}
-    clause = protocol.change_row(tuple(sorted(seen & old.keys())), tuple(sorted(seen - old.keys())), tuple(changes))
-    given = {f"#{name}": stored.get(name, name) for name in {*seen, *changes}}
-    given |= {f":{name}": value for name, value in changes.items()}
-    given |= {f":old_{name}": old[name] for name in seen if name in old}
-    kwargs = {"TableName": record_table.table, "Key": record_table.key(old[ID]["S"]), **protocol.alone(clause, given)}
-    persistently(lambda: ask(record_table, "UpdateItem", kwargs))
 
 
 def delete_row(record_table: RecordTable, row_id: str) -> None:
     """Remove a further row once the transaction does not need it."""
     kwargs = {"Key": record_table.key(row_id), **record_table.asked(protocol.DELETE_ROW)}
-    with contextlib.suppress(Refused):  # it is gone, or was never ours
+    try:
         persistently(lambda: ask(record_table, "DeleteItem", kwargs))
+    except Refused as refused:  # it is gone, or was never ours
+        record_table.row(refused.image)
 
 
 # Checks of what stored rows say before it is followed: other programs can write rows as well.

@@ -191,7 +191,7 @@ def _send(row: LockRow, intent: WriteIntent, request: StatementWrite) -> None:
     try:
         persistently(lambda: client.ask(*request))
     except Refused as refused:
-        lock_record.refuse_newer(row, (refused.image or {}).get(row.attribute, {}).get("M"))
+        row.state(refused.image)  # or a newer release has stored it, and the intent is still there
         logger.debug("another process has removed the intent of %s from %s", intent.id, row.label)
     except responses.BOTOCORE_EXCEPTIONS as error:
         raise LockingError(

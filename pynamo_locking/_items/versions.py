@@ -11,9 +11,9 @@ from pynamodb.constants import NUMBER, STRING
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import Freshness, Known, Why, next_write_id
-from pynamo_locking._io import responses, runtime, stored_rows
+from pynamo_locking._io import responses, runtime
 from pynamo_locking._io.model_doors import lock_attribute_of
-from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, known_format
+from pynamo_locking._io.stored_rows import FORMAT, FORMAT_NAME, Place, Stored, StoredRow, known_format
 from pynamo_locking._items import unique_values
 from pynamo_locking._pynamodb import hash_attribute_of, range_attribute_of, stored_key_of, version_name_of
 from pynamo_locking.exceptions import StaleVersion, also
@@ -101,7 +101,7 @@ def refuse_newer(model: type[Model], image: Mapping[str, Any] | None) -> None:
     names, table = [each.attr_name for each in keys if each is not None], model.Meta.table_name
     key = {name: image[name] for name in names if name in image}
     what = f"the row {', '.join(value['S'] for value in key.values())!r} of {table!r}"
-    stored_rows.refuse_newer(image, what, table=table, key=key)
+    StoredRow(what, table, key).refuse_newer(image)
 
 
 def known_of(model: type[Model], image: Mapping[str, Any]) -> Known:

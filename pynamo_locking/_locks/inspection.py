@@ -1,4 +1,4 @@
-"""Locks seen from outside: read a queue, list the locks of a table, break or repair a lock."""
+"""Locks seen from outside: read a queue, list the locks of a table, break a lock."""
 
 from __future__ import annotations
 
@@ -204,31 +204,6 @@ def state(row: LockRow) -> LockState:
         return client.patiently(lambda: lock_requests.read_document(row))
     except Unavailable as error:
         raise LockingError(f"no answer to a look at {row.label}: {error}. Try again.", cause=error.cause) from error
-
-
-def repair(row: LockRow) -> bool:
-    """Replace a broken lock document by a sound one; return whether it was broken.
-
-    Entries that cannot be read are gone then. Their owners find out as after the deletion of the document.
-    """
-    was_broken = False
-    for _ in range(_ATTEMPTS):
-        now = state(row)
-        lock_record.refuse_newer(row, now.raw)
-        if now.raw is None or not now.unreadable:
-            return was_broken
-        was_broken = True
-        sound = lock_record.mended(now.raw, runtime.current.time_us())
-        try:
-            client.patiently(lambda old=now.raw, new=sound: lock_requests.replace(row, old, new))  # type: ignore[misc]
-        except Refused:
-            continue  # the document has changed since the look, or this was a second copy
-        except Unavailable as error:
-            raise OutcomeUnknown(
-                f"no answer to the repair of {row.label}; look at its state.", cause=error.cause
-            ) from error
-        return True
-    raise OutcomeUnknown(f"the lock document of {row.label} was changed faster than it could be repaired; try again.")
 
 
 def break_entry(row: LockRow, ticket: int) -> bool:

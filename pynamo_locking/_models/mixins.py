@@ -681,41 +681,29 @@ class LockableMixin(VersionedMixin):
         return cls._lock_target(hash_key, range_key, cls.lock_settings())
 
     @classmethod
-    def break_lock(
-        cls, hash_key: Any, range_key: Any = None, *, ticket: int | None = None, force: bool = False
-    ) -> bool:
-        """Remove an entry from a queue by hand, whether its owner is running or not; or repair a broken lock document.
+    def break_lock(cls, hash_key: Any, range_key: Any = None, *, ticket: int) -> bool:
+        """Remove an entry from a queue by hand, whether its owner is running or not.
 
         The owner's guarded writes are refused from then on; its next request, at the latest its next renewal, sets its
         `Lock.lost`. The ticket ensures that an operator does not break a lock that has changed hands meanwhile. If the
         entry is shared by several callers of one process (`QueueEntry.members`), all of them lose their tickets: the
         first one is the owner, and the others enter the queue again.
 
-        With `force` a broken document (`LockState.unreadable`) is replaced by a sound one. Its next ticket is above
-        every ticket that can be read in the broken one. Holders and waiters stay if their entries can be read;
-        unreadable ones lose their place, as after a deletion of the document. The values of the item stay, and so does
-        a readable intent of a transaction; an unreadable intent is dropped, with its unfinished writes.
-
         Args:
             hash_key: the item's hash key.
             range_key: as for `lock_state`; without it: a range of that hash key.
             ticket: of the entry, from `lock_state`.
-            force: instead of the ticket: repair the document. A sound document is left as it is.
 
         Returns:
-            Whether the entry was removed; with `force`, whether the document was broken.
+            Whether the entry was removed.
 
         Raises:
-            CorruptRow: the document is broken, and a ticket was given.
+            CorruptRow: the lock cannot be read.
             OutcomeUnknown: no response came; check the lock's state.
-            ConfigurationError: neither a ticket nor `force` was given, or both. No request has been made.
 
         Cost: 1 read and 1 write.
         """
-        row = cls._target_of(hash_key, range_key).row
-        if force is (ticket is not None):
-            raise ConfigurationError("break_lock() takes the ticket of an entry, or force=True to repair the document.")
-        return inspection.repair(row) if ticket is None else inspection.break_entry(row, ticket)
+        return inspection.break_entry(cls._target_of(hash_key, range_key).row, ticket)
 
     @awaited_read(lock_state)
     def alock_state(self) -> None:
@@ -723,7 +711,7 @@ class LockableMixin(VersionedMixin):
 
     @awaited_write(break_lock)
     def abreak_lock(self) -> None:
-        """Remove an entry from a queue, or repair a lock document, awaited. See `break_lock`."""
+        """Remove an entry from a queue by hand, awaited. See `break_lock`."""
 
 
 class LockableModel(LockableMixin, Model):

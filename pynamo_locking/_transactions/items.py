@@ -19,12 +19,11 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import brief, guard_name
 from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import runtime
-from pynamo_locking._io import stored_rows as stored_rows_module
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._io.stored_rows import Place, Stored
+from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
 from pynamo_locking._items import conditions, unique_values, versions
 from pynamo_locking._items.effects import size_of
 from pynamo_locking._items.expiry import unexpired
@@ -93,13 +92,8 @@ class Counted:
 def named_in(guard: TransactionItem) -> dict[str, list[Image]]:
     """Return the item keys that transactions have named in a guard, by attribute; `CorruptRow` if it is broken."""
     what = f"the guard {brief(guard.key)} in {guard.table!r}"
-    return stored_rows_module.read(
-        _named, _attributes(guard.stored), what, table=guard.table, key=guard.key, advice=ADVICE
-    )
-
-
-def _named(stored: Mapping[str, Any]) -> dict[str, list[Image]]:
-    return {name: [each["M"] for each in value["L"]] for name, value in stored.items()}
+    row, stored = StoredRow(what, guard.table, guard.key, ADVICE), _attributes(guard.stored)
+    return {name: row.read(stored, name, lambda named: [each["M"] for each in named["L"]]) for name in stored}
 
 
 def _attributes(guard: Image) -> Image:

@@ -1,22 +1,19 @@
-"""Reports what became of transactions, completes those whose process has died, replaces broken rows.
+"""Reports what became of transactions, and completes those whose process has died.
 
 No reader or writer waits for it: each completes an item with an intent that it reads. A sweep is for items that no
 process reads.
 
 The state of a record is the only trace of the decision. A pending record whose lease has expired becomes an aborted
 one, in the write that also proves that it was not decided meanwhile (R4). A final record stays longer than any request
-that may still be on its way (R10), so the sweep removes intents that arrive late. If the state itself is lost, the
-operator has to name it: nothing here makes it up.
+that may still be on its way (R10), so the sweep removes intents that arrive late.
 
 Rejected: a process that must run to complete transactions. While it does not run, items would stay blocked.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -43,22 +40,19 @@ from pynamo_locking._io import (
     lock_requests,
     responses,
     runtime,
-    stored_rows,
     transaction_record,
     write_intents,
 )
-from pynamo_locking._io.client import Refused, Unavailable, persistently
+from pynamo_locking._io.client import Unavailable, persistently
 from pynamo_locking._io.concurrency import Pool, run_all
 from pynamo_locking._io.lock_record import LockRow
 from pynamo_locking._io.runtime import logger
-from pynamo_locking._io.stored_rows import Place, number
-from pynamo_locking._io.transaction_record import BY, CLEAN, CONTENT, EXPIRES, ID, ITEMS, NUMBERS, ROWS, STATE
+from pynamo_locking._io.stored_rows import Place
 from pynamo_locking._io.write_intents import reason_now, stuck
 from pynamo_locking._items import keys
-from pynamo_locking.exceptions import CorruptRow, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pynamodb.connection import Connection
 
@@ -141,11 +135,16 @@ def sweep(
     def job(segment: int) -> None:
         try:
             for image in _open_rows(record_table, segment, segments):
-                verdict = _sweep_row(record_table, image, last_ms, lambda: pool.is_over, has_ended, dry_run=dry_run)
+                name = record_table.keys.name_in(image)
+                if name is None:
+                    continue
+                verdict = _sweep_row(
+                    record_table, name, image, last_ms, lambda: pool.is_over, has_ended, dry_run=dry_run
+                )
                 if pool.is_over:  # the caller was interrupted
                     return
                 with mutex:
-                    _count(report, image[ID]["S"], verdict)
+                    _count(report, name, verdict)
                     if verdict and on_progress is not None:
                         on_progress(report)
         except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
@@ -185,7 +184,7 @@ def _open_rows(record_table: RecordTable, segment: int, segments: int) -> Iterat
     }
     while True:
         answer = persistently(lambda: transaction_record.ask(record_table, "Scan", kwargs))
-        yield from filter(None, map(record_table.row, answer["Items"]))
+        yield from answer["Items"]
         if "LastEvaluatedKey" not in answer:
             return
         kwargs["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
@@ -193,6 +192,7 @@ def _open_rows(record_table: RecordTable, segment: int, segments: int) -> Iterat
 
 def _sweep_row(
     record_table: RecordTable,
+    name: str,
     image: Image,
     last_ms: float,
     is_over: Callable[[], bool],
@@ -202,16 +202,16 @@ def _sweep_row(
 ) -> str:
     """Do what one row is found for, unless its transaction was renewed after `last_ms`; see `_sweep_one`."""
     try:
-        record = transaction_record.record_in(image, record_table)
+        record = transaction_record.record_in(record_table.row(image), record_table)
         if record is not None:
             return "" if record.renewed_ms > last_ms else _sweep_one(record_table, record, is_over, dry_run=dry_run)
         # A transaction that is pending or committed may need its rows of changes, and its record is there for as long
         # (R3, R9). The process that has left one behind was to remove it.
-        owner = None if dry_run else transaction_record.owner_of_changes(image[ID]["S"])
+        owner = None if dry_run else transaction_record.owner_of_changes(name)
         if owner is not None and has_ended(owner):
-            transaction_record.delete_row(record_table, image[ID]["S"])
+            transaction_record.delete_row(record_table, name)
     except Exception as error:  # noqa: BLE001 - the sweep goes on with the other transactions
-        logger.warning("transaction %r could not be completed: %s", image[ID]["S"], error)
+        logger.warning("transaction %r could not be completed: %s", name, error)
         return f"failed: {error}"
     return ""
 
@@ -446,11 +446,11 @@ def listed(table: Any, state: str | None) -> tuple[list[Shown], dict[str, str]]:
     path, found, broken = Place(transaction_record.STATE), list[TransactionRecord](), dict[str, str]()
     is_record = path.exists() | Place(transaction_record.PRIORITY).exists()
     images = client.scan(table, is_record if state is None else path == state)
-    for image in filter(None, map(record_table.row, images)):
+    for image in images:
         try:
-            found += filter(None, [transaction_record.record_in(image, record_table)])
+            found += filter(None, [transaction_record.record_in(record_table.row(image), record_table)])
         except LockingError as error:
-            broken[image[transaction_record.ID]["S"]] = str(error)
+            broken[record_table.keys.name_in(image) or ""] = str(error)
     found.sort(key=lambda record: (record.priority, record.id))
     return [_shown(record) for record in found], dict(sorted(broken.items()))
 
@@ -489,152 +489,3 @@ def _shown(record: TransactionRecord) -> Shown:
         "lease_left_s": (record.until_ms - now_ms) / 1000,
         "abort_reason": public_reason(record.by) if record.by else None,
     }
-
-
-_ATTEMPTS: Final = 4
-
-_NO_STATE: Final = (
-    "Nothing else that is stored tells what became of it. If you know that, from the log of its process for example, "
-    "name its state: committed puts in place what its intents say, aborted drops them."
-)
-_NOT_ALL: Final = "that may not be all of them. Restore the number that is broken, from a backup."
-
-#: The attributes of a record that must not have changed between the read and the repair.
-_SEEN: Final = (STATE, *NUMBERS, BY, CLEAN, EXPIRES)
-
-
-def repair(record_table: RecordTable, transaction_id: str, state: str | None, *, dry_run: bool) -> list[str] | None:
-    """Repair the record and the rows of participants of a transaction; see `TransactionTable.repair`."""
-    if state not in (None, TransactionStatus.COMMITTED.value, TransactionStatus.ABORTED.value):
-        raise ConfigurationError(f"the state of a transaction to repair is committed or aborted, not {state!r}.")
-    told = None if state is None else TransactionStatus(state)
-    found = list[str]()
-    for _ in range(_ATTEMPTS):
-        try:
-            image = answered(lambda: _repair_record(record_table, transaction_id, told, found, dry_run=dry_run))
-            if image is None:
-                return None
-            if TransactionStatus(image[STATE]["S"]).is_final:
-                answered(lambda: _repair_participants(record_table, transaction_id, found, dry_run=dry_run))
-        except Refused:
-            continue  # the row has changed since the look, or this was a second copy
-        return list(dict.fromkeys(found))
-    raise OutcomeUnknown(
-        f"the rows of the transaction {transaction_id} were changed faster than they could be repaired."
-    )
-
-
-def _repair_record(
-    record_table: RecordTable, transaction_id: str, told: TransactionStatus | None, found: list[str], *, dry_run: bool
-) -> Mapping[str, Any] | None:
-    """Make a record sound, and note what was broken; return it, None if there is none."""
-    image = transaction_record.image_of(record_table, transaction_id)
-    try:
-        if transaction_record.record_in(image, record_table) is None:
-            return None
-    except CorruptRow as error:
-        assert image is not None  # noqa: S101 - it is broken
-        changes = _sound(record_table, image, told, error)
-        found.append(_flaw(error))
-        if not dry_run:
-            transaction_record.replace_row(record_table, image, changes, _SEEN)
-        return {**image, **changes}
-    return image
-
-
-def _sound(
-    record_table: RecordTable, image: Mapping[str, Any], told: TransactionStatus | None, error: CorruptRow
-) -> dict[str, Any]:
-    """Return the changes that make a broken record sound."""
-    known = _known_state(image)
-    if known is not None and told not in (None, known):
-        raise ConfigurationError(f"the transaction {image[ID]['S']!r} is {known.value}, as its record shows.")
-    state = known or told
-    if state is None:
-        raise _refusal(error, _NO_STATE)
-    counts = _counts(record_table, image, error, is_committed=state is TransactionStatus.COMMITTED)
-    sound = {**dict.fromkeys(NUMBERS, number(0)), **counts}
-    changes = {STATE: {"S": state.value}, **{name: sound[name] for name in _broken_numbers(image)}}
-    if state is TransactionStatus.PENDING or (state is TransactionStatus.ABORTED and known is None):
-        ends = record_table.ends(record_table.keep.keep_rows_s)
-        changes |= {STATE: {"S": TransactionStatus.ABORTED.value}, BY: {"S": "asked"}, EXPIRES: ends}
-    return changes
-
-
-def _known_state(image: Mapping[str, Any]) -> TransactionStatus | None:
-    """Return the state of a broken record: as stored, or as only one kind of write can have left it."""
-    with suppress(*stored_rows.UNREADABLE):
-        return TransactionStatus(image[STATE]["S"])
-    if BY in image or CLEAN in image:
-        return TransactionStatus.ABORTED
-    return TransactionStatus.FINISHED if EXPIRES in image else None  # what is pending or committed does not expire
-
-
-def _broken_numbers(image: Mapping[str, Any]) -> list[str]:
-    broken = list[str]()
-    for name in NUMBERS:
-        try:
-            transaction_record.whole(image, name)
-        except stored_rows.UNREADABLE:
-            broken.append(name)
-    return broken
-
-
-def _counts(
-    record_table: RecordTable, image: Mapping[str, Any], error: CorruptRow, *, is_committed: bool
-) -> dict[str, Any]:
-    """Return the counts of items and of rows of participants, if one of them is broken.
-
-    Of a committed transaction the other number must agree: items that are not counted would lose what was promised.
-    """
-    if not {ITEMS, ROWS} & {*_broken_numbers(image)}:
-        return {}
-    rows = list(_rows(record_table, image[ID]["S"]))
-    if not is_committed:
-        return {ITEMS: number(0), ROWS: number(len(rows))}
-    names = [transaction_record.read_row(record_table, row, lambda content: len(content["items"]["L"])) for row in rows]
-    counted = {ITEMS: number(sum(names)), ROWS: number(len(rows))}
-    if not any(image.get(name) == value for name, value in counted.items()):
-        raise _refusal(error, f"It is committed, and {len(rows)} rows name {sum(names)} items: {_NOT_ALL}")
-    return counted
-
-
-def _flaw(error: CorruptRow) -> str:
-    return f"{error.field} is {error.found}"
-
-
-def _refusal(error: CorruptRow, advice: str) -> CorruptRow:
-    key = error.key or {}
-    what = f"the row of the transaction {next(iter(key.values()))['S']!r}"
-    return stored_rows.corrupt(what, _flaw(error), table=error.table or "", key=key, advice=advice)
-
-
-def _rows(record_table: RecordTable, transaction_id: str) -> Iterator[dict[str, Any]]:
-    for i in itertools.count():
-        row = transaction_record.image_of(record_table, row_of_participants(transaction_id, i))
-        if row is None:
-            return
-        yield row
-
-
-def _repair_participants(record_table: RecordTable, transaction_id: str, found: list[str], *, dry_run: bool) -> None:
-    """Leave in the rows of a transaction that is over the items that can be read."""
-    for row in _rows(record_table, transaction_id):
-        stored = _readable(record_table, transaction_id, row)
-        if row.get(CONTENT, {}).get("M", {}).get("items") != {"L": stored}:
-            found.append(f"{row[ID]['S']} names items that cannot be read")
-            if not dry_run:
-                transaction_record.replace_row(record_table, row, {CONTENT: {"M": {"items": {"L": stored}}}}, [CONTENT])
-
-
-def _readable(record_table: RecordTable, transaction_id: str, row: Mapping[str, Any]) -> list[Any]:
-    kept = list[Any]()
-    with suppress(*stored_rows.UNREADABLE):
-        for each in row[CONTENT]["M"]["items"]["L"]:
-            with suppress(LockingError, *stored_rows.UNREADABLE):
-                item, changes_row = row_in(record_table, each["M"])
-                transaction_record.check_place(record_table, transaction_id, item.table)
-                if changes_row:
-                    transaction_record.check_row_of_changes(transaction_id, changes_row)
-                kept.append(each)
-    return kept

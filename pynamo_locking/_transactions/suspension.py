@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.write_outcome import Known
-from pynamo_locking._io import runtime, stored_rows
+from pynamo_locking._io import runtime
 from pynamo_locking._io.model_doors import lock_attribute_of, own_keys_of, writer_of
-from pynamo_locking._io.stored_rows import INTEGER, MAP, TEXT, TEXTS, Codec, Field, Place, Stored, number
+from pynamo_locking._io.stored_rows import (
+    INTEGER,
+    MAP,
+    TEXT,
+    TEXTS,
+    Codec,
+    Field,
+    Place,
+    Stored,
+    StoredRow,
+    number,
+    one_of,
+)
 from pynamo_locking._io.transaction_record import CONTENT
 from pynamo_locking._items import conditions, effects, versions
 from pynamo_locking._models.writes import GuardedMixin
@@ -42,7 +54,7 @@ _ITEM: Final = Codec(
     model=Field("model", TEXT, ""),
     key=Field("key", MAP),
     known=Field("known", MAP, None),
-    op=Field("op", stored_rows.one_of("update", "delete"), None),
+    op=Field("op", one_of("update", "delete"), None),
 )
 _KNOWN: Final = Codec(Known, version=Field("version", INTEGER, None), write_id=Field("write_id", TEXT, None))
 _CHANGES: Final = Codec(SimpleNamespace, set=Field("set", MAP), remove=Field("remove", TEXTS))
@@ -132,14 +144,8 @@ def resume(
     by_table: dict[str, list[type[GuardedMixin]]] = {}
     for model in (*models, table):
         by_table.setdefault(_place_of(model), []).append(model)
-    key, entries = stored_rows.read(
-        lambda stored: _content(stored, by_table, _place_of(table)),
-        row.stored,
-        f"the row of the suspended transaction {id_!r:.80}",
-        table=row.table,
-        key=row.key,
-        advice=_ADVICE,
-    )
+    of_row = StoredRow(f"the row of the suspended transaction {id_!r:.80}", row.table, row.key, _ADVICE)
+    key, entries = of_row.read(row.stored, CONTENT, lambda content: _content(content["M"], by_table, _place_of(table)))
     planned = list[_Planned]()
     for (of_table, name), group in groupby(sorted(entries, key=_model_of), _model_of):
         of_model = _chosen(by_table.get(of_table, []), name)
@@ -153,9 +159,8 @@ def resume(
 
 
 def _content(
-    stored: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str
+    content: Mapping[str, Any], models: Mapping[str, list[type[GuardedMixin]]], own: str
 ) -> tuple[str | None, list[SimpleNamespace]]:
-    content = stored[CONTENT]["M"]
     key = content[_KEY]["S"] if _KEY in content else None
     return key, [_remembered(each["M"], models, own) for each in content["items"]["L"]]
 

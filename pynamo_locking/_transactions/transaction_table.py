@@ -127,34 +127,6 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
         return recovery.recover(transaction_record.record_table_of(cls), id, force=force)
 
     @classmethod
-    def repair(cls, id: str, *, state: str | None = None, dry_run: bool = False) -> list[str] | None:  # noqa: A002
-        """Repair broken rows of a transaction of many items: its record, and the rows that name its items.
-
-        A pending transaction is aborted by this, even if its process is running; a decided one keeps its state. The
-        rows that name the items of a committed transaction are left as they are, since their content cannot be derived.
-        Call `recover` or `sweep` afterwards to complete the transaction.
-
-        Args:
-            id: its `Transaction.id`.
-            state: ``"committed"`` or ``"aborted"``, for a record whose state is lost: what the operator knows of it. If
-                it is wrong, data is lost: with ``"aborted"`` the intents are dropped, and changes that are already
-                applied stay.
-            dry_run: only report what is broken.
-
-        Returns:
-            What was broken; None if nothing is known of the transaction.
-
-        Raises:
-            CorruptRow: it cannot be repaired; the message says what to do.
-            ConfigurationError: the record shows that it has another state.
-            OutcomeUnknown: other writers kept changing the rows.
-            LockingError: no response came; another call is safe.
-
-        Cost: 1 read, 1 more for each 350 KB of keys, and 1 write for each broken row.
-        """
-        return recovery.repair(transaction_record.record_table_of(cls), id, state, dry_run=dry_run)
-
-    @classmethod
     def sweep(
         cls,
         *,
@@ -199,10 +171,6 @@ class TransactionTable(OwnTable, VersionedMixin, Model):
     @awaited_write(recover)
     def arecover(self) -> None:
         """Complete a transaction of many items, awaited. See `recover`."""
-
-    @awaited_write(repair)
-    def arepair(self) -> None:
-        """Make broken rows of a transaction sound, awaited. See `repair`."""
 
     @awaited_write(sweep)
     def asweep(self) -> None:

@@ -1,4 +1,4 @@
-"""``locks list``, ``show``, ``watch``, ``break``, ``repair`` and ``prune``."""
+"""``locks list``, ``show``, ``watch``, ``break`` and ``prune``."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Screen:
             yield Segment.line()
 
 
-# ``locks list``, ``show``, ``watch``, ``break`` and ``repair``.
+# ``locks list``, ``show``, ``watch`` and ``break``.
 
 
 _MODEL: Final = "Model of your application, instead of --table."
@@ -245,34 +245,6 @@ def break_(
         "broken_by": who,
     }
     return session.show(document, f"Ticket {ticket} of {name} is gone.")
-
-
-@app.add("repair nightly-report --table locks", "repair a-1 --model shop.models:Order --yes")
-def repair(
-    session: Session,
-    *,
-    key: _Key,
-    range_key: _Range = None,
-    model: _Model = None,
-    attribute: _Attribute = _LOCK,
-    yes: _Yes = False,
-) -> int:
-    """Replace a broken lock document by a sound one: entries that cannot be read are removed, and tickets go on.
-
-    A holder whose entry is removed has lost the lock. A lock that is not broken is left as it is. The log names the
-    operator.
-    """
-    found = session.lockable(model, attribute)
-    before = _looked_at(found, key, range_key)
-    name, why = plain(before["name"]), before["unreadable"]
-    if why and not yes:
-        session.confirm(f"{name}: {why}. Remove what cannot be read?")
-    is_repaired = bool(why) and found.break_lock(*_keys(found, key, range_key), force=True)
-    if is_repaired:
-        terminal.leave_trace(f"the lock {name} in {before['table']} was repaired by {terminal.operator()}; {why}")
-    document = {**{part: before[part] for part in ("table", "name", "key")}, "was": why, "repaired": is_repaired}
-    said = "is repaired" if is_repaired else "has no broken lock; nothing was changed"
-    return session.show(document, f"{name} {said}.")
 
 
 @app.add("prune --table locks --dry-run", "prune --table shop.models:Locks --older-than 30d --yes")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _ID: Final = "The transaction's id, from `tx list` or an OutcomeUnknown."
 _MODEL: Final = "A TransactionTable, or a model that names one, instead of --table."
-_TOLD: Final = "committed or aborted: what you know of it, if that is lost."
 _STATE: Final = "pending, committed, finished or aborted."
 _FORCE: Final = "Abort it at once if it is not decided, although it may be alive."
 _OLDER: Final = "Leave those alone that began or were renewed within so many seconds."
@@ -30,7 +29,6 @@ _State = Annotated[
     str | None,
     typer.Option("--state", metavar="STATE", help=_STATE, autocompletion=lambda: recovery.STATES),
 ]
-_Told = Annotated[str | None, typer.Option("--state", metavar="STATE", help=_TOLD)]
 _Force = Annotated[bool, typer.Option("--force", help=_FORCE)]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
@@ -120,31 +118,6 @@ def sweep(
     document = {"table": table.Meta.table_name, "dry_run": dry_run, **counts, "failed": failed}
     why = [plain(f"{failed_id} could not be completed: {why}") for failed_id, why in failed.items()]
     return session.show(document, _summary(report, dry_run=dry_run), *why, is_well=not failed)
-
-
-@app.add("repair 5KXxQY1s", "repair 5KXxQY1s --state aborted --yes")
-def repair(session: Session, *, tx_id: _Id, model: _Model = None, state: _Told = None, yes: _Yes = False) -> int:
-    """Make the broken rows of one transaction sound: numbers that cannot be read, items in rows of participants.
-
-    One that is pending is aborted, even if it is alive. One whose state is lost needs --state. The log names the
-    operator. Run `tx recover` next.
-    """
-    table = session.transactions(model)
-    flaws = table.repair(tx_id, state=state, dry_run=True)
-    if flaws and not yes:
-        session.confirm(f"{plain(tx_id)}: {plain('; '.join(flaws))}. Make it sound, and abort it if it is pending?")
-    flaws = table.repair(tx_id, state=state)
-    if flaws is None:
-        raise _unknown(table, tx_id)
-    became = table.outcome(tx_id)
-    if flaws:
-        terminal.leave_trace(
-            f"the transaction {plain(tx_id)} in {table.Meta.table_name} was repaired by {terminal.operator()}, and is "
-            f"{became}; {plain('; '.join(flaws))}"
-        )
-    document = {"table": table.Meta.table_name, "id": tx_id, "was": flaws, "repaired": bool(flaws), "state": became}
-    said = f"is repaired, and {became}" if flaws else "has no broken row; nothing was changed"
-    return session.show(document, f"{plain(tx_id)} {said}.")
 
 
 def _summary(report: SweepReport, *, dry_run: bool) -> str:

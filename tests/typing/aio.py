@@ -171,7 +171,6 @@ class Transactions(TransactionTable):
 async def transactions_of_others() -> None:
     assert_type(await Transactions.aoutcome(idempotency_key="k"), str | None)
     assert_type(await Transactions.arecover("t", force=True), str | None)
-    assert_type(await Transactions.arepair("t", dry_run=True), list[str] | None)
     assert_type(await Transactions.asweep(segments=2), SweepReport)
 
 

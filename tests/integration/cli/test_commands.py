@@ -222,7 +222,7 @@ def test_without_its_range_key_no_item_is_told_to_be_free(memory, shell):
     memory.bind(Seat, Locks)
     model = ["--model", f"{__name__}:Seat"]
     with Seat.locked("main hall", 5, owner="me"):
-        for command in (["show"], ["repair", "--yes"], ["break", "--ticket", "1", "--yes"]):
+        for command in (["show"], ["break", "--ticket", "1", "--yes"]):
             error = shell.error("locks", command[0], "main hall", *model, *command[1:])
             assert error["kind"] == "usage"
             assert error["message"] == (

@@ -16,7 +16,8 @@ from pynamo_locking.exceptions import BatchError, Conflict
 from pynamo_locking.intervals import IntervalMixin
 from tests.support.interval_models import SlotLocks
 from tests.support.models import Locks, declare
-from tests.support.transaction_models import Transactions, empty, make_long_from, stored
+from tests.support.poisoned import put
+from tests.support.transaction_models import Session, Transactions, empty, make_long_from, stored
 from tests.support.unique_models import Uniques
 from tests.support.versioned_models import connection_of
 
@@ -283,3 +284,11 @@ def test_a_version_that_is_none_is_named(concurrent_engine: Engine, kind: str, v
     after = stored(model, "a", 1)
     assert after is not None
     assert {**after, "lock": None} == {**(before or {}), "lock": None}
+
+
+@pytest.mark.parametrize(("end", "year"), [("1" + "0" * 125, 9999), ("-1" + "0" * 30, 1970)], ids=["late", "early"])
+def test_an_end_that_no_calendar_has(memory: Engine, end: str, year: int) -> None:
+    """The item can be read: it never expires, or has."""
+    memory.bind(Session)
+    put(Session, {"session_id": {"S": "s"}, "expires_at": {"N": end}})
+    assert [each.expires_at.year for each in Session.scan(include_expired=True)] == [year]

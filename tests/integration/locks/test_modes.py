@@ -336,7 +336,7 @@ def test_who_died_long_ago_does_not_decide_on_the_permits(locks):
 
 
 @pytest.mark.parametrize(
-    "options", [{"permits": 0}, {"permits": 1.5}, {"permits": True}, {"permits": 2, "shared": True}]
+    "options", [{"permits": 0}, {"permits": 1.5}, {"permits": 401}, {"permits": True}, {"permits": 2, "shared": True}]
 )
 def test_permits_that_cannot_be(options):
     """Refused where the lock is made."""

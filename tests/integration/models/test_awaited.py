@@ -186,7 +186,6 @@ def test_transactions_of_others(memory: Engine, monkeypatch: pytest.MonkeyPatch)
 
     async def main(first: str, second: str) -> None:
         assert await Transactions.aoutcome(first) == "committed"
-        assert await Transactions.arepair(first, dry_run=True) == []
         assert await Transactions.arecover(first) == "finished"
         report = await Transactions.asweep(segments=2)
         assert report.finished == 1
@@ -207,7 +206,7 @@ READS: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
 WRITES: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
     "atouch": lambda: Purse.get("a").atouch(),
     "arefresh": lambda: Purse("a").arefresh(),
-    "abreak_lock": lambda: Purse.abreak_lock("a", force=True),
+    "abreak_lock": lambda: Purse.abreak_lock("a", ticket=1),
     "ainsert_disjoint": lambda: Slot.intervals.ainsert_disjoint(slots((1, 2))),
 }
 

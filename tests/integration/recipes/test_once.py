@@ -481,7 +481,7 @@ def test_callers_of_one_process_hand_over_and_keep_the_row(clock, way):
     ],
 )
 def test_a_broken_note(clock, memory, broken):
-    """Is no leave to run the job again: the lock says that it is broken. `locks repair` drops the note."""
+    """Is no leave to run the job again: the lock says that it is broken."""
     run_once()
     memory.client().update_item(
         TableName=Locks.Meta.table_name,
@@ -492,23 +492,6 @@ def test_a_broken_note(clock, memory, broken):
     )
     with pytest.raises(CorruptRow, match="success"):
         run_once()
-    assert Locks.break_lock("job", force=True)
-    assert run_once()
-
-
-def test_a_repair_keeps_a_sound_note(clock, memory):
-    """What is broken is elsewhere."""
-    run_once()
-    noted = last()
-    memory.client().update_item(
-        TableName=Locks.Meta.table_name,
-        Key={"name": {"S": "job"}},
-        UpdateExpression="REMOVE #l.evicted",
-        ExpressionAttributeNames={"#l": "lock"},
-    )
-    assert Locks.break_lock("job", force=True)
-    assert last() == noted
-    assert asked() == "done"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from pynamo_locking.exceptions import (
 from pynamo_locking.transactions import Transaction
 from tests.support.deeds import deeds, die_at, from_deed
 from tests.support.parties import in_thread
+from tests.support.poisoned import header, put
 from tests.support.transaction_helpers import doing
 from tests.support.transaction_models import (
     STATEMENTS,
@@ -509,3 +512,22 @@ def test_an_interrupt_after_the_decision_is_told() -> None:
     assert done == ["committed"]
     assert [purse.version for purse in saved] == [1] * 9
     assert {Purse.get(f"n{i}", isolation="read_committed").balance for i in range(9)} == {7}
+
+
+@pytest.mark.processes
+def test_an_interrupt_ends_a_sweep() -> None:
+    """Although it watches a transaction that is alive, and has others before it."""
+    for i in range(5):
+        put(Transactions, header(f"T{i}", "pending", until_ms={"N": "9999999999999"}, lease_ms={"N": "30000"}))
+    looks = list[str]()
+
+    def answer(send: Send, operation: str, _: Any) -> Any:
+        if operation == "GetItem":
+            looks.append(operation)
+            if len(looks) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+        return send()
+
+    with intercepted(answer), pytest.raises(KeyboardInterrupt):
+        Transactions.sweep()
+    assert len(looks) == 1

@@ -65,10 +65,6 @@ def break_lock() -> None:
     Purse.break_lock("p0", ticket=1)
 
 
-def repair() -> None:
-    Purse.break_lock("p0", force=True)
-
-
 def save_what_was_read() -> None:
     purse = Purse.get("p0")
     purse.balance = 7
@@ -98,7 +94,7 @@ def sweep_all() -> None:
 
 OPERATIONS: Final[list[Callable[[], None]]] = [
     *(each for each in poisoned.RESOLVING if each is not poisoned.tx_snapshot_of_a_mark_that_came_later),
-    *(break_lock, repair, save_what_was_read, put_by_pynamodb, delete_whatever_is_there, complete, sweep_all),
+    *(break_lock, save_what_was_read, put_by_pynamodb, delete_whatever_is_there, complete, sweep_all),
 ]
 
 #: Lock documents and marks: of a lock that is free, held, or held by a dead process; of a map that says nothing else.
@@ -299,7 +295,6 @@ def test_headers_and_what_is_beside_them(concurrent_engine: Engine) -> None:
             if newer == "header":
                 operations += [
                     lambda: Transactions.recover("T", force=True),
-                    lambda: Transactions.repair("T"),
                     lambda: Transactions.outcome("T"),
                 ]
             if newer in ("header", "spill"):  # what meets the mark does not ask for the participants
@@ -425,11 +420,10 @@ def test_commands(memory: Engine, capsys: pytest.CaptureFixture[str], monkeypatc
         assert "format 99" in out + err, (words, out, err)
     assert shell.answer("locks", "show", "n", *names, code=1)["format"] == 99
     ticket = one["L"][0]["N"]
-    for words in (("locks", "break", "n", "--ticket", ticket, "--yes"), ("locks", "repair", "n", "--yes")):
-        code, _, err = shell.run(*words, *names)
-        assert code != 0
-        assert "format 99" in err
-        assert row_of(Locks, "n") == image
+    code, _, err = shell.run("locks", "break", "n", "--ticket", ticket, "--yes", *names)
+    assert code != 0
+    assert "format 99" in err
+    assert row_of(Locks, "n") == image
 
 
 def test_the_error(memory: Engine) -> None:

@@ -214,7 +214,7 @@ LEFT: Final = "many intents that another process has left: for its readers, `rec
 UNREAD: Final = ("items", "transactions of more than 100 actions that write items unread and unchecked")
 CHECKS: Final = ("items", "`read()` and `condition_check()`")
 LOCKS: Final = ("locks", "`NamedLock`, `Meta.lock_table`")
-HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`, `repair()`")
+HEADERS: Final = ("transactions", "`Transaction`, `outcome()`, `recover()`")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def broken_meanwhile(operation, model):
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_save_that_a_broken_lock_refuses_may_still_arrive(inside):
-    """Once the lock is repaired; who holds it stays in its queue if its entry can be read."""
+    """Once a person has mended the lock."""
     with suppress(LockingError), Page.locked("k") as lock:
         item = lock.item if inside else changed(Page)
         item.n = 1

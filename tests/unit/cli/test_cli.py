@@ -34,8 +34,8 @@ from pynamo_locking.exceptions import ConfigurationError, LockingError, OutcomeU
 
 COMMANDS = [
     *(["tables", name] for name in ("create", "check")),
-    *(["locks", name] for name in ("list", "show", "watch", "break", "repair", "prune")),
-    *(["tx", name] for name in ("list", "show", "recover", "sweep", "repair")),
+    *(["locks", name] for name in ("list", "show", "watch", "break", "prune")),
+    *(["tx", name] for name in ("list", "show", "recover", "sweep")),
     *(["calls", name] for name in ("list", "settle")),
     ["run"],
     ["version"],

@@ -24,7 +24,6 @@ PAGES: Final = [
 MADE: Final = {
     "EVICT": protocol.evict(1, 1),
     "APPLY_INTENT": protocol.apply_intent(1, 1),
-    "CHANGE_ROW": protocol.change_row(("beat",), ("content",), ("state",)),
 }
 CLAUSES: Final = {
     **{name: each for name, each in vars(protocol).items() if isinstance(each, Clause) and not name.startswith("_")},
