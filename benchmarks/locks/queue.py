@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.locks.tables import markdown
 from benchmarks.meter import metered
 from pynamo_locking import LockSettings, NamedLock
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from tests.support.wire import count_requests
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from pynamo_locking._core.lock_queue import (
     poll_delay,
 )
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import event_stream, lock_record, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.concurrency import TO_THREADS, Pause, call, cancelled, run_steps, spend, start, to_the_end

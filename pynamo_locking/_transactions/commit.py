@@ -47,7 +47,7 @@ from pynamo_locking._core.transactions import (
     row_of_participants,
     with_requests,
 )
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import batch_requests, event_stream, lock_record, runtime, transaction_record, write_intents
 from pynamo_locking._io.batch_requests import StatementWrite, transact_get
 from pynamo_locking._io.client import Unavailable, persistently

@@ -221,7 +221,8 @@ class Transaction:
             add_version_condition: with False any stored item is overwritten, unless the transaction has read it.
 
         Raises:
-            ConfigurationError: its model cannot take part; or the transaction has ended, or is read only.
+            ConfigurationError: its model cannot take part; the transaction has ended, or is read only; or the condition
+                has a class that was derived from one of PynamoDB's.
             StaleVersion: the transaction has another copy of the item.
 
         Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked; one request
@@ -704,8 +705,8 @@ class Transaction:
                 index, which is eventually consistent, nor parts of items.
 
         Raises:
-            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard its
-                queries.
+            ConfigurationError: an index was named; the isolation is serializable and the model does not guard its
+                queries; or a condition has a class that was derived from one of PynamoDB's.
 
         Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write for
         each item that another transaction has an intent on, a hundred and 25 in a request. With guarded queries 1 more,
@@ -729,8 +730,8 @@ class Transaction:
             at_most: how many rows the table may have, with expired ones and those that a transaction is about to store.
 
         Raises:
-            ConfigurationError: the table has more items; or the isolation is serializable and the model does not guard
-                its table.
+            ConfigurationError: the table has more items; the isolation is serializable and the model does not guard its
+                table; or the condition has a class that was derived from one of PynamoDB's.
 
         Cost: that of a consistent scan, and otherwise that of `query`.
         """

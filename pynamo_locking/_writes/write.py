@@ -253,10 +253,14 @@ class Write(NamedTuple):
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
+    @property
+    def whole(self) -> Condition | None:
+        """All conditions except the lock's."""
+        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
+        return conditions.both(whole, self.part.shape.known)
+
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the request, with the lock's part; its conditions about expiry are about now."""
-        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
-        whole = conditions.both(whole, self.part.shape.known)
         hash_key, range_key = serialized_key_of(self.item)
         kwargs: dict[str, Any] = connection_of(self.item).get_operation_kwargs(
             hash_key,
@@ -264,7 +268,7 @@ class Write(NamedTuple):
             key=KEY if self.attributes is None else ITEM,
             attributes=self.attributes,
             actions=self.actions or None,
-            condition=whole,
+            condition=self.whole,
             return_values=self.return_values,
             return_values_on_condition_failure="ALL_OLD",
         )

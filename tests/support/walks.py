@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 Account: Any = declare("Account", numbers="balance", version=True, lock=True)
 
-#: The engine, and the language that it evaluates.
-_ENGINE = ("testing", "_expressions")
+_ENGINE = "testing"
 
 
 def entered(work: Callable[[], object]) -> list[str]:
