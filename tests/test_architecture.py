@@ -111,6 +111,18 @@ def test_private_names_of_pynamodb_are_in_the_adapter() -> None:
     assert wrong == []
 
 
+def test_work_does_not_ask_who_listens() -> None:
+    """A function `to_listeners` does, so that events are told in one line."""
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "event_stream.listeners"
+    ]
+
+    assert wrong == []
+
+
 def test_no_folder_uses_a_private_name_of_another() -> None:
     """But the doors, and PynamoDB's adapter. A name is private to the folders whose classes and modules define it."""
     homes: dict[str, set[str]] = {}

@@ -631,7 +631,7 @@ class CommitRun:
             found = recorded_outcome(self._options, plan.path, error)
             if found is None:
                 ask_later(self._options, plan.path, error)
-                if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # a single write reports itself
+                if plan.path is not CommitPath.SINGLE:  # a single write reports itself
                     write.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
                 raise
             if found == self._options.id:

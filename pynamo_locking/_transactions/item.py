@@ -403,8 +403,9 @@ class TransactionItem:
 
     def require(self, condition: Condition | None) -> None:
         """Add a condition of the caller."""
-        effects.check(condition)
-        self.condition = conditions.both(self.condition, condition)
+        if condition is not None:
+            effects.check(condition)
+            self.condition = conditions.both(self.condition, condition)
 
     def make_optional(self) -> None:
         """Let the transaction continue without the write if its condition is false."""

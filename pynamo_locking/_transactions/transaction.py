@@ -15,7 +15,7 @@ from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.row_keys import checked_owner
 from pynamo_locking._core.transactions import CommitPath
 from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._io.event_stream import harmless
+from pynamo_locking._io.event_stream import to_listeners
 from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.transaction_record import record_table_of
@@ -513,16 +513,14 @@ class Transaction:
                 self._members.undo_from(0)
                 for member in self._members.by_key.values():
                     member.mark_stale(is_saved=self.is_repeated)
-            last: list[Callable[[], object]] = [self._members.give_back]
-            if event_stream.listeners:
-                last.insert(0, partial(self._tell_end, told))
+            last: list[Callable[[], object]] = [partial(self._tell_end, told), self._members.give_back]
             if not self.is_repeated:
                 last += self._after_commit if self._is_committed else self._after_rollback
             call_all(last, error)
         finally:
             self._members.give_back()  # after an interrupt of all that
 
-    @harmless
+    @to_listeners
     def _tell_end(self, error: BaseException | None) -> None:
         about = {
             **event_stream.clocks(),

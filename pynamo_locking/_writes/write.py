@@ -19,7 +19,7 @@ from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
 from pynamo_locking._io import client, concurrency, event_stream, protocol, responses
 from pynamo_locking._io.client import Unavailable
-from pynamo_locking._io.event_stream import clocks, emit, harmless
+from pynamo_locking._io.event_stream import clocks, emit, to_listeners
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
 from pynamo_locking._items import conditions, expiry, keys, versions
@@ -463,7 +463,7 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
         emit(events.WriteRefused(**about))
 
 
-@harmless
+@to_listeners
 def write_failed(write: Write, error: Exception) -> None:
     """Report a conflict of a single write, or its unknown outcome."""
     model, item = type(write.item), write.item
@@ -476,7 +476,7 @@ def write_failed(write: Write, error: Exception) -> None:
     _refusal(about, error)
 
 
-@harmless
+@to_listeners
 def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
     """Report the same of a transaction, given the table of its first item."""
     _refusal({"table": table, "model": None, "name": transaction_id, "operation": "transaction"}, error)

@@ -150,7 +150,7 @@ actions = st.one_of(
     on(NUMBERS, lambda path, other, value: path.set(other - value), path_of(NUMBERS), numbers),
     on(NUMBERS, lambda path, other, value: path.set(other + value), path_of(ELEMENTS), numbers),
     on(NUMBERS, lambda path, value, more: path.set((path | value) + more), numbers, numbers),
-    on(NUMBERS, lambda path, one, two: path.set(one | two), path_of(NUMBERS), path_of(NUMBERS)),
+    on(NUMBERS, lambda path, others: path.set(others[0] | others[1]), st.permutations(NUMBERS)),
     on(NUMBERS, lambda path, value: path.add(value), numbers),
     on(WORDS, lambda path, value: path.set(value), words),
     on([Thing.word], lambda path, value: path.set(Thing.doc.word | value), words),

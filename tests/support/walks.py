@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Account: Any = declare("Account", numbers="balance", version=True, lock=True)
 
-_ENGINE = "testing"
+#: The engine, and the values that it works with.
+_ENGINE = ("testing", "_core.values")
 
 
 def entered(work: Callable[[], object]) -> list[str]:
