@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking_simulator._engine.partitions import READS, write_units
 
 if TYPE_CHECKING:

@@ -715,7 +715,7 @@ ROWS: Final = (
     ),
     (
         "the sign of a number has no size",
-        "_expressions/values.py",
+        "_core/values.py",
         ' + (text[0] == "-")',
         "",
         "unit/testing/test_memory_refusals.py::test_the_sign_of_a_number_takes_a_byte",
@@ -743,14 +743,14 @@ ROWS: Final = (
     ),
     (
         "levels of a value are not counted below the path that it is put at",
-        "_expressions/values.py",
+        "_core/values.py",
         "            check_levels(inner, depth + 1)",
         "            check_levels(inner, depth)",
         "unit/testing/test_memory_refusals.py::test_maps_are_counted_through_the_path_that_they_are_put_at",
     ),
     (
         "a long name of wide characters is not measured",
-        "_expressions/values.py",
+        "_core/values.py",
         "if len(name) > _LONGEST_NAME // 4 and",
         "if len(name) > _LONGEST_NAME // 2 and",
         "unit/core/test_dynamodb_limits.py::test_the_words",

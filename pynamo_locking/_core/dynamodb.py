@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from pynamo_locking._expressions.values import Refusal, canonical_item, item_size, size_of, type_of
+from pynamo_locking._core.values import Refusal, canonical_item, item_size, size_of, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pynamo_locking._core.dynamodb import LARGEST_KEYS
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
-from pynamo_locking._expressions.values import LARGEST_EXPONENT, MOST_DIGITS, SMALLEST_EXPONENT, Refusal, stored_number
+from pynamo_locking._core.values import LARGEST_EXPONENT, MOST_DIGITS, SMALLEST_EXPONENT, Refusal, stored_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -16,7 +16,7 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.dynamodb import CANCELLED, FAILED, INVALID, PASSING, RetryPolicy, RetryState
 from pynamo_locking._core.lease import PATIENCE_S, Deadline, backoff
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import client, responses, runtime
 from pynamo_locking._io.client import is_sent_again
 from pynamo_locking._io.runtime import logger

@@ -194,8 +194,7 @@ def _noted(connection: Connection, send: Callable[[], dict[str, Any]]) -> dict[s
     finally:
         _attempts.reset(reset)
     _refuse_cut(attempts)
-    if event_stream.listeners:
-        event_stream.answered(data)
+    event_stream.answered(data)
     return data
 
 
@@ -277,15 +276,14 @@ def _dispatch_and_tell(
         last = responses.explain(error, [each["TableName"] for each in actions_of(operation_kwargs)])
         raise
     finally:
-        if event_stream.listeners:
-            _tell_throttled(self, operation_name, operation_kwargs, last, before)
+        _tell_throttled(self, operation_name, operation_kwargs, last, before)
     return data
 
 
 Connection.dispatch = _dispatch_and_tell  # type: ignore[method-assign]
 
 
-@event_stream.harmless
+@event_stream.to_listeners
 def _tell_throttled(
     connection: Connection, operation: str, kwargs: dict[str, Any], last: dict[str, Any], before: int
 ) -> None:

@@ -1,7 +1,8 @@
 """The stream of events: who listens, and what is emitted.
 
-The emitting code first checks `listeners`; without listeners no event is made. Listeners are called in the emitting
-thread, while no mutex of this package is held. Events that are emitted under a mutex wait in the `Scope`.
+Events are made and emitted by functions with `to_listeners`, which do nothing without listeners. So their callers need
+not ask. Listeners are called in the emitting thread, while no mutex of this package is held. Events that are emitted
+under a mutex wait in the `Scope`.
 
 The classes of events are loaded by the first subscriber: making them would be a fifth of the package's import.
 """
@@ -160,6 +161,7 @@ class Scope:
 
     Args:
         keeps: whether events inside wait for its end.
+        on_error: called with the error that ends it, still inside of it.
 
     Attributes:
         began_s: when, by the monotonic clock.
@@ -169,7 +171,8 @@ class Scope:
         kept: the events that wait for its end.
     """
 
-    def __init__(self, *, keeps: bool) -> None:
+    def __init__(self, *, keeps: bool, on_error: Callable[[BaseException], None] | None = None) -> None:
+        self._on_error = on_error
         self.began_s = runtime.current.monotonic()
         self.requests = 0
         self.polls = 0
@@ -186,7 +189,9 @@ class Scope:
         self._reset = _scope.set(self)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and self._on_error is not None:
+            self._on_error(error)
         with contextlib.suppress(ValueError):  # a task that is garbage collected ends in another context
             _scope.reset(self._reset)
         self._is_over = True
@@ -222,15 +227,36 @@ _scope: ContextVar[Scope | None] = ContextVar("pynamo_locking_scope", default=No
 _told: ContextVar[tuple[Subscription, ...]] = ContextVar("pynamo_locking_told", default=())
 
 
-def scope(*, keeps: bool = True) -> AbstractContextManager[Scope | None]:
+def scope(
+    *, keeps: bool = True, on_error: Callable[[BaseException], None] | None = None
+) -> AbstractContextManager[Scope | None]:
     """Return the scope of a piece of work, if there are listeners; `keeps` if a mutex is held inside."""
-    return Scope(keeps=keeps) if listeners else _NO_SCOPE
+    return Scope(keeps=keeps, on_error=on_error) if listeners else _NO_SCOPE
 
 
 def current_scope() -> Scope | None:
     return _scope.get()
 
 
+_P = ParamSpec("_P")
+
+
+def to_listeners(tell: Callable[_P, None]) -> Callable[_P, None]:
+    """Let a function do nothing without listeners. Its errors are logged, and never replace that of the work."""
+
+    @functools.wraps(tell)
+    def telling(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        if not listeners:
+            return
+        try:
+            tell(*args, **kwargs)
+        except Exception:
+            logger.exception("an event could not be told")
+
+    return telling
+
+
+@to_listeners
 def requesting(operation: str) -> None:
     """Count a request of a lock."""
     scope = _scope.get()
@@ -261,24 +287,10 @@ def _reset_after_fork() -> None:
 runtime.after_fork(_reset_after_fork)
 
 
-# Events of evictions and of recovered transactions. An event never replaces the error of what it is about.
+# Events of evictions and of recovered transactions.
 
 
-_P = ParamSpec("_P")
-
-
-def harmless(tell: Callable[_P, None]) -> Callable[_P, None]:
-    @functools.wraps(tell)
-    def telling(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        try:
-            tell(*args, **kwargs)
-        except Exception:
-            logger.exception("an event could not be told")
-
-    return telling
-
-
-@harmless
+@to_listeners
 def answered(answer: dict[str, Any]) -> None:
     """Count what a request has consumed: PynamoDB asks for it with every request."""
     scope, consumed = _scope.get(), answer.get("ConsumedCapacity")
@@ -300,7 +312,7 @@ def about_lock(row: LockRow, owner: str, entry_id: str, ticket: int | None) -> d
     }
 
 
-@harmless
+@to_listeners
 def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = False) -> None:
     for entry in entries:
         emit(
@@ -314,7 +326,7 @@ def evicted(row: LockRow, entries: Sequence[QueueEntry], *, is_forced: bool = Fa
         )
 
 
-@harmless
+@to_listeners
 def recovered(
     table: str,
     record: TransactionRecord | None,

@@ -189,8 +189,7 @@ def _update(
 
 
 def _call(row: LockRow, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    if event_stream.listeners:
-        event_stream.requesting(operation)
+    event_stream.requesting(operation)
     try:
         return ask(row.connection, operation, {"TableName": row.table, "Key": row.key, **arguments})
     except responses.BOTOCORE_EXCEPTIONS as error:

@@ -330,7 +330,7 @@ class Resolver:
                 "dropping intents of the transaction %s: %d, the first from %s", intent.id, len(intents), row.label
             )
         gone = settle(record_tables[0], what, intents)
-        if event_stream.listeners and len(gone) < len(intents):
+        if len(gone) < len(intents):
             outcome = "finished" if what is IntentResolution.FINISH else "aborted"
             event_stream.recovered(record_tables[0].table, record, intent.id, outcome=outcome, recovered_by="reader")
         return self._try_again(intents, what)
@@ -363,7 +363,7 @@ class Resolver:
             stored = transaction_record.abort(
                 record_table, record.id, reason, heartbeats=record.heartbeats if reason == "expired" else None
             )
-            if event_stream.listeners and stored.state is TransactionStatus.ABORTED:
+            if stored.state is TransactionStatus.ABORTED:
                 event_stream.recovered(
                     record_table.table, record, record.id, outcome="aborted", recovered_by="reader", reason=reason
                 )

@@ -144,6 +144,10 @@ class _Now(Value):
     def __init__(self) -> None:
         self.values = ()
 
+    @property
+    def value(self) -> dict[str, str]:
+        return {NUMBER: str(now_s())}
+
     @override
     def serialize(self, placeholder_names: dict[str, str], expression_attribute_values: dict[str, Any]) -> str:
         return str(get_value_placeholder(_Moment({NUMBER: str(now_s())}), expression_attribute_values))

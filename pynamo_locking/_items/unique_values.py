@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import row_name
-from pynamo_locking._expressions.values import canonical_item
+from pynamo_locking._core.values import canonical_item
 from pynamo_locking._io.model_doors import own_keys_of
 from pynamo_locking._items.keys import ItemKey, stored_keys
 from pynamo_locking._pynamodb import ttl_attribute_of, version_name_of

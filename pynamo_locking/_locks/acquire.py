@@ -38,8 +38,8 @@ from pynamo_locking._core.lock_queue import (
     poll_delay,
 )
 from pynamo_locking._core.row_keys import plain
-from pynamo_locking._expressions.values import item_size
-from pynamo_locking._io import event_stream, lock_record, lock_requests, responses, runtime, wakeups
+from pynamo_locking._core.values import item_size
+from pynamo_locking._io import lock_record, lock_requests, responses, runtime, wakeups
 from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.concurrency import TO_THREADS, Pause, call, cancelled, run_steps, spend, start, to_the_end
 from pynamo_locking._io.lock_requests import NewEntry
@@ -165,10 +165,7 @@ class Acquisition:
             if left <= 0 and local_queue.leave_local_queue(caller):
                 self._state, _ = local_queue.seen_ahead(caller)
                 self._time_out("other callers of this process were first")
-            if event_stream.listeners:
-                state, callers = local_queue.seen_ahead(caller)
-                ahead = max(1, len(state.entries)) + callers
-                lock_events.waiting(self._row, self._options, self._new.id, None, state, ahead)
+            lock_events.waiting_in_line(self._row, self._options, self._new.id, caller)
             longest = local_queue.time_to_look(caller, self._options.settings.max_poll_interval)
             pause_s = min(left, longest) if left > 0 else _CALLED_S
             yield Pause(pause_s, self._mailbox, leave=partial(local_queue.leave_local_queue, caller))
@@ -335,8 +332,7 @@ class Acquisition:
         self._options.must_fit(state.entries[0], self._row.label)
         if self._options.wait == 0:
             self._time_out()
-        if event_stream.listeners:
-            lock_events.waiting(self._row, self._options, self._new.id, None, state, len(state.entries))
+        lock_events.waiting(self._row, self._options, self._new.id, None, state, len(state.entries))
         return False
 
     # Waiting
@@ -353,8 +349,7 @@ class Acquisition:
             if not ahead and self._state.intent is None:
                 return (yield from self._grant(image))
             dead = self._watch(ahead)
-            if event_stream.listeners:
-                lock_events.waiting(self._row, self._options, self._new.id, self._entry, self._state, len(ahead))
+            lock_events.waiting(self._row, self._options, self._new.id, self._entry, self._state, len(ahead))
             try:
                 if not ahead:
                     image = yield from self._wait_for_transaction()

@@ -35,7 +35,7 @@ from pynamo_locking._io.client import Refused, Unavailable
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._items import expiry, versions
 from pynamo_locking._locks import heartbeat, local_queue, lock_events, release
-from pynamo_locking._locks.heartbeat import RenewalOutage
+from pynamo_locking._locks.lock_events import RenewalOutage
 from pynamo_locking.exceptions import ItemNotFound, LockLost, OutcomeUnknown, also
 
 if TYPE_CHECKING:
@@ -276,9 +276,7 @@ class HeldEntry:
                 raise self.loss() from error
             self.deadline = started + self.entry.lease
             local_queue.note_alive(self.caller, started, self.heartbeats)
-            failed_s = self.outage.ended(self)
-            if event_stream.listeners:
-                lock_events.renewed(self, started, before, failed_s)
+            self.outage.renewed(self, started, before)
 
     def downgrade(self) -> None:
         """Share the lock from now on.
@@ -442,7 +440,7 @@ class HeldEntry:
             local_queue.let_next_lead(self.caller)
         if before.is_held and now.reason:
             self._tell_of_loss()
-        elif before.is_held and now.is_over and event_stream.listeners:
+        elif before.is_held and now.is_over:
             lock_events.released(self, is_confirmed=is_confirmed)
 
     def _tell_of_loss(self) -> None:
@@ -451,8 +449,7 @@ class HeldEntry:
             logger.warning("lost %s (holder %s): %s", self, plain(self.entry.owner), reason)
         for callback in self.on_lost:
             _call_back(callback, reason)
-        if event_stream.listeners:
-            lock_events.lost(self)
+        lock_events.lost(self)
 
     def loss(self) -> LockLost:
         reason, what = self.possession.reason, f"ticket {self.entry.ticket} of {self.row.label}"

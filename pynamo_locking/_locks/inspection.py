@@ -224,8 +224,7 @@ def break_entry(row: LockRow, ticket: int) -> bool:
                 f"no answer to the removal of ticket {ticket} from {row.label}; look at its state.",
                 cause=error.cause,
             ) from error
-        if event_stream.listeners:
-            event_stream.evicted(row, found, is_forced=True)
+        event_stream.evicted(row, found, is_forced=True)
         _let_callers_go_on(found)
         return True
     raise OutcomeUnknown(f"ticket {ticket} of {row.label} was renewed faster than it could be removed; try again.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import AsyncIterable
 from functools import partial
@@ -23,6 +22,7 @@ from pynamo_locking.exceptions import CorruptRow, LockLost, UnknownFormat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from pynamodb.expressions.condition import Condition
@@ -235,16 +235,16 @@ class LockHandle(Generic[M]):
         held_lock.add_to_context(held)
         return held
 
-    def _reported(self, options: LockOptions) -> contextlib.AbstractContextManager[None]:
-        return lock_events.attempt(self.target.row, options) if event_stream.listeners else contextlib.nullcontext()
+    def _reported(self, options: LockOptions) -> AbstractContextManager[Any]:
+        """Count the requests of an attempt, and report if it times out."""
+        return event_stream.scope(keeps=False, on_error=partial(lock_events.timed_out, self.target.row, options))
 
     def _hold(self, held: HeldEntry) -> HeldEntry:
         try:
             held_lock.refuse_expired(held, self.target)
             if self.on_lost is not None:
                 held.on_lost.append(self.on_lost)
-            if event_stream.listeners:
-                lock_events.acquired(held)  # before any other event of it
+            lock_events.acquired(held)  # before any other event of it
             self._begin_heartbeat(held)
             held_lock.add_to_context(held)
         except BaseException:

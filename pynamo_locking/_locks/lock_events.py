@@ -1,21 +1,22 @@
-"""Events of locks."""
+"""Events of locks, and what the log says while a lock cannot be renewed."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pynamo_locking._core.row_keys import plain
 from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._io.event_stream import about_lock, emit, harmless
+from pynamo_locking._io.event_stream import about_lock, emit, to_listeners
+from pynamo_locking._io.runtime import logger
+from pynamo_locking._locks import local_queue
 from pynamo_locking.exceptions import LockTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pynamo_locking._core.lock_queue import EntryOwnership, LockState, QueueEntry
     from pynamo_locking._io.lock_record import LockRow
     from pynamo_locking._io.runtime import Event
     from pynamo_locking._io.stored_rows import Image
+    from pynamo_locking._locks.local_queue import LocalWaiter
     from pynamo_locking._locks.options import LockOptions
 
 
@@ -46,19 +47,7 @@ def ms_since(began_s: float) -> float:
     return (runtime.current.monotonic() - began_s) * 1000
 
 
-@contextlib.contextmanager
-def attempt(row: LockRow, options: LockOptions) -> Iterator[None]:
-    """Count the requests of an attempt to acquire a lock, and report if it times out."""
-    with event_stream.scope(keeps=False) as scope:
-        try:
-            yield
-        except LockTimeout as error:
-            if scope is not None:
-                _timed_out(row, options, scope, error)
-            raise
-
-
-@harmless
+@to_listeners
 def waiting(
     row: LockRow, options: LockOptions, entry_id: str, mine: QueueEntry | None, state: LockState, ahead: int
 ) -> None:
@@ -75,6 +64,13 @@ def waiting(
             **_first_of(state if ahead else None),
         )
     )
+
+
+@to_listeners
+def waiting_in_line(row: LockRow, options: LockOptions, entry_id: str, caller: LocalWaiter) -> None:
+    """Report that a wait begins behind the other callers of this process."""
+    state, callers = local_queue.seen_ahead(caller)
+    waiting(row, options, entry_id, None, state, max(1, len(state.entries)) + callers)
 
 
 def _first_of(state: LockState | None) -> dict[str, Any]:
@@ -96,8 +92,12 @@ def _attempt(scope: event_stream.Scope, state: LockState | None) -> dict[str, An
     }
 
 
-@harmless
-def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, error: LockTimeout) -> None:
+@to_listeners
+def timed_out(row: LockRow, options: LockOptions, error: BaseException) -> None:
+    """Report the end of an attempt to acquire a lock, if it has timed out."""
+    scope = event_stream.current_scope()
+    if scope is None or not isinstance(error, LockTimeout):
+        return
     emit(
         event_stream.events.TimedOut(
             **about_lock(row, options.owner, "", None),
@@ -108,7 +108,7 @@ def _timed_out(row: LockRow, options: LockOptions, scope: event_stream.Scope, er
     )
 
 
-@harmless
+@to_listeners
 def acquired(held: HeldInfo) -> None:
     held.held_since_s = runtime.current.monotonic()
     attempt = event_stream.current_scope()
@@ -126,8 +126,65 @@ def _held_ms(held: HeldInfo) -> float | None:
     return None if held.held_since_s is None else ms_since(held.held_since_s)
 
 
-@harmless
-def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float | None) -> None:
+#: Between two lines about one outage: the first pause, doubled each time, and the longest.
+_FIRST_PAUSE_S: Final = 60.0
+_LONGEST_PAUSE_S: Final = 3600.0
+
+
+class RenewalOutage:
+    """Tells of the renewals of one lock, and counts how long they have failed.
+
+    The heartbeat tries about once a second. Subscribers get each attempt; the log would be full of one outage.
+    """
+
+    def __init__(self) -> None:
+        self._renewed_s: float | None = None  # when it last was; None while all is well
+        self._next_s = 0.0
+        self._pause_s = 0.0
+        self._is_over = False  # the lease, and the log has said so
+
+    def failed(self, held: HeldInfo, error: BaseException, *, is_odd: bool = False) -> None:
+        """Report that a renewal got no usable answer; `is_odd` logs the trace of an error that is not expected."""
+        now = runtime.current.monotonic()
+        if self._renewed_s is None:
+            self._renewed_s = held.deadline - held.entry.lease
+            self._next_s, self._pause_s, self._is_over = now, _FIRST_PAUSE_S, False
+        has_ended = not held.remaining and not self._is_over
+        should_log = held.possession.is_held and (has_ended or now >= self._next_s)  # else there is nothing to renew
+        failing_s = now - self._renewed_s
+        if should_log:
+            self._next_s, self._pause_s = now + self._pause_s, min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            self._is_over = self._is_over or has_ended
+            if not event_stream.is_logged("RenewalFailed"):
+                logger.warning("%s", self._words(held, error, failing_s), exc_info=error if is_odd else None)
+        _renewal_failed(held, error, failing_s=failing_s, should_log=should_log)
+
+    def _words(self, held: HeldInfo, error: BaseException, failing_s: float) -> str:
+        if held.remaining:
+            left = f"{held.remaining:.1f} s of its lease of {held.entry.lease:g} s are left"
+        else:
+            left = "its lease has ended, so another owner may acquire it, and its guarded writes are refused then"
+        further = "The heartbeat goes on trying. " if held.has_heartbeat else ""
+        return (
+            f"{held} (holder {plain(held.entry.owner)}) could not be renewed for {failing_s:.1f} s: {left}. {further}"
+            f"Last error: {str(error) or repr(error)}"
+        )
+
+    def renewed(self, held: HeldInfo, began_s: float, deadline_s: float) -> None:
+        """Report a renewal, begun then, of a lease that would have ended at `deadline_s`."""
+        failed_s = None
+        if self._renewed_s is not None:
+            failed_s, self._renewed_s = runtime.current.monotonic() - self._renewed_s, None
+            if not event_stream.is_logged("Renewed"):
+                kept = "; its lease had ended, and no other owner acquired it" if self._is_over else ""
+                logger.warning(
+                    "%s (holder %s) is renewed again after %.1f s%s", held, plain(held.entry.owner), failed_s, kept
+                )
+        _renewed(held, began_s, deadline_s, failed_s)
+
+
+@to_listeners
+def _renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float | None) -> None:
     """Report a renewal of a lease that would have ended at `deadline_s`; after a failure, for how long it failed."""
     emit(
         event_stream.events.Renewed(
@@ -141,8 +198,8 @@ def renewed(held: HeldInfo, began_s: float, deadline_s: float, failed_s: float |
     )
 
 
-@harmless
-def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, should_log: bool) -> None:
+@to_listeners
+def _renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, should_log: bool) -> None:
     cause = getattr(error, "cause", None) or error
     emit(
         event_stream.events.RenewalFailed(
@@ -156,12 +213,12 @@ def renewal_failed(held: HeldInfo, error: BaseException, *, failing_s: float, sh
     )
 
 
-@harmless
+@to_listeners
 def lost(held: HeldInfo) -> None:
     emit(event_stream.events.Lost(**_about(held), reason=held.possession.reason, held_ms=_held_ms(held)))
 
 
-@harmless
+@to_listeners
 def released(held: HeldInfo, *, is_confirmed: bool) -> None:
     emit(
         event_stream.events.Released(

@@ -51,8 +51,7 @@ def evict_dead(row: LockRow, dead: tuple[QueueEntry, ...], state: LockState) -> 
         image = lock_requests.evict(row, dead, state.evicted)
     except Refused:
         return None
-    if event_stream.listeners:
-        event_stream.evicted(row, dead)
+    event_stream.evicted(row, dead)
     return image
 
 

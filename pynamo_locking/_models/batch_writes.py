@@ -15,7 +15,7 @@ from pynamo_locking._core.dynamodb import MOST_ACTIONS, MOST_BYTES
 from pynamo_locking._core.errors import ConfigurationError, InvalidInput
 from pynamo_locking._core.lease import is_count
 from pynamo_locking._core.write_outcome import BatchResult
-from pynamo_locking._io import batch_requests, client, event_stream, protocol, responses, runtime
+from pynamo_locking._io import batch_requests, client, protocol, responses, runtime
 from pynamo_locking._io.concurrency import Pool
 from pynamo_locking._items import versions
 from pynamo_locking._items.keys import ItemKey, key_of
@@ -329,10 +329,8 @@ class TransactWrite(PynamoTransactWrite):
         try:
             data = self._assembly.commit()
         except Exception as error:
-            if event_stream.listeners:
-                [first, *_] = self._assembly.by_key.values()
-                table = next(iter(first.request.values()))["TableName"]
-                write.commit_failed(self._assembly.token, table, error)
+            [first, *_] = self._assembly.by_key
+            write.commit_failed(self._assembly.token, first.table, error)
             raise
         finally:
             self._client_request_token = self._assembly.token

@@ -27,7 +27,7 @@ from pynamo_locking._io.batch_requests import get_batch
 from pynamo_locking._io.model_doors import lock_attribute_of
 from pynamo_locking._io.stored_rows import Image, Place
 from pynamo_locking._io.write_intents import Resolver, conflicts
-from pynamo_locking._items import conditions, expiry, keys, versions
+from pynamo_locking._items import conditions, effects, expiry, keys, versions
 from pynamo_locking._items.keys import ItemKey, key_attributes
 from pynamo_locking._pynamodb import connection_of, discriminator_of, range_name_of, serialize_key
 from pynamo_locking.exceptions import TransactionConflict, also
@@ -336,6 +336,7 @@ def pages_of(
     lock = lock_attribute_of(model)
     sent = wanted
     if lock is not None and wanted is not None:
+        effects.check(wanted)
         sent = wanted | Place(lock.attr_name, lock_record.TX).exists()
     first = limit if page_size is None else page_size
     start = how.pop("last_evaluated_key")
@@ -364,8 +365,8 @@ class _Shown(Pages):
         shown = self._reader.committed(self._model, found, self._reader.resolver())
         items = [
             image
-            for (key, stored), image in zip(found, shown, strict=True)
-            if image is not None and (not self._has_intent(stored) or self._is_wanted(key, image))
+            for (_, stored), image in zip(found, shown, strict=True)
+            if image is not None and (not self._has_intent(stored) or self._is_wanted(image))
         ]
         return {**page, "Items": items, "Count": len(items)}
 
@@ -373,13 +374,8 @@ class _Shown(Pages):
         lock = lock_attribute_of(self._model)
         return lock is not None and lock_record.TX in stored.get(lock.attr_name, {}).get("M", {})
 
-    def _is_wanted(self, key: Image, image: Image) -> bool:
-        from pynamo_locking._items import effects  # noqa: PLC0415 - for few items, and much to load
-
-        values = [next(iter(value.values())) for value in key.values()]
-        range_key = values[1] if len(values) > 1 else None
-        asked = connection_of(self._model).get_operation_kwargs(values[0], range_key, condition=self._wanted)
-        return effects.holds(image, asked)
+    def _is_wanted(self, image: Image) -> bool:
+        return effects.holds(image, self._wanted)
 
 
 def batch_of(model: type[_M], items: Iterable[Any], reader: IsolatedReader, *, include_expired: bool) -> Iterator[_M]:

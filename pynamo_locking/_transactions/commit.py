@@ -47,7 +47,7 @@ from pynamo_locking._core.transactions import (
     row_of_participants,
     with_requests,
 )
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import batch_requests, event_stream, lock_record, runtime, transaction_record, write_intents
 from pynamo_locking._io.batch_requests import StatementWrite, transact_get
 from pynamo_locking._io.client import Unavailable, persistently
@@ -631,7 +631,7 @@ class CommitRun:
             found = recorded_outcome(self._options, plan.path, error)
             if found is None:
                 ask_later(self._options, plan.path, error)
-                if event_stream.listeners and plan.path is not CommitPath.SINGLE:  # a single write reports itself
+                if plan.path is not CommitPath.SINGLE:  # a single write reports itself
                     write.commit_failed(self._options.id, self._members[0].table if self._members else "", error)
                 raise
             if found == self._options.id:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynamodb.exceptions import TransactWriteError
 
+from pynamo_locking._core import values as values_module
 from pynamo_locking._core.errors import ConfigurationError
+from pynamo_locking._core.values import copy_of
 from pynamo_locking._core.write_outcome import Known
-from pynamo_locking._expressions import values as values_module
-from pynamo_locking._expressions.values import copy_of
 from pynamo_locking._io import responses
 from pynamo_locking._io.model_doors import lock_attribute_of, lock_row_of_key, writer_of
 from pynamo_locking._io.stored_rows import Place, Stored
 from pynamo_locking._items import conditions, effects, expiry, versions
 from pynamo_locking._items.keys import ItemKey, key_of
-from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, serialized_key_of, version_name_of
+from pynamo_locking._pynamodb import connection_of, hash_name_of, key_values_of, version_name_of
 from pynamo_locking._writes.write import CHECK, DELETE, SAVE, UPDATE, Write, error_of_refusal
 
 if TYPE_CHECKING:
@@ -334,18 +334,13 @@ class TransactionItem:
 
     def shows(self, condition: Condition | None) -> bool:
         """Tell whether a condition is true of the item as the transaction sees it."""
-        return condition is None or effects.holds(self.shown_image(), self._request(condition=condition))
-
-    def _request(self, **what: Any) -> dict[str, Any]:
-        keys = serialized_key_of(self.item)
-        kwargs: dict[str, Any] = connection_of(self.item).get_operation_kwargs(keys[0], range_key=keys[1], **what)
-        return kwargs
+        return effects.holds(self.shown_image(), condition)
 
     def _evaluate(self, actions: Sequence[Action]) -> None:
         """Apply actions to the instance and to `after`."""
         current = self.shown_image()
         try:
-            after = effects.updated(current, {**self._request(actions=list(actions)), "Key": self.key})
+            after = effects.updated(current, self.key, actions)
         except values_module.Refusal as refused:
             raise TransactWriteError(f"Failed to update item: {refused}", refused) from refused
         self.after = after
@@ -409,6 +404,7 @@ class TransactionItem:
     def require(self, condition: Condition | None) -> None:
         """Add a condition of the caller."""
         if condition is not None:
+            effects.check(condition)
             self.condition = conditions.both(self.condition, condition)
 
     def make_optional(self) -> None:
@@ -454,6 +450,7 @@ class TransactionItem:
         """Apply actions to the item as the transaction sees it."""
         with self._operation(condition, checks=checks):
             self._new_writer().check_actions(actions)
+            effects.check(*actions)
             self._check_if(checks)
             self._update(actions)
             self.has_values = True
@@ -609,7 +606,7 @@ class TransactionItem:
 
     def holds(self, image: Image | None) -> bool:
         """Tell whether an image is the item that was read, by the condition of its write."""
-        return effects.holds(image, self.final().kwargs())
+        return effects.holds(image, self.final().whole)
 
     # Savepoints
 

@@ -17,15 +17,14 @@ from pynamodb.exceptions import TransactWriteError
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.row_keys import brief, guard_name
-from pynamo_locking._expressions.values import copy_of
+from pynamo_locking._core.values import copy_of
 from pynamo_locking._io import runtime
 from pynamo_locking._io.batch_requests import settle
 from pynamo_locking._io.model_doors import lock_target_by_name, own_keys_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.stored_rows import Place, Stored, StoredRow
-from pynamo_locking._items import conditions, unique_values, versions
-from pynamo_locking._items.effects import size_of
+from pynamo_locking._items import conditions, effects, unique_values, versions
 from pynamo_locking._items.expiry import unexpired
 from pynamo_locking._items.keys import ItemKey, key_attributes, key_of, label_of
 from pynamo_locking._locks.held_lock import holds_nothing
@@ -86,7 +85,7 @@ class Counted:
     @staticmethod
     def has_room(names: dict[str, Any]) -> bool:
         """Tell whether one transaction may name so much."""
-        return size_of({_NAMED: names}) <= _MOST_BYTES
+        return effects.size_of({_NAMED: names}) <= _MOST_BYTES
 
 
 def named_in(guard: TransactionItem) -> dict[str, list[Image]]:
@@ -103,7 +102,7 @@ def _attributes(guard: Image) -> Image:
 def is_full(guard: Image) -> bool:
     """Tell whether a transaction must remove what earlier transactions have named."""
     others = _attributes(guard)
-    return len(others) > _MOST_NAMED or (bool(others) and size_of(others) > _MOST_BYTES)
+    return len(others) > _MOST_NAMED or (bool(others) and effects.size_of(others) > _MOST_BYTES)
 
 
 def too_many() -> ConfigurationError:
@@ -300,6 +299,7 @@ class TransactionItems:
         options: dict[str, Any],
     ) -> list[Any]:
         """Return the items of a hash key as the transaction sees them, in the order of their range keys."""
+        effects.check(range_key_condition, filter_condition)
         if is_guarding(model):
             self.rely_on_guard(model, hash_key)
         limit, backwards = options.get("limit"), options.get("scan_index_forward") is False
@@ -318,6 +318,7 @@ class TransactionItems:
 
     def scan(self, model: type[GuardedMixin], filter_condition: Condition | None, at_most: int) -> list[Any]:
         """Return the items of a table as the transaction sees them, in no order."""
+        effects.check(filter_condition)
         if is_guarding_table(model):
             self.rely_on_guard(model)
         members = list(self.found(model, [stored_rows(model, at_most)]))

@@ -28,9 +28,9 @@ from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.lease import IDLE_TTL_S, backoff
 from pynamo_locking._core.lock_queue import WriteIntent
 from pynamo_locking._core.transactions import MOST_BYTES_IN_ITEM, MOST_BYTES_OF_CHANGES, CannotBeStaged
+from pynamo_locking._core.values import Refusal as Invalid
+from pynamo_locking._core.values import item_size
 from pynamo_locking._core.write_outcome import Outcome
-from pynamo_locking._expressions.values import Refusal as Invalid
-from pynamo_locking._expressions.values import item_size
 from pynamo_locking._io import (
     batch_requests,
     event_stream,
@@ -217,7 +217,7 @@ def _intent_of(member: TransactionItem) -> tuple[str, Image, list[str]]:
     is_known = not isinstance(member.base, Unread)
     base = member.base if not isinstance(member.base, Unread) else _least_base(member)
     try:
-        after = effects.updated(base, write.kwargs())
+        after = effects.updated(base, member.key, write.actions)
     except Invalid as refusal:
         raise TransactWriteError(f"Failed to write {write.label}: {refusal}", refusal) from refusal
     set_, removed = effects.difference(base, after, keys=member.key)

@@ -86,8 +86,7 @@ def recover(record_table: RecordTable, transaction_id: str, *, force: bool) -> s
     if record is None:
         return None
     completed, _ = answered(lambda: _complete(record_table, record))
-    if event_stream.listeners:
-        event_stream.recovered(record_table.table, record, transaction_id, outcome=completed, recovered_by="recover")
+    event_stream.recovered(record_table.table, record, transaction_id, outcome=completed, recovered_by="recover")
     return completed
 
 
@@ -232,7 +231,7 @@ def _sweep_one(
     completed, intents = _complete(record_table, record, dry_run=dry_run)
     if was_aborted and not intents:
         return ""
-    if event_stream.listeners and not dry_run:
+    if not dry_run:
         event_stream.recovered(record_table.table, record, record.id, outcome=completed, recovered_by="sweep")
     return completed
 

@@ -15,7 +15,7 @@ from pynamo_locking._core.lease import Deadline, Duration, seconds
 from pynamo_locking._core.row_keys import checked_owner
 from pynamo_locking._core.transactions import CommitPath
 from pynamo_locking._io import event_stream, runtime
-from pynamo_locking._io.event_stream import harmless
+from pynamo_locking._io.event_stream import to_listeners
 from pynamo_locking._io.model_doors import kept_condition
 from pynamo_locking._io.runtime import logger
 from pynamo_locking._io.transaction_record import record_table_of
@@ -221,7 +221,8 @@ class Transaction:
             add_version_condition: with False any stored item is overwritten, unless the transaction has read it.
 
         Raises:
-            ConfigurationError: its model cannot take part; or the transaction has ended, or is read only.
+            ConfigurationError: its model cannot take part; the transaction has ended, or is read only; or the condition
+                has a class that was derived from one of PynamoDB's.
             StaleVersion: the transaction has another copy of the item.
 
         Cost: none here. In a long commit 1 read, if the item gets an intent and its version is not checked; one request
@@ -512,16 +513,14 @@ class Transaction:
                 self._members.undo_from(0)
                 for member in self._members.by_key.values():
                     member.mark_stale(is_saved=self.is_repeated)
-            last: list[Callable[[], object]] = [self._members.give_back]
-            if event_stream.listeners:
-                last.insert(0, partial(self._tell_end, told))
+            last: list[Callable[[], object]] = [partial(self._tell_end, told), self._members.give_back]
             if not self.is_repeated:
                 last += self._after_commit if self._is_committed else self._after_rollback
             call_all(last, error)
         finally:
             self._members.give_back()  # after an interrupt of all that
 
-    @harmless
+    @to_listeners
     def _tell_end(self, error: BaseException | None) -> None:
         about = {
             **event_stream.clocks(),
@@ -704,8 +703,8 @@ class Transaction:
                 index, which is eventually consistent, nor parts of items.
 
         Raises:
-            ConfigurationError: an index was named; or the isolation is serializable and the model does not guard its
-                queries.
+            ConfigurationError: an index was named; the isolation is serializable and the model does not guard its
+                queries; or a condition has a class that was derived from one of PynamoDB's.
 
         Cost: that of the query, whose pages with a `limit` start there and double; and 1 read and at most 1 write for
         each item that another transaction has an intent on, a hundred and 25 in a request. With guarded queries 1 more,
@@ -729,8 +728,8 @@ class Transaction:
             at_most: how many rows the table may have, with expired ones and those that a transaction is about to store.
 
         Raises:
-            ConfigurationError: the table has more items; or the isolation is serializable and the model does not guard
-                its table.
+            ConfigurationError: the table has more items; the isolation is serializable and the model does not guard its
+                table; or the condition has a class that was derived from one of PynamoDB's.
 
         Cost: that of a consistent scan, and otherwise that of `query`.
         """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pynamo_locking._core import dynamodb
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.transactions import chunks, shows_committed
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import transaction_record
 from pynamo_locking._io.batch_requests import TooLarge, transact_get
 from pynamo_locking._pynamodb import connection_of

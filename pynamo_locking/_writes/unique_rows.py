@@ -15,7 +15,7 @@ from pynamodb.expressions.operand import Value
 from pynamodb.expressions.update import RemoveAction, SetAction
 
 from pynamo_locking._core.errors import ConfigurationError
-from pynamo_locking._expressions.values import canonical_item
+from pynamo_locking._core.values import canonical_item
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error
 from pynamo_locking._io.stored_rows import Place, Stored

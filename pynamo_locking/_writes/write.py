@@ -19,7 +19,7 @@ from pynamo_locking._core.row_keys import plain
 from pynamo_locking._core.write_outcome import EntryEffect, Outcome, Why, judge_by_id, resolve_by_id
 from pynamo_locking._io import client, concurrency, event_stream, protocol, responses
 from pynamo_locking._io.client import Unavailable
-from pynamo_locking._io.event_stream import clocks, emit, harmless
+from pynamo_locking._io.event_stream import clocks, emit, to_listeners
 from pynamo_locking._io.model_doors import writer_of
 from pynamo_locking._io.responses import foreign_row_error, has_foreign
 from pynamo_locking._items import conditions, expiry, keys, versions
@@ -253,10 +253,14 @@ class Write(NamedTuple):
         """DynamoDB's name of the request."""
         return "UpdateItem" if self.actions else self.operation.request
 
+    @property
+    def whole(self) -> Condition | None:
+        """All conditions except the lock's."""
+        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
+        return conditions.both(whole, self.part.shape.known)
+
     def kwargs(self, clause: Clause | None = None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the request, with the lock's part; its conditions about expiry are about now."""
-        whole = conditions.both(self.condition, None if self.claims is None else self.claims.condition())
-        whole = conditions.both(whole, self.part.shape.known)
         hash_key, range_key = serialized_key_of(self.item)
         kwargs: dict[str, Any] = connection_of(self.item).get_operation_kwargs(
             hash_key,
@@ -264,7 +268,7 @@ class Write(NamedTuple):
             key=KEY if self.attributes is None else ITEM,
             attributes=self.attributes,
             actions=self.actions or None,
-            condition=whole,
+            condition=self.whole,
             return_values=self.return_values,
             return_values_on_condition_failure="ALL_OLD",
         )
@@ -459,7 +463,7 @@ def _refusal(about: dict[str, Any], error: BaseException) -> None:
         emit(events.WriteRefused(**about))
 
 
-@harmless
+@to_listeners
 def write_failed(write: Write, error: Exception) -> None:
     """Report a conflict of a single write, or its unknown outcome."""
     model, item = type(write.item), write.item
@@ -472,7 +476,7 @@ def write_failed(write: Write, error: Exception) -> None:
     _refusal(about, error)
 
 
-@harmless
+@to_listeners
 def commit_failed(transaction_id: str, table: str, error: Exception) -> None:
     """Report the same of a transaction, given the table of its first item."""
     _refusal({"table": table, "model": None, "name": transaction_id, "operation": "transaction"}, error)

@@ -17,7 +17,7 @@ from pynamodb.models import Model
 from pynamo_locking._core.dynamodb import Answer, RetryPolicy, RetryState
 from pynamo_locking._core.errors import ConfigurationError
 from pynamo_locking._core.write_outcome import EntryEffect
-from pynamo_locking._io import batch_requests, client, event_stream, lock_record, responses
+from pynamo_locking._io import batch_requests, client, lock_record, responses
 from pynamo_locking._io.batch_requests import StatementResult
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._io.model_doors import lock_attribute_of
@@ -214,8 +214,7 @@ class Writer:
         except (Conflict, OutcomeUnknown) as error:
             if self.own is not None and isinstance(error, OutcomeUnknown):
                 write.note_doubt()
-            if event_stream.listeners:
-                write_module.write_failed(write, error)
+            write_module.write_failed(write, error)
             raise
         return self._done(write, data)
 

@@ -9,9 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pynamo_locking._core.dynamodb import CONDITION_FAILED, MOST_ACTIONS
-from pynamo_locking._expressions.expressions import Expressions, Test
-from pynamo_locking._expressions.parser import Literal, Operand, Path
-from pynamo_locking._expressions.values import (
+from pynamo_locking._core.values import (
     Item,
     Refusal,
     canonical_item,
@@ -22,12 +20,14 @@ from pynamo_locking._expressions.values import (
     item_size,
 )
 from pynamo_locking.exceptions import ConfigurationError
+from pynamo_locking.testing._expression_parser import Literal, Operand, Path
+from pynamo_locking.testing._expressions import Expressions, Test
 from pynamo_locking.testing._tables import MISMATCH, cancelled, condition_failed, reason, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pynamo_locking._expressions.expressions import BoundCondition, BoundProjection, BoundUpdate
+    from pynamo_locking.testing._expressions import BoundCondition, BoundProjection, BoundUpdate
     from pynamo_locking.testing._tables import Key, Place, Record, Schema, Store, Table, View
 
 

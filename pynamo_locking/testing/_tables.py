@@ -19,7 +19,7 @@ from pynamo_locking._core.dynamodb import (
     NO_TABLE,
     TABLE_EXISTS,
 )
-from pynamo_locking._expressions.values import (
+from pynamo_locking._core.values import (
     Item,
     Refusal,
     Value,

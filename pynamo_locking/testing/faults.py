@@ -16,7 +16,6 @@ from pynamodb.exceptions import DoesNotExist
 from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import INVALID
-from pynamo_locking._expressions.expressions import Expressions
 from pynamo_locking._io import lock_record, runtime
 from pynamo_locking._io.client import actions_of
 from pynamo_locking._items.keys import key_of
@@ -24,6 +23,7 @@ from pynamo_locking._locks import held_lock, inspection
 from pynamo_locking._locks.lock import Lock, handle_of
 from pynamo_locking._pynamodb import requests_seen, ttl_attribute_of
 from pynamo_locking.exceptions import ConfigurationError, LockLost
+from pynamo_locking.testing._expressions import Expressions
 from pynamo_locking.testing.memory import client_error
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from botocore.hooks import HierarchicalEmitter
 from pynamodb.connection.base import Connection
 from typing_extensions import Self
 
-from pynamo_locking._expressions.values import Refusal
+from pynamo_locking._core.values import Refusal
 from pynamo_locking._io import runtime
 from pynamo_locking._locks import held_lock, local_queue
 from pynamo_locking.exceptions import ConfigurationError

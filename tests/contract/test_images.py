@@ -18,11 +18,12 @@ from pynamodb.attributes import (
     UnicodeSetAttribute,
 )
 from pynamodb.constants import KEY
+from pynamodb.expressions.condition import size
 from pynamodb.expressions.update import RemoveAction
 from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import problems
-from pynamo_locking._expressions.values import Refusal, canonical_item
+from pynamo_locking._core.values import Refusal, canonical_item
 from pynamo_locking._items.effects import difference, holds, updated
 from tests.contract.helpers import INVALID, REFUSED
 from tests.support import boundaries
@@ -98,7 +99,10 @@ class Thing(Model):
     doc = Whole(null=True)
 
 
+KEYS = {"key": {"S": "a"}}
+
 numbers = st.sampled_from([0, 1, -1, 1.5, 0.1, 10**37, 9e125])
+few = st.sampled_from([0, 1, 1.5])
 words = st.sampled_from(["", "a", "ab", "é", "😀"])
 raws = st.sampled_from([b"", b"a", b"\xff\x00"])
 tag_sets = st.sets(st.sampled_from("abc"), min_size=1)
@@ -122,7 +126,8 @@ things = st.fixed_dictionaries(
 NUMBERS = [Thing.num, Thing.other, Thing.doc.num, Thing.doc.part.num]
 WORDS = [Thing.word, Thing.doc.word, Thing.doc.part.word]
 ROWS = [Thing.row, Thing.doc.row, Thing.doc.part.row]
-ELEMENTS = [Thing.row[0], Thing.row[1], Thing.row[9], Thing.doc.row[0]]
+ELEMENTS = [Thing.row[0], Thing.row[1], Thing.row[2], Thing.row[9], Thing.doc.row[0]]
+SIZED = [*WORDS, *ROWS, Thing.row[0], Thing.tags, Thing.nums, Thing.raw, Thing.doc]
 EVERYTHING = [*NUMBERS, *WORDS, *ROWS, *ELEMENTS, Thing.tags, Thing.nums, Thing.raw, Thing.doc, Thing.doc.part]
 
 
@@ -135,11 +140,18 @@ def path_of(paths: list[Any]) -> st.SearchStrategy[Any]:
     return on(paths, lambda path: path)
 
 
+of_elements = st.one_of(
+    on(ELEMENTS, lambda path, value: path.set(value), numbers | words),
+    on(ELEMENTS, lambda path, value: path.add(value), numbers),
+    on(ELEMENTS, lambda path: path.remove()),
+)
 actions = st.one_of(
     on(NUMBERS, lambda path, value: path.set(value), numbers),
     on(NUMBERS, lambda path, other, value: path.set(other + value), path_of(NUMBERS), numbers),
     on(NUMBERS, lambda path, other, value: path.set(other - value), path_of(NUMBERS), numbers),
+    on(NUMBERS, lambda path, other, value: path.set(other + value), path_of(ELEMENTS), numbers),
     on(NUMBERS, lambda path, value, more: path.set((path | value) + more), numbers, numbers),
+    on(NUMBERS, lambda path, others: path.set(others[0] | others[1]), st.permutations(NUMBERS)),
     on(NUMBERS, lambda path, value: path.add(value), numbers),
     on(WORDS, lambda path, value: path.set(value), words),
     on([Thing.word], lambda path, value: path.set(Thing.doc.word | value), words),
@@ -147,7 +159,7 @@ actions = st.one_of(
     on(ROWS, lambda path, other, value: path.set(other.append(value)), path_of(ROWS), rows),
     on(ROWS, lambda path, value: path.set(path.prepend(value)), rows),
     on(ROWS, lambda path, value, more: path.set((path | value).append(more)), rows, rows),
-    on(ELEMENTS, lambda path, value: path.set(value), numbers | words),
+    of_elements,
     on([Thing.doc.part], lambda path, value: path.set(value), parts),
     on([Thing.doc], lambda path, value: path.set(value), wholes),
     on([Thing.tags], lambda path, value: path.set(value), tag_sets),
@@ -163,9 +175,12 @@ comparisons = st.one_of(
     on(NUMBERS, lambda path, value: path != value, numbers),
     on(NUMBERS, lambda path, value: path < value, numbers),
     on(NUMBERS, lambda path, other: path >= other, path_of([Thing.row[0], Thing.row[1]])),
-    on(NUMBERS, lambda path, low, more: path.between(low, low + abs(more)), numbers, numbers),
+    on([*NUMBERS, *ELEMENTS], lambda path, low, more: path.between(low, low + more), few, few),
     on(NUMBERS, lambda path, one, two: path.is_in(one, two), numbers, numbers),
     on(WORDS, lambda path, value: path.startswith(value), words),
+    on(ELEMENTS, lambda path, value: path < value, numbers | words),
+    on(ELEMENTS, lambda path, choices: path.is_in(*choices), st.lists(numbers | words, min_size=2, max_size=6)),
+    on(SIZED, lambda path, value: size(path) > value, st.integers(0, 3)),
     on([*WORDS, Thing.tags, Thing.row], lambda path, value: path.contains(value), st.sampled_from(["a", "ab"])),
     on([Thing.doc], lambda path, value: path == value, wholes),
     on([Thing.raw], lambda path, value: path > value, raws),
@@ -192,10 +207,14 @@ def bound(concurrent_engine: Engine) -> Any:
     return concurrent_engine.bind(Thing), concurrent_engine
 
 
-def sent(engine: Engine, before: dict[str, Any], kwargs: dict[str, Any]) -> Any:
-    """The item that DynamoDB has after a request on another one, or the code with which it refuses."""
+def sent(engine: Engine, before: dict[str, Any] | None, changes: list[Any], condition: Any = None) -> Any:
+    """The item that DynamoDB has after a request on another one, or on none; or the code with which it refuses."""
     client = engine.client()
-    client.put_item(TableName=kwargs["TableName"], Item=before)
+    kwargs = Thing._get_connection().get_operation_kwargs("a", key=KEY, actions=changes, condition=condition)
+    if before is None:
+        client.delete_item(TableName=kwargs["TableName"], Key=KEYS)
+    else:
+        client.put_item(TableName=kwargs["TableName"], Item=before)
     try:
         answer = client.update_item(**kwargs, ReturnValues="ALL_NEW")
     except ClientError as error:
@@ -203,18 +222,12 @@ def sent(engine: Engine, before: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     return canonical_item(answer["Attributes"])
 
 
-def expected(before: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+def expected(before: dict[str, Any] | None, changes: list[Any], condition: Any = None) -> Any:
+    """The same, worked out from the trees, of which the request has the text."""
     try:
-        return updated(before, kwargs) if holds(before, kwargs) else REFUSED
+        return updated(before, KEYS, changes) if holds(before, condition) else REFUSED
     except Refusal as refusal:
         return refusal.code
-
-
-def request(changes: list[Any], condition: Any = None) -> dict[str, Any]:
-    kwargs: dict[str, Any] = Thing._get_connection().get_operation_kwargs(
-        "a", key=KEY, actions=changes, condition=condition
-    )
-    return kwargs
 
 
 def dynoxide_differs(before: dict[str, Any], changes: list[Any]) -> bool:
@@ -238,27 +251,26 @@ def has_element(before: dict[str, Any], path: list[str]) -> bool:
 
 
 @examples
-@given(thing=things, changes=st.lists(actions, min_size=1, max_size=4))
+@given(thing=things, changes=st.lists(of_elements | actions, min_size=1, max_size=4))
 def test_random_updates(bound: Any, thing: Thing, changes: list[Any]) -> None:
     """The item afterwards is the same, or both refuse; what differs, done as an update, gives it again."""
     _, engine = bound
     before = thing.serialize()
-    kwargs = request(changes)
     assume(engine.name != "dynoxide" or not dynoxide_differs(before, changes))
 
-    after = sent(engine, before, kwargs)
+    after = sent(engine, before, changes)
 
-    assert after == expected(before, kwargs), kwargs
+    assert after == expected(before, changes), changes
     if isinstance(after, dict):
         changed, removed = difference(before, after)
         assert {name: value for name, value in canonical_item(before).items() if name not in removed} | changed == after
 
 
 @examples
-@given(thing=things, condition=conditions)
-def test_random_conditions(bound: Any, thing: Thing, condition: Any) -> None:
-    """A condition lets an update through where it holds."""
+@given(thing=st.none() | things, condition=conditions)
+def test_random_conditions(bound: Any, thing: Thing | None, condition: Any) -> None:
+    """A condition lets an update through where it holds, of an item or of none."""
     _, engine = bound
-    before, kwargs = thing.serialize(), request([Thing.other.set(5)], condition)
+    before, changes = thing and thing.serialize(), [Thing.other.set(5)]
 
-    assert sent(engine, before, kwargs) == expected(before, kwargs), kwargs
+    assert sent(engine, before, changes, condition) == expected(before, changes, condition), condition

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking_simulator._engine.partitions import READS, TRANSACTIONS, actions_of, refusal, write_units
 
 if TYPE_CHECKING:

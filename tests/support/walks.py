@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Account: Any = declare("Account", numbers="balance", version=True, lock=True)
 
-#: The engine, and the language that it evaluates.
-_ENGINE = ("testing", "_expressions")
+#: The engine, and the values that it works with.
+_ENGINE = ("testing", "_core.values")
 
 
 def entered(work: Callable[[], object]) -> list[str]:

@@ -16,7 +16,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from pynamo_locking._expressions.values import Refusal
+from pynamo_locking._core.values import Refusal
 from pynamo_locking.testing._operations import (
     TRANSACTIONAL,
     Bill,

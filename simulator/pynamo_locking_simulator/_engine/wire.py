@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pynamo_locking._expressions.values import Refusal
+from pynamo_locking._core.values import Refusal
 from pynamo_locking._io import lock_requests
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from pynamo_locking import LockSettings
 from pynamo_locking._core.dynamodb import LARGEST_ITEM
 from pynamo_locking._core.row_keys import LONGEST_OWNER
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import lock_record, lock_requests
 from pynamo_locking._locks.acquire import Acquisition
 from pynamo_locking.exceptions import ConfigurationError, LockLost, LockTimeout

@@ -53,7 +53,7 @@ pytestmark = pytest.mark.interrupts
 
 ROOT: Final = str(Path(pynamo_locking.__file__).parent)
 #: The in-memory database, which is no code that is interrupted in an application.
-DATABASE: Final = (str(Path(ROOT) / "testing"), str(Path(ROOT) / "_expressions"))
+DATABASE: Final = str(Path(ROOT) / "testing")
 #: Python drops what is raised while a finalizer runs, or a generator is collected.
 LET_BE: Final = {"__del__", "<genexpr>"}
 #: It raises what a profile function raises where a generator goes on outside of the generator, past its `finally`; an

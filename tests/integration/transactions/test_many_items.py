@@ -12,7 +12,7 @@ import pytest
 
 from pynamo_locking import LockSettings, transaction
 from pynamo_locking._core import transactions
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import batch_requests, transaction_record
 from pynamo_locking._io.transaction_record import record_table_of
 from pynamo_locking.exceptions import StaleVersion

@@ -6,9 +6,12 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pynamodb.expressions.condition import Comparison
+from pynamodb.expressions.operand import Path, Value
+from pynamodb.expressions.update import SetAction
 
 from pynamo_locking import transaction
-from pynamo_locking.exceptions import Conflict, StaleVersion
+from pynamo_locking.exceptions import ConfigurationError, Conflict, StaleVersion
 from tests.support.transaction_helpers import add_fillers
 from tests.support.transaction_models import Purse, make_long_from, marked_rows, purses, stored
 
@@ -271,6 +274,41 @@ def test_a_save_of_any_stored_item_sets_every_attribute(path: str) -> None:
         other.note, other.tags = "other", {"c"}
         other.save()
     assert values("a") == {"balance": {"N": "50"}, "note": {"S": "old"}, "tags": ["a", "b"]}
+
+
+class Twice(SetAction):
+    """A user's own action, of which nobody knows what it does."""
+
+
+class Like(Comparison):
+    """A user's own condition."""
+
+
+LIKE = Like("=", Path("note"), Value("old"))
+
+
+@pytest.mark.parametrize(
+    ("operate", "name"),
+    [
+        (lambda tx, item: tx.save(item, condition=LIKE), "Like"),
+        (lambda tx, item: tx.update(item, [Twice(Path("balance"), Value(2))]), "Twice"),
+        (lambda tx, item: tx.update(item, [Purse.balance.set(2)], condition=~LIKE), "Like"),
+        (lambda tx, item: tx.delete(item, LIKE), "Like"),
+        (lambda tx, item: tx.check(item, LIKE | Purse.note.exists()), "Like"),
+        (lambda tx, _: tx.query(Purse, "a", None, LIKE), "Like"),
+        (lambda tx, _: tx.scan(Purse, LIKE, at_most=9), "Like"),
+        (lambda _, __: Purse.query("a", filter_condition=LIKE, isolation="read_committed"), "Like"),
+    ],
+)
+def test_classes_that_users_have_derived_are_refused(operate: Callable[[Any, Any], object], name: str) -> None:
+    """Where they are given: a transaction evaluates PynamoDB's own. The item stays as it was for it."""
+    prepare("a", exists=True)
+    with transaction(isolation="read_committed") as tx:
+        item = tx.get(Purse, "a")
+        with pytest.raises(ConfigurationError, match=rf"{name}, which is no class of PynamoDB's"):
+            operate(tx, item)
+        tx.update(item, [Purse.note.set("new")])
+    assert values("a")["note"] == {"S": "new"}
 
 
 def by_hand(model: type[Purse], actions: list[Any]) -> None:

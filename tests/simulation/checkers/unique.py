@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynamo_locking._items import effects
+from pynamo_locking._core.values import canonical_item
+from pynamo_locking.testing._expressions import Expressions
 from pynamo_locking_simulator._engine.scheduler import START_S
 from tests.simulation.checkers.base import queue_of
 from tests.simulation.checkers.intervals import _Committed
@@ -30,7 +31,9 @@ class OneRowEach(_Committed):
         for place, action in zip(request.places, request.kwargs["TransactItems"], strict=True):
             [(kind, kwargs)] = action.items()
             if kind == "Update" and place.table in self.tables:
-                self._items[place] = effects.updated(self._items.get(place), kwargs)
+                update = Expressions(kwargs, "UpdateExpression", "ConditionExpression").update()
+                assert update is not None
+                self._items[place] = update.apply(canonical_item(self._items.get(place) or kwargs["Key"]))
         super().on_decided(request)
         self._look()
 

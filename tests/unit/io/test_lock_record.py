@@ -15,7 +15,7 @@ from pynamo_locking._core.dynamodb import LARGEST_ENTRY, LARGEST_ITEM, MOST_WAIT
 from pynamo_locking._core.lock_modes import WHOLE, LockMode
 from pynamo_locking._core.lock_queue import FREE, RunRecord, WriteIntent
 from pynamo_locking._core.row_keys import LONGEST_OWNER
-from pynamo_locking._expressions.values import item_size
+from pynamo_locking._core.values import item_size
 from pynamo_locking._io import lock_record, runtime, stored_rows, transaction_record
 from pynamo_locking._io.lock_requests import NewEntry
 from pynamo_locking.inspection import LockState

@@ -1,4 +1,7 @@
-"""Items after updates, conditions on items, and the rules of keys, worked out without a request."""
+"""Items after updates, conditions on items, and the rules of keys, worked out without a request.
+
+tests/contract/test_images.py compares random updates and conditions with what engines make of their text.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ from pynamodb.attributes import (
     UnicodeSetAttribute,
     UTCDateTimeAttribute,
 )
-from pynamodb.constants import KEY
+from pynamodb.expressions.condition import Comparison, Condition
+from pynamodb.expressions.operand import Path, Value, _Increment
+from pynamodb.expressions.update import SetAction
 from pynamodb.indexes import AllProjection, GlobalSecondaryIndex, KeysOnlyProjection, LocalSecondaryIndex
 from pynamodb.models import Model
 
 from pynamo_locking._core.dynamodb import KeyRule
-from pynamo_locking._expressions.values import Refusal, canonical_item
-from pynamo_locking._items.effects import difference, holds, key_rules, size_of, updated
+from pynamo_locking._core.values import Refusal, canonical_item
+from pynamo_locking._items.effects import check, difference, holds, key_rules, size_of, updated
+from pynamo_locking.exceptions import ConfigurationError
 from tests.support.models import declare, meta
 from tests.unit.helpers import steady
 
@@ -59,87 +65,32 @@ PERSON: dict[str, Any] = {
 KEYS = {"f": {"S": "a"}, "born": {"N": "1"}}
 
 
-def request(*actions: Any, condition: Any = None) -> dict[str, Any]:
-    """An UpdateItem as PynamoDB sends it."""
-    kwargs: dict[str, Any] = Person._get_connection().get_operation_kwargs(
-        "a", "1", key=KEY, actions=actions or None, condition=condition
-    )
-    return kwargs
-
-
-def raw(update: str, **values: Any) -> dict[str, Any]:
-    """An UpdateItem that PynamoDB would not make."""
-    kwargs = {"TableName": "people", "Key": KEYS, "UpdateExpression": update}
-    return kwargs | ({"ExpressionAttributeValues": {f":{k}": v for k, v in values.items()}} if values else {})
-
-
-@pytest.mark.parametrize(
-    ("action", "changed", "removed"),
-    [
-        (Person.name.set("Bob"), {"n": {"S": "Bob"}}, []),
-        (Person.age.set(Person.age + 1), {"age": {"N": "8.5"}}, []),
-        (Person.age.set(7.5), {}, []),
-        (Person.age.add(-8), {"age": {"N": "-0.5"}}, []),
-        (Person.age.set(Person.row[0] | 3), {"age": {"N": "1"}}, []),
-        (Person.name.remove(), {}, ["n"]),
-        (Person.tags.add({"z", "x"}), {"tags": {"SS": ["x", "y", "z"]}}, []),
-        (Person.tags.delete({"y", "z"}), {"tags": {"SS": ["x"]}}, []),
-        (Person.tags.delete({"y", "x"}), {}, ["tags"]),
-        (Person.row.set(Person.row.append([True])), {"row": {"L": [*PERSON["row"]["L"], {"BOOL": True}]}}, []),
-        (Person.row[0].remove(), {"row": {"L": [{"S": "two"}]}}, []),
-        (Person.row[7].set("end"), {"row": {"L": [*PERSON["row"]["L"], {"S": "end"}]}}, []),
-        (Person.address.town.set("Oslo"), {"at": {"M": {"t": {"S": "Oslo"}}}}, []),
-        (Person.address.town.remove(), {"at": {"M": {}}}, []),
-        (Person.raw.set(b"\x01"), {"raw": {"B": b"\x01"}}, []),
-    ],
-)
-def test_what_an_update_changes(action, changed, removed):
-    """Each of PynamoDB's actions, on an attribute and inside one; everything else stays."""
-    assert difference(PERSON, updated(PERSON, request(action))) == (changed, removed)
-
-
-def test_several_actions_see_the_item_as_it_was():
-    """What one sets, the others do not see."""
-    after = updated(PERSON, request(Person.age.set(Person.row[0] | 0), Person.row[0].set(Person.age + 0)))
-
-    assert after["age"] == {"N": "1"}
-    assert after["row"]["L"][0] == {"N": "7.5"}
-
-
 @pytest.mark.parametrize("image", [None, {}])
 def test_an_update_makes_an_item_of_the_key(image):
     """If there is none."""
-    assert updated(image, request(Person.age.add(2))) == {**KEYS, "age": {"N": "2"}}
-    assert updated(image, {"Key": {"f": {"S": "a"}, "born": {"N": "1.0"}}}) == KEYS
+    assert updated(image, KEYS, [Person.age.add(2)]) == {**KEYS, "age": {"N": "2"}}
+    assert updated(image, {"f": {"S": "a"}, "born": {"N": "1.0"}}, []) == KEYS
 
 
 def test_an_update_of_nothing():
-    """A request without an expression leaves the item as it is."""
-    assert updated(PERSON, {"Key": KEYS}) == canonical_item(PERSON)
+    """Without an action the item stays as it is."""
+    assert updated(PERSON, KEYS, []) == canonical_item(PERSON)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "message"),
+    ("actions", "message"),
     [
-        (request(Person.name.set("x"), condition=Person.age == 0), None),
-        (raw("SET age = gone"), "refers to an attribute that does not exist in the item"),
-        (raw("SET born = :v", v={"N": "2"}), "Cannot update attribute born. This attribute is part of the key"),
-        (raw("REMOVE f"), "Cannot update attribute f. This attribute is part of the key"),
-        (raw("SET n = :v, age = :v", v={"S": "x"}, w={"S": "y"}), "unused in expressions: keys: {:w}"),
-        (raw("SET n = :v", v={"S": "x"}) | {"ConditionExpression": "n >"}, "Invalid ConditionExpression: Syntax error"),
-        (
-            raw("SET #n = :v", v={"S": "x"}) | {"ExpressionAttributeNames": {"#n": ""}},
-            "ExpressionAttributeNames contains invalid value: Empty attribute name for key #n",
-        ),
+        ([Person.age.set(Path("gone"))], "refers to an attribute that does not exist in the item"),
+        ([Person.age.set(Path("n") + 1)], "An operand in the update expression has an incorrect data type"),
+        ([Person.born.set(2)], "Cannot update attribute born. This attribute is part of the key"),
+        ([Person.family.remove()], "Cannot update attribute f. This attribute is part of the key"),
+        ([Person.address.set(Address()), Person.address.town.remove()], "Two document paths overlap or conflict"),
     ],
 )
-def test_updates_that_dynamodb_refuses(kwargs, message):
-    """In its words, of which tests/unit/testing/test_memory_expressions.py has more. A false condition is none."""
-    if message is None:
-        assert updated(PERSON, kwargs)["n"] == {"S": "x"}
-        return
+def test_updates_that_dynamodb_refuses(actions, message):
+    """In its words, or nearly so."""
     with pytest.raises(Refusal) as refusal:
-        updated(PERSON, kwargs)
+        updated(PERSON, KEYS, actions)
     assert refusal.value.code == "ValidationException"
     assert message in refusal.value.message
 
@@ -150,22 +101,24 @@ def test_an_update_that_nests_too_deeply():
     for _ in range(30):
         deep = {"M": {"a": deep}}
     image = {**PERSON, "deep": deep}
+    inside, further = Path(["at", "x"]), Path(["at", "x", "y"])
 
-    assert updated(image, raw("SET #at.x = deep") | {"ExpressionAttributeNames": {"#at": "at"}})["at"]["M"]["x"] == deep
+    assert updated(image, KEYS, [inside.set(Path("deep"))])["at"]["M"]["x"] == deep
     with pytest.raises(Refusal, match="Nesting Levels have exceeded supported limits"):
-        updated({**image, "at": {"M": {"x": {"M": {}}}}}, raw("SET at1 = deep, #at.x.y = deep") | AT)
-
-
-AT = {"ExpressionAttributeNames": {"#at": "at"}}
+        updated({**image, "at": {"M": {"x": {"M": {}}}}}, KEYS, [further.set(Path("deep"))])
 
 
 def test_nothing_is_shared_and_nothing_changed():
-    """Image and request stay as they are, whatever is done to the result, of which no two parts are one object."""
-    image = copy.deepcopy(PERSON)
-    kwargs = raw("SET one = :v, two = :v, three = #at, tags = tags", v={"L": [{"M": {}}]}) | AT
-    asked = copy.deepcopy(kwargs)
+    """Image and actions stay as they are, whatever is done to the result, of which no two parts are one object."""
+    image, value = copy.deepcopy(PERSON), {"L": [{"M": {}}]}
+    actions = [
+        Path("one").set(value),
+        Path("two").set(value),
+        Path("three").set(Path("at")),
+        Path("at").set(Path("at")),
+    ]
 
-    after = updated(image, kwargs)
+    after = updated(image, KEYS, actions)
     changed, _ = difference(None, after)
     for result in (after, changed):
         for name in ("one", "two"):
@@ -178,48 +131,71 @@ def test_nothing_is_shared_and_nothing_changed():
         result["row"]["L"].clear()
         result["tags"]["SS"].clear()
 
-    assert (image, kwargs) == (PERSON, asked)
-
-
-@pytest.mark.parametrize(
-    ("condition", "with_item", "without"),
-    [
-        (None, True, True),
-        (Person.name == "Ann", True, False),
-        (Person.age == 7.5, True, False),
-        (Person.age < 7, False, False),
-        (Person.name.exists(), True, False),
-        (Person.family.does_not_exist(), False, True),
-        (Person.name != "Ann", False, True),
-        (Person.address.town.startswith("Ro") & Person.tags.contains("x"), True, False),
-        ((Person.age > 8) | ~(Person.row[1] == "two"), False, True),
-        (Person.raw == b"\x00\xff", True, False),
-    ],
-)
-def test_conditions(condition, with_item, without):
-    """On an item, and on none; with an update beside it or alone."""
-    for kwargs in (request(condition=condition), request(Person.name.set("new"), condition=condition)):
-        assert (holds(PERSON, kwargs), holds(None, kwargs)) == (with_item, without)
-    put = {"Item": Person("a", 1, name="new").serialize()} | request(condition=condition)
-    del put["Key"]
-    assert holds(PERSON, put) is with_item
-
-
-@pytest.mark.parametrize("condition", ["n >", "n = :gone", "size(:v) > :v"])
-def test_conditions_that_dynamodb_refuses(condition):
-    """Whatever is stored."""
-    kwargs = {"Key": KEYS, "ConditionExpression": condition, "ExpressionAttributeValues": {":v": {"N": "1"}}}
-    with pytest.raises(Refusal, match="Invalid ConditionExpression"):
-        holds(PERSON, kwargs)
+    assert (image, value) == (PERSON, {"L": [{"M": {}}]})
 
 
 def test_a_condition_leaves_the_image_alone():
-    """And the request."""
-    image, kwargs = copy.deepcopy(PERSON), request(condition=Person.tags == {"x", "y"})
-    asked = copy.deepcopy(kwargs)
+    """Sets are compared in an order that the image need not have."""
+    image = copy.deepcopy(PERSON)
 
-    assert holds(image, kwargs)
-    assert (image, kwargs) == (PERSON, asked)
+    assert holds(image, Person.tags == {"x", "y"})
+    assert holds(image, None)
+    assert image == PERSON
+
+
+class Near(Comparison):
+    """A user's own: it says something else in a request than its operator does."""
+
+    def serialize(self, placeholder_names, expression_attribute_values):
+        return "NOT " + super().serialize(placeholder_names, expression_attribute_values)
+
+
+class Now(Value):
+    pass
+
+
+class Elsewhere(Path):
+    pass
+
+
+class Sum(_Increment):
+    pass
+
+
+class Never(SetAction):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (Near("=", Path("n"), Value("Ann")), "Near"),
+        (Person.age.exists() & ~Near("=", Path("n"), Value("Ann")), "Near"),
+        (Path("n") == Now("Ann"), "Now"),
+        (Elsewhere("n").exists(), "Elsewhere"),
+        (Condition("~", Path("n")), "pynamodb.expressions.condition.Condition"),
+    ],
+)
+def test_conditions_of_unknown_classes_are_refused(made, name):
+    """By their names: what they say is in a text that is not read here."""
+    for refused in (lambda: check(made), lambda: holds(PERSON, made)):
+        with pytest.raises(ConfigurationError, match=rf"{name}, which is no class of PynamoDB's that is known here"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (Person.age.set(Sum(Path("age"), Value(1))), "Sum"),
+        (Person.name.set(Now("Bob")), "Now"),
+        (Never(Path("n"), Value("Bob")), "Never"),
+    ],
+)
+def test_actions_of_unknown_classes_are_refused(made, name):
+    """As conditions are."""
+    for refused in (lambda: check(made), lambda: updated(PERSON, KEYS, [made])):
+        with pytest.raises(ConfigurationError, match=rf"{name}, which is no class of PynamoDB's that is known here"):
+            refused()
 
 
 def test_the_spelling_is_no_difference():
@@ -263,10 +239,9 @@ images = st.dictionaries(st.sampled_from(["n", "one", "two", "three"]), values).
 def test_a_difference_makes_one_item_of_the_other(before, after):
     """As SET and REMOVE in one update."""
     changed, removed = difference(before, after)
-    sets = ", ".join(f"{name} = :{name}" for name in changed)
-    text = (f"SET {sets} " if sets else "") + (f"REMOVE {', '.join(removed)}" if removed else "")
+    actions = [*(Path(name).set(value) for name, value in changed.items()), *(Path(name).remove() for name in removed)]
 
-    assert updated(before, raw(text, **changed)) == canonical_item(after)
+    assert updated(before, KEYS, actions) == canonical_item(after)
 
 
 @pytest.mark.parametrize(

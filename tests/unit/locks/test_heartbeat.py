@@ -10,7 +10,8 @@ import pytest
 from pynamo_locking._core.lock_queue import EntryOwnership
 from pynamo_locking._io.client import Unavailable
 from pynamo_locking._locks import heartbeat
-from pynamo_locking._locks.heartbeat import MAX_THREADS, HeartbeatThread, RenewalOutage
+from pynamo_locking._locks.heartbeat import MAX_THREADS, HeartbeatThread
+from pynamo_locking._locks.lock_events import RenewalOutage
 from pynamo_locking.exceptions import LockLost
 from tests.unit.helpers import entry
 from tests.unit.world import World
@@ -55,7 +56,7 @@ class Own:
                 self.outage.failed(self, self.errors[0])
             raise self.errors.pop(0)
         self.deadline = self.world.now + self.entry.lease
-        self.outage.ended(self)
+        self.outage.renewed(self, self.world.now, self.deadline)
 
 
 class Ward:

@@ -10,9 +10,9 @@ from botocore.exceptions import ClientError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pynamo_locking._expressions.expressions import Expressions
-from pynamo_locking._expressions.values import Refusal, canonical_item, copy_of
+from pynamo_locking._core.values import Refusal, canonical_item, copy_of
 from pynamo_locking.testing import MemoryDynamoDB
+from pynamo_locking.testing._expressions import Expressions
 
 N, S, B, BOOL, L, M, SS, NS, BS = ("N", "S", "B", "BOOL", "L", "M", "SS", "NS", "BS")
 

@@ -16,12 +16,14 @@ from botocore.exceptions import ClientError
 from pynamodb.attributes import NumberAttribute, TTLAttribute, UnicodeAttribute, VersionAttribute
 from pynamodb.connection import Connection
 from pynamodb.exceptions import PynamoDBException, VerboseClientError
+from pynamodb.expressions import condition, operand, update
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 import pynamo_locking
 from pynamo_locking._core import dynamodb
 from pynamo_locking._io import client, responses
+from pynamo_locking._items import effects
 
 
 class Item(Model):
@@ -250,3 +252,40 @@ def test_errors_of_pynamodb_take_message_and_cause():
     """Ours are combined with them: `PynamoDBException.__init__` must be callable with the message alone."""
     assert parameters(PynamoDBException.__init__) == ["self", "msg", "cause"]
     assert PynamoDBException("x").cause is None
+
+
+# Conditions and actions, for transactions
+
+
+def test_each_class_of_conditions_and_actions_is_evaluated():
+    """By its operator, or by its name: `_items/effects.py` has to know each that a release of PynamoDB brings."""
+    classes = {
+        name
+        for module in (condition, operand, update)
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind) and kind.__module__ == module.__name__
+    }
+    bases = {"Action", "Condition", "Update", "_ConditionOperand", "_ListAppendOperand", "_NumericOperand", "_Operand"}
+    path, value = operand.Path("a"), operand.Value(1)
+    made = [
+        path.set(path + value),
+        path.set(value - path),
+        path.set((path | [1]).append(path)),
+        path.remove(),
+        path.add(1),
+        path.delete({"a"}),
+        ~(path == value) & path.between(1, 2) & path.is_in(1, 2) & path.exists(),
+        path.does_not_exist() | path.is_type("N") | path.startswith("a") | path.contains("a"),
+        condition.size("a") > value,
+    ]
+
+    effects.check(*made)
+    assert {type(each).__name__ for each in parts_of(made)} == classes - bases
+
+
+def parts_of(nodes):
+    """Each part of conditions and actions."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, (operand.Path, operand.Value)):
+            yield from parts_of(node.values)

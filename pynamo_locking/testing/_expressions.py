@@ -10,7 +10,20 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynamo_locking._expressions.parser import (
+from pynamo_locking._core.values import (
+    ELEMENTS,
+    INVALID,
+    SCALARS,
+    Refusal,
+    add_numbers,
+    canonical,
+    check_levels,
+    comparable,
+    invalid,
+    ordered,
+    type_of,
+)
+from pynamo_locking.testing._expression_parser import (
     Computed,
     Literal,
     Operand,
@@ -26,25 +39,12 @@ from pynamo_locking._expressions.parser import (
     tree_of,
     type_name,
 )
-from pynamo_locking._expressions.values import (
-    ELEMENTS,
-    INVALID,
-    SCALARS,
-    Refusal,
-    add_numbers,
-    canonical,
-    check_levels,
-    comparable,
-    invalid,
-    ordered,
-    type_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pynamo_locking._expressions.parser import Parts, Tree
-    from pynamo_locking._expressions.values import Item, Value
+    from pynamo_locking._core.values import Item, Value
+    from pynamo_locking.testing._expression_parser import Parts, Tree
 
 
 # What a condition is made of, and whether it holds.

@@ -9,12 +9,12 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pynamo_locking._expressions.values import TYPES, Value, comparable, invalid, type_of
+from pynamo_locking._core.values import TYPES, Value, comparable, invalid, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pynamo_locking._expressions.values import Item, Refusal
+    from pynamo_locking._core.values import Item, Refusal
 
 
 # Document paths: ``a.b[1]``.

@@ -1,1 +1,0 @@
-"""DynamoDB's expression language, parsed once and evaluated on items. What DynamoDB would refuse raises a `Refusal`."""
