@@ -581,20 +581,6 @@ ROWS: Final = (
         "integration/models/test_reading.py::test_an_item_of_a_lock_that_was_lost_is_saved_after_a_refresh",
     ),
     (
-        "a batch with an isolation shows expired items",
-        "_models/isolation.py",
-        "if image is not None and (include_expired or not expiry.is_expired(model, image)):",
-        "if image is not None:",
-        "integration/models/test_reading.py::test_an_isolation_shows_no_expired_item",
-    ),
-    (
-        "get with an isolation shows expired items",
-        "_models/reads.py",
-        "            item = cls.from_raw_data(image)\n            return item if include_expired else expiry.present(item)",  # noqa: E501 - the code as it stands
-        "            return cls.from_raw_data(image)",
-        "integration/models/test_reading.py::test_an_isolation_shows_no_expired_item",
-    ),
-    (
         "get_or_create reads what another caller created from a replica",
         "_models/writes.py",
         "            with suppress(DoesNotExist):\n                return cls.get(hash_key, range_key, consistent_read=True), False",  # noqa: E501 - the code as it stands

@@ -33,7 +33,7 @@ ADAPTER = "_pynamodb"
 #: What the package asks of a model of its own.
 DOORS = "_io.model_doors"
 #: What loads modules when they are first needed, and how many: they would be a third of the package's import.
-LATE = {"__init__": 1, "_io.event_stream": 1, "_models.isolation": 1, "_models.mixins": 2, "_recipes.once": 1}
+LATE = {"__init__": 1, "_io.event_stream": 1, "_models.mixins": 2, "_recipes.once": 1}
 
 
 def functions() -> dict[str, int]:

@@ -51,8 +51,6 @@ from tests.support.poisoned import (
     put,
     put_marked,
     put_transaction,
-    read_committed,
-    read_uncommitted,
     recover_one,
     save,
     sweep_all,
@@ -62,6 +60,7 @@ from tests.support.poisoned import (
     tx_long,
     tx_native,
     tx_query,
+    tx_read_committed,
     tx_snapshot,
     tx_snapshot_of_a_mark_that_came_later,
     update,
@@ -339,8 +338,8 @@ def test_a_guard_that_names_items_of_another_hash_key(memory: Engine, monkeypatc
 
 # What could go on for ever
 
-#: Those of `RESOLVING` that only read what is committed, or intended, at the moment.
-SHOWING: Final = [read_uncommitted]
+#: Those of `RESOLVING` that only read what is committed at the moment.
+SHOWING: Final = [tx_read_committed, tx_snapshot, tx_snapshot_of_a_mark_that_came_later, tx_query]
 
 
 @pytest.mark.parametrize("beat", [None, {"S": "5"}, {"S": "x"}, {"NULL": True}, {"L": []}, {"M": {}}], ids=str)
@@ -358,7 +357,7 @@ def test_a_pending_header_whose_beat_is_no_number(
         else:
             operation()
     assert_bounded(process, clock, began)
-    if operation not in (*SHOWING, read_committed, tx_snapshot, tx_snapshot_of_a_mark_that_came_later, tx_query):
+    if operation not in SHOWING:
         assert Transactions.outcome("T") == "aborted"
 
 
@@ -379,7 +378,7 @@ def put_spilled() -> None:
     put_marked(mark("T", name_of(Transactions), op={"S": "save"}, spill={"S": "T!00000"}))
 
 
-@pytest.mark.parametrize("operation", [each for each in RESOLVING if each not in SHOWING])
+@pytest.mark.parametrize("operation", RESOLVING)
 def test_a_committed_transaction_whose_changes_are_gone(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None]
 ) -> None:
@@ -584,7 +583,7 @@ def test_an_interrupt_ends_a_sweep() -> None:
     [{"state": {"S": "confused"}}, {"state": {"N": "5"}}, {"beat": {"N": "1.5"}}, {"rows": {"N": "1E-5"}}],
     ids=str,
 )
-@pytest.mark.parametrize("operation", [each for each in RESOLVING if each not in SHOWING])
+@pytest.mark.parametrize("operation", RESOLVING)
 def test_a_header_that_cannot_be_read(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, operation: Callable[[], None], broken: dict[str, Any]
 ) -> None:

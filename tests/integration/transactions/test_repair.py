@@ -17,6 +17,7 @@ from tests.integration.whole.test_broken_rows import broken
 from tests.support.lengths import short_or_long
 from tests.support.poisoned import header, mark, name_of, participant, participants, place, put
 from tests.support.shell import Shell, prepared
+from tests.support.transaction_helpers import committed_balances
 from tests.support.transaction_models import Purse, Transactions, marked_rows, rows_of, stored
 from tests.support.wire import Send, intercepted
 
@@ -37,7 +38,7 @@ def store(state: str, /, **changes: Any) -> None:
 
 
 def balance() -> int:
-    return int(Purse.get("p0", isolation="read_committed").balance)
+    return committed_balances("p0")[0]
 
 
 def is_readable() -> bool:

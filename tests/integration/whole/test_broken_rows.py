@@ -40,12 +40,12 @@ from tests.support.poisoned import (
     participants,
     place,
     put,
-    read_committed,
     save,
     tables_in,
     tx_for_update,
     tx_get,
     tx_query,
+    tx_read_committed,
     tx_snapshot,
     update,
 )
@@ -192,7 +192,7 @@ def break_lock() -> None:
 
 
 #: Those that act upon the whole document.
-TRUSTING: Final = [locked, edit, read_committed, tx_get, tx_snapshot, tx_query, tx_for_update, break_lock]
+TRUSTING: Final = [locked, edit, tx_read_committed, tx_get, tx_snapshot, tx_query, tx_for_update, break_lock]
 
 
 @pytest.mark.parametrize("operation", [get, refresh, scan, query, lock_state])
