@@ -651,6 +651,27 @@ ROWS: Final = (
         "integration/models/test_combining.py::test_a_value_that_cannot_be_stored",
     ),
     (
+        "a write gives up values that its instance does not show",
+        "_writes/unique_rows.py",
+        "return whole if self._old else expiry.for_save(self._model, whole)",
+        "return None",
+        "integration/unique/test_unique.py::test_a_copy_that_was_read_in_part",
+    ),
+    (
+        "a new item cannot replace an expired one that had a unique value",
+        "_writes/unique_rows.py",
+        "return whole if self._old else expiry.for_save(self._model, whole)",
+        "return whole",
+        "integration/unique/test_faults.py::test_what_has_expired_holds_nothing",
+    ),
+    (
+        "a write without a check of the version takes a unique value",
+        "_writes/unique_rows.py",
+        "    if not checks_version:\n",
+        "    if False:\n",
+        "integration/unique/test_unique.py::test_a_write_that_does_not_check_the_version_is_refused",
+    ),
+    (
         "the own row of a copy is taken for another item's",
         "_writes/unique_rows.py",
         "        free: Condition = Place(hash_attribute_of(self.table).attr_name).does_not_exist()\n        for holder in [*self.of, *([] if self.to is None else [self.to])]:",  # noqa: E501 - the code as it stands
